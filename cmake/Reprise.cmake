@@ -1,0 +1,41 @@
+# Flags of every target: warnings are errors, C++20 without extensions.
+function(reprise_flags target)
+  target_compile_features(${target} PUBLIC cxx_std_20)
+  set_target_properties(${target} PROPERTIES CXX_EXTENSIONS OFF)
+  target_compile_options(${target} PRIVATE -Wall -Wextra -Wpedantic -Wshadow -Werror)
+  if(REPRISE_SANITIZE)
+    target_compile_options(${target} PUBLIC -fsanitize=${REPRISE_SANITIZE} -fno-omit-frame-pointer
+                                            -fno-sanitize-recover=all)
+    target_link_options(${target} PUBLIC -fsanitize=${REPRISE_SANITIZE})
+  endif()
+endfunction()
+
+# One static library per folder of src/. A source named *_avx2.cc, *_avx512.cc or *_amx.cc is
+# compiled for that instruction set only and reached through run-time dispatch.
+function(reprise_layer name)
+  cmake_parse_arguments(ARG "" "" "DEPS" ${ARGN})
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/${name}/*.cc)
+  set(avx2 -mavx2 -mfma -mf16c)
+  set(avx512 ${avx2} -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mavx512bf16
+      -mprefer-vector-width=512)
+  set(amx ${avx512} -mamx-tile -mamx-bf16 -mamx-int8)
+  foreach(source ${sources})
+    if(source MATCHES "_(avx2|avx512|amx)\\.cc$")
+      if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+        set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS "${${CMAKE_MATCH_1}}")
+      else()
+        list(REMOVE_ITEM sources ${source})
+      endif()
+    endif()
+  endforeach()
+  if(NOT sources)
+    add_library(reprise_${name} INTERFACE)
+    target_link_libraries(reprise_${name} INTERFACE ${ARG_DEPS})
+    return()
+  endif()
+  add_library(reprise_${name} STATIC ${sources})
+  target_include_directories(reprise_${name} PUBLIC ${CMAKE_SOURCE_DIR}/include
+                                                    ${CMAKE_SOURCE_DIR}/src)
+  target_link_libraries(reprise_${name} PUBLIC ${ARG_DEPS})
+  reprise_flags(reprise_${name})
+endfunction()

@@ -1,0 +1,96 @@
+// The public API: load a model once, open sessions on it, generate.
+//
+// An Engine and its sessions are used from one thread at a time; callbacks run on that thread.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "reprise/error.h"
+#include "reprise/options.h"
+#include "reprise/progress.h"
+#include "reprise/request.h"
+
+namespace reprise {
+
+struct ModelInfo {
+  std::string path, name, architecture, quantization;
+  uint32_t n_layer = 0, hidden = 0, n_head = 0, n_kv_head = 0, head_dim = 0, ffn = 0, vocab = 0;
+  uint32_t trained_context = 0;  ///< tokens
+  uint32_t context = 0;          ///< limit in force
+  uint64_t weight_bytes = 0;     ///< read by one decode step
+  uint64_t kv_bytes_per_token = 0;
+  uint64_t kv_limit_bytes = 0;
+  double load_ms = 0;
+};
+
+struct PolicyInfo {
+  std::string name, summary, source;  ///< source: the paper
+  std::vector<OptionInfo> options;
+};
+/// Every registered attention policy.
+std::vector<PolicyInfo> list_policies();
+
+/// A live conversation: its tokens and their KV. Destroy before the Engine.
+class Session {
+ public:
+  ~Session();
+  /// Reads what is new in request.prompt and answers. KV of the longest common prefix with what the
+  /// session (or the prefix cache) holds is reused. On error the session keeps its tokens.
+  Result<Answer> generate(const Request& request);
+  /// Tokens whose KV is held.
+  std::span<const int32_t> tokens() const;
+  /// A copy that shares KV pages.
+  std::unique_ptr<Session> fork() const;
+  /// Drops tokens from the end. kUnsupported when the policy has given up KV that this would need.
+  Status truncate(size_t length);
+  /// Writes tokens and KV to a file, with text of the caller's own; see docs/kv.md.
+  Status save(const std::string& path, std::string_view note, const ProgressFn& progress = {}) const;
+  /// Replaces this session's content; returns the note. On error the session is unchanged.
+  Result<std::string> restore(const std::string& path, const ProgressFn& progress = {});
+
+  struct Impl;
+  explicit Session(std::unique_ptr<Impl> impl);
+  Impl& impl() { return *impl_; }
+
+ private:
+  std::unique_ptr<Impl> impl_;
+};
+
+class Engine {
+ public:
+  static Result<std::unique_ptr<Engine>> load(const EngineOptions& options,
+                                              const ProgressFn& progress = {});
+  ~Engine();
+
+  const ModelInfo& info() const;
+  /// policy: "full", "streaming:sink=4,window=1024", ...; kUnknownPolicy suggests the nearest name.
+  Result<std::unique_ptr<Session>> open(std::string_view policy = "full");
+
+  /// Starts a request on a session; step() then computes every started request together. The answer
+  /// is delivered to on_done. The session must not be used until then.
+  using DoneFn = std::function<void(Result<Answer>)>;
+  Status submit(Session& session, Request request, DoneFn on_done);
+  /// One forward pass over all started requests; false when there is nothing left to do.
+  bool step();
+
+  /// Token ids of plain text: special tokens are not parsed, BOS is added if the model wants it.
+  std::vector<int32_t> tokenize(std::string_view text, bool parse_special = false,
+                                bool add_special = true) const;
+  std::string detokenize(std::span<const int32_t> tokens, bool keep_special = false) const;
+  /// The prompt of a conversation by the model's chat template, ready for the answer.
+  Result<std::vector<int32_t>> chat_prompt(std::span<const Message> messages) const;
+
+  struct Impl;
+
+ private:
+  explicit Engine(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace reprise

@@ -1,0 +1,35 @@
+#include "base/nearest.h"
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <string>
+
+namespace reprise {
+namespace {
+
+constexpr std::array<std::string_view, 5> kNames{"streaming", "full", "--temp", "--top-k", "chat"};
+
+TEST(Nearest, FindsTypingMistakes) {
+  EXPECT_EQ(nearest("streming", kNames), "streaming");   // missing letter
+  EXPECT_EQ(nearest("straeming", kNames), "streaming");  // swapped letters
+  EXPECT_EQ(nearest("fulll", kNames), "full");           // doubled letter
+  EXPECT_EQ(nearest("--tmep", kNames), "--temp");
+  EXPECT_EQ(nearest("CHAT", kNames), "chat");
+  EXPECT_EQ(nearest("stream", kNames), "streaming");  // beginning of a name
+}
+
+TEST(Nearest, IsSilentWhenNothingIsNear) {
+  EXPECT_EQ(nearest("banana", kNames), "");
+  EXPECT_EQ(nearest("", kNames), "");
+  EXPECT_EQ(nearest("full", {}), "");
+  EXPECT_EQ(nearest(std::string(100000, 'x'), kNames), "");
+}
+
+TEST(Nearest, SuggestionIsPartOfASentence) {
+  EXPECT_EQ(suggestion("ful", kNames), " (did you mean full?)");
+  EXPECT_EQ(suggestion("zzzzzz", kNames), "");
+}
+
+}  // namespace
+}  // namespace reprise
