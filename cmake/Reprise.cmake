@@ -3,6 +3,9 @@ function(reprise_flags target)
   target_compile_features(${target} PUBLIC cxx_std_20)
   set_target_properties(${target} PROPERTIES CXX_EXTENSIONS OFF)
   target_compile_options(${target} PRIVATE -Wall -Wextra -Wpedantic -Wshadow -Werror)
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
+    target_compile_options(${target} PRIVATE -Wno-restrict)  # false alarms on std::string, PR105651
+  endif()
   if(REPRISE_SANITIZE)
     target_compile_options(${target} PUBLIC -fsanitize=${REPRISE_SANITIZE} -fno-omit-frame-pointer
                                             -fno-sanitize-recover=all)
@@ -18,11 +21,16 @@ function(reprise_layer name)
   set(avx2 -mavx2 -mfma -mf16c)
   set(avx512 ${avx2} -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mavx512bf16
       -mprefer-vector-width=512)
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    # GCC's own AVX-512 headers read values that they leave undefined on purpose (PR105593).
+    list(APPEND avx512 -Wno-uninitialized -Wno-maybe-uninitialized)
+  endif()
   set(amx ${avx512} -mamx-tile -mamx-bf16 -mamx-int8)
   foreach(source ${sources})
     if(source MATCHES "_(avx2|avx512|amx)\\.cc$")
+      set(isa ${CMAKE_MATCH_1})  # the next MATCHES overwrites it
       if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
-        set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS "${${CMAKE_MATCH_1}}")
+        set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS "${${isa}}")
       else()
         list(REMOVE_ITEM sources ${source})
       endif()

@@ -68,6 +68,9 @@ Status read_piece(std::string_view bytes, std::string_view file, TokenizerData& 
     }
   };
   REPRISE_CHECK(for_each_field(bytes, file, visit));
+  if (text.empty()) {
+    return fail(ErrorCode::kBadValue, "{}: piece {} has no text", file, data.tokens.size());
+  }
   if (!is_utf8(text)) {
     return fail(ErrorCode::kBadString, "{}: piece {} is not valid UTF-8", file, data.tokens.size());
   }
