@@ -1,0 +1,94 @@
+#include "kernels/attention.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "kernels/attention_isa.h"
+#include "kernels/attention_rows.h"
+#include "kernels/cpu.h"
+
+namespace reprise::kernels {
+namespace {
+
+size_t round_up(size_t value, size_t unit) { return (value + unit - 1) / unit * unit; }
+
+bool rounds_to_bf16(KvType type) { return type == KvType::kBF16 || type == KvType::kQ8_0; }
+
+}  // namespace
+
+void attend(const AttendArgs& args, std::byte* scratch) {
+#if defined(__x86_64__)
+  const Isa isa = cpu_isa();
+  if (isa == Isa::kAmx && args.phase == Phase::kPrefill && rounds_to_bf16(args.layout->type)) {
+    return attend_amx(args, scratch);
+  }
+  if (isa >= Isa::kAvx512) return attend_avx512(args, scratch);
+  if (isa >= Isa::kAvx2) return attend_avx2(args, scratch);
+#endif
+  attend_ref(args, scratch);
+}
+
+size_t attend_scratch_bytes(const AttendArgs& args) {
+  constexpr size_t kTile = 32, kKeys = kMaxBlockPages * kPageTokens, kAlignment = 64, kBuffers = 16;
+  const size_t dims = round_up(args.layout->head_dim, kTile), rows = round_up(args.rows, kTile);
+  const size_t row_state = 2 * dims + 2 * kPageTokens;        // q, sum of weighted values, sum, max
+  const size_t block = 2 * kKeys * dims + 2 * kKeys * kTile;  // keys, values, logits, weights
+  const size_t list = args.pages.size() * kPageTokens;
+  return (rows * row_state + block + list) * sizeof(float) + kAlignment * kBuffers;
+}
+
+size_t next_block(const AttendArgs& args, size_t first, size_t size, PageBlock& block) {
+  const PageSpan* pages = args.pages.data();
+  const size_t left = args.pages.size() - first;
+  if (args.phase == Phase::kDecode) {
+    block.slots = std::min(size, left);
+    for (size_t i = 0; i < block.slots; ++i) block.pages[i] = pages + first + i;
+    return first + block.slots;
+  }
+  const auto page_number = [&](size_t i) {
+    return static_cast<size_t>(pages[i].index) / kPageTokens;
+  };
+  block.slots = size;
+  std::fill_n(block.pages, size, nullptr);
+  const size_t range = page_number(first) / size;
+  size_t free_slot = 0;
+  for (; first < args.pages.size() && page_number(first) / size == range; ++first) {
+    const size_t slot = page_number(first) % size;
+    if (slot < free_slot) break;  // the same page again
+    block.pages[slot] = pages + first;
+    free_slot = slot + 1;
+  }
+  return first;
+}
+
+RowWindow row_window(const AttendArgs& args, size_t row, size_t rows) {
+  RowWindow window = {args.row_begin[row], args.row_end[row], args.row_begin[row],
+                      args.row_end[row]};
+  for (size_t r = row + 1; r < row + rows; ++r) {
+    window.first = std::min(window.first, args.row_begin[r]);
+    window.last = std::max(window.last, args.row_end[r]);
+    window.all_first = std::max(window.all_first, args.row_begin[r]);
+    window.all_last = std::min(window.all_last, args.row_end[r]);
+  }
+  return window;
+}
+
+void merge_partial(float* out_a, float* lse_a, const float* out_b, float lse_b, size_t head_dim) {
+  constexpr float kEmpty = -std::numeric_limits<float>::infinity();
+  if (lse_b == kEmpty) return;
+  if (*lse_a == kEmpty) {
+    std::memcpy(out_a, out_b, head_dim * sizeof(float));
+    *lse_a = lse_b;
+    return;
+  }
+  const float largest = std::max(*lse_a, lse_b);
+  const float weight_a = std::exp(*lse_a - largest), weight_b = std::exp(lse_b - largest);
+  const float total = weight_a + weight_b;
+  const float share_a = weight_a / total, share_b = weight_b / total;
+  for (size_t d = 0; d < head_dim; ++d) out_a[d] = share_a * out_a[d] + share_b * out_b[d];
+  *lse_a = largest + std::log(total);
+}
+
+}  // namespace reprise::kernels

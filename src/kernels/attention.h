@@ -1,0 +1,59 @@
+// Attention of a few query rows over pages of one KV head: the one kernel behind every policy.
+//
+// Numerics: products are summed in float and the softmax is in float. Where the instruction set has
+// bf16 products and the pages are bf16 or q8_0, their factors are bf16: q, the softmax weights, and
+// keys and values that are rotated or scaled at read are rounded. A row's result depends on its own
+// q, its phase and on the list of pages in order, not on the other rows of the call; pages that it
+// does not see change nothing.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "kernels/kv_page.h"
+#include "kernels/phase.h"
+
+namespace reprise::kernels {
+
+/// Tokens of one page that are read. Row r sees slot t in [begin, end) iff
+/// row_begin[r] <= index + t < row_end[r].
+struct PageSpan {
+  const std::byte* k = nullptr;  // K tile of the KV head
+  const std::byte* v = nullptr;  // V tile of the KV head
+  int32_t index = 0;             // key index of slot 0
+  uint8_t begin = 0, end = kPageTokens;
+  const float* cos_sin = nullptr;  // [slots 16][pairs][2]: rotate position-free keys, or null
+};
+
+struct AttendArgs {
+  const KvLayout* layout = nullptr;
+  Phase phase = Phase::kDecode;  // decode: few rows, bounded by reading KV; prefill: many rows
+  size_t rows = 0;
+  const float* q = nullptr;            // [rows, head_dim] rotated; not yet scaled
+  size_t q_stride = 0;                 // floats between rows
+  const int32_t* row_begin = nullptr;  // [rows] first visible key index (0 without a window)
+  const int32_t* row_end = nullptr;    // [rows] one past the last visible key index
+  std::span<const PageSpan> pages;     // in ascending order of index
+  float scale = 1.0f;                  // applied to q.k
+  float soft_cap = 0.0f;               // logit = cap tanh(logit / cap) when > 0
+  size_t rope_pairs = 0;               // pairs rotated when a page has cos_sin
+  float* out = nullptr;   // [rows, head_dim] normalised output; zero where nothing is visible
+  size_t out_stride = 0;  // floats between rows
+  float* lse =
+      nullptr;  // [rows] natural log of the sum of exp(logit); -inf where nothing is visible
+  float* page_max = nullptr;  // [rows, pages] largest logit of the page, or null
+};
+
+/// out = softmax(scale q K^T) V and lse (Milakov & Gimelshein 2018, online softmax; Dao et al.
+/// 2022, FlashAttention). Called from inside a parallel region: uses no threads itself; scratch is
+/// [attend_scratch_bytes(args)], any alignment. Slots of a page that are not read may hold anything
+/// finite.
+void attend(const AttendArgs& args, std::byte* scratch);
+size_t attend_scratch_bytes(const AttendArgs& args);
+
+/// Merges partial b into a over the same query, in place: (out_a, lse_a) <- merge with (out_b,
+/// lse_b). Empty partials (lse = -inf) are the identity.
+void merge_partial(float* out_a, float* lse_a, const float* out_b, float lse_b, size_t head_dim);
+
+}  // namespace reprise::kernels

@@ -1,0 +1,216 @@
+// Attention with AVX2 in float: groups of up to 4 rows share every load of K and V. Logits are in
+// units of log2.
+#include <cmath>
+
+#include "kernels/attention_isa.h"
+#include "kernels/attention_rows.h"
+#include "kernels/simd_avx2.h"
+#include "kernels/tile_avx2.h"
+
+namespace reprise::kernels {
+namespace {
+
+constexpr size_t kGroupRows = 4, kBlockKeys = kMaxBlockPages * kPageTokens;
+constexpr float kLog2e = 1.44269504f, kLn2 = 0.69314718f;
+// Stands for "none yet": finite, so that a difference of two of them is zero and not NaN.
+constexpr float kNoLogit = -3.0e38f;
+
+struct Buffers {
+  size_t dims;     // head_dim rounded up to 16
+  float* q;        // [rows, head_dim] times scale log2(e)
+  float* sums;     // [rows, dims] weighted values, not normalised
+  float* largest;  // [rows] largest logit so far
+  float* totals;   // [rows] sum of weights
+  float* logits;   // [kGroupRows, kBlockKeys], then weights
+};
+
+Buffers prepare(const AttendArgs& args, std::byte* scratch) {
+  Buffers b;
+  const size_t head_dim = args.layout->head_dim;
+  b.dims = (head_dim + 15) / 16 * 16;
+  b.q = reinterpret_cast<float*>(scratch);
+  b.sums = b.q + args.rows * head_dim;
+  b.largest = b.sums + args.rows * b.dims;
+  b.totals = b.largest + args.rows;
+  b.logits = b.totals + args.rows;
+  for (size_t r = 0; r < args.rows; ++r) {
+    for (size_t d = 0; d < head_dim; ++d) {
+      b.q[r * head_dim + d] = args.q[r * args.q_stride + d] * (args.scale * kLog2e);
+    }
+    b.largest[r] = kNoLogit;
+    b.totals[r] = 0.0f;
+  }
+  __builtin_memset(b.sums, 0, args.rows * b.dims * sizeof(float));
+  return b;
+}
+
+// sums[r] += a[r][0] first + a[r][1] second
+template <int R>
+inline void add_products(__m256 (&sums)[R][2], const float* a, size_t stride,
+                         const PairVectors& low, const PairVectors& high) {
+  for (int r = 0; r < R; ++r) {
+    const __m256 first = _mm256_broadcast_ss(a + r * stride);
+    const __m256 second = _mm256_broadcast_ss(a + r * stride + 1);
+    sums[r][0] = _mm256_fmadd_ps(first, low.first, sums[r][0]);
+    sums[r][1] = _mm256_fmadd_ps(first, high.first, sums[r][1]);
+    sums[r][0] = _mm256_fmadd_ps(second, low.second, sums[r][0]);
+    sums[r][1] = _mm256_fmadd_ps(second, high.second, sums[r][1]);
+  }
+}
+
+inline __m256 visible_lanes(uint32_t slots) {
+  const __m256i bit = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
+  const __m256i set = _mm256_and_si256(_mm256_set1_epi32(static_cast<int>(slots)), bit);
+  return _mm256_castsi256_ps(_mm256_cmpeq_epi32(set, bit));
+}
+
+// Logits of a page for R rows, capped and masked; raises largest[r].
+template <KvType type, int R>
+void score_page(const AttendArgs& args, size_t row, const PageSpan& page, const Buffers& b,
+                float* logits, float* largest) {
+  const size_t head_dim = args.layout->head_dim;
+  __m256 sums[R][2] = {};
+  for (size_t pair = 0; pair < head_dim / 2; ++pair) {
+    add_products<R>(sums, b.q + row * head_dim + 2 * pair, head_dim,
+                    load_k_pair<type>(args, page, pair, 0), load_k_pair<type>(args, page, pair, 8));
+  }
+  const __m256 hidden = _mm256_set1_ps(-__builtin_inff());
+  for (int r = 0; r < R; ++r) {
+    const uint32_t slots = visible_slots(args, row + r, page);
+    for (int half = 0; half < 2; ++half) {
+      __m256 x = sums[r][half];
+      if (args.soft_cap > 0.0f) {
+        const __m256 cap = _mm256_set1_ps(args.soft_cap * kLog2e);
+        x = _mm256_mul_ps(cap, tanh_256(_mm256_div_ps(x, cap)));
+      }
+      sums[r][half] = _mm256_blendv_ps(hidden, x, visible_lanes(slots >> (8 * half)));
+      _mm256_storeu_ps(logits + r * kBlockKeys + 8 * half, sums[r][half]);
+    }
+    const float page_largest = max_256(_mm256_max_ps(sums[r][0], sums[r][1]));
+    if (page_largest > largest[r]) largest[r] = page_largest;
+    if (args.page_max != nullptr) {
+      const size_t number = static_cast<size_t>(&page - args.pages.data());
+      args.page_max[(row + r) * args.pages.size() + number] = kLn2 * page_largest;
+    }
+  }
+}
+
+// Turns logits of `keys` keys into weights; returns the factor of what was summed before.
+float weigh(float* logits, size_t keys, float largest, float* old_largest, float* total) {
+  const float next = largest > *old_largest ? largest : *old_largest;
+  const float keep = _mm256_cvtss_f32(exp2_256(_mm256_set1_ps(*old_largest - next)));
+  const __m256 top = _mm256_set1_ps(next);
+  __m256 sum = _mm256_setzero_ps();
+  for (size_t i = 0; i < keys; i += 8) {
+    const __m256 weight = exp2_256(_mm256_sub_ps(_mm256_loadu_ps(logits + i), top));
+    sum = _mm256_add_ps(sum, weight);
+    _mm256_storeu_ps(logits + i, weight);
+  }
+  *total = *total * keep + sum_256(sum);
+  *old_largest = next;
+  return keep;
+}
+
+template <KvType type, int R>
+void sum_values(const AttendArgs& args, const PageSpan* const* pages, size_t count,
+                const float* weights, size_t dim, const float* keep, float* out, size_t stride) {
+  __m256 sums[R][2];
+  for (int r = 0; r < R; ++r) {
+    for (int half = 0; half < 2; ++half) {
+      const __m256 sum = _mm256_loadu_ps(out + r * stride + dim + 8 * half);
+      sums[r][half] = _mm256_mul_ps(sum, _mm256_set1_ps(keep[r]));
+    }
+  }
+  for (size_t i = 0; i < count; ++i) {
+    for (size_t pair = 0; pair < kPageTokens / 2; ++pair) {
+      add_products<R>(sums, weights + i * kPageTokens + 2 * pair, kBlockKeys,
+                      load_v_pair<type>(args, *pages[i], pair, dim),
+                      load_v_pair<type>(args, *pages[i], pair, dim + 8));
+    }
+  }
+  for (int r = 0; r < R; ++r) {
+    for (int half = 0; half < 2; ++half) {
+      _mm256_storeu_ps(out + r * stride + dim + 8 * half, sums[r][half]);
+    }
+  }
+}
+
+// One block for R rows.
+template <KvType type, int R>
+void attend_group(const AttendArgs& args, size_t row, const PageBlock& block, const Buffers& b) {
+  const RowWindow window = row_window(args, row, R);
+  const PageSpan* pages[kMaxBlockPages];
+  float largest[R], keep[R];
+  for (float& x : largest) x = kNoLogit;
+  size_t count = 0;
+  for (size_t slot = 0; slot < block.slots; ++slot) {
+    const PageSpan* page = block.pages[slot];
+    if (page == nullptr || !sees(window, *page)) continue;
+    score_page<type, R>(args, row, *page, b, b.logits + count * kPageTokens, largest);
+    pages[count++] = page;
+  }
+  if (count == 0) return;
+  for (int r = 0; r < R; ++r) {
+    keep[r] = weigh(b.logits + r * kBlockKeys, count * kPageTokens, largest[r], b.largest + row + r,
+                    b.totals + row + r);
+  }
+  for (size_t dim = 0; dim < b.dims; dim += 16) {
+    sum_values<type, R>(args, pages, count, b.logits, dim, keep, b.sums + row * b.dims, b.dims);
+  }
+}
+
+template <KvType type>
+void attend_block(const AttendArgs& args, const PageBlock& block, const Buffers& b) {
+  size_t row = 0;
+  for (; row + kGroupRows <= args.rows; row += kGroupRows) {
+    attend_group<type, kGroupRows>(args, row, block, b);
+  }
+  switch (args.rows - row) {
+    case 3:
+      return attend_group<type, 3>(args, row, block, b);
+    case 2:
+      return attend_group<type, 2>(args, row, block, b);
+    case 1:
+      return attend_group<type, 1>(args, row, block, b);
+  }
+}
+
+void finish_row(const AttendArgs& args, size_t row, const Buffers& b) {
+  const float total = b.totals[row], inverse = total > 0.0f ? 1.0f / total : 0.0f;
+  for (size_t d = 0; d < args.layout->head_dim; ++d) {
+    args.out[row * args.out_stride + d] = b.sums[row * b.dims + d] * inverse;
+  }
+  args.lse[row] = total > 0.0f ? b.largest[row] * kLn2 + logf(total) : -__builtin_inff();
+}
+
+}  // namespace
+
+void attend_avx2(const AttendArgs& args, std::byte* scratch) {
+  if (args.page_max != nullptr) {
+    for (size_t i = 0; i < args.rows * args.pages.size(); ++i) {
+      args.page_max[i] = -__builtin_inff();
+    }
+  }
+  const Buffers b = prepare(args, scratch);
+  PageBlock block;
+  for (size_t page = 0; page < args.pages.size();) {
+    page = next_block(args, page, kMaxBlockPages, block);
+    switch (args.layout->type) {
+      case KvType::kBF16:
+        attend_block<KvType::kBF16>(args, block, b);
+        break;
+      case KvType::kF16:
+        attend_block<KvType::kF16>(args, block, b);
+        break;
+      case KvType::kF32:
+        attend_block<KvType::kF32>(args, block, b);
+        break;
+      case KvType::kQ8_0:
+        attend_block<KvType::kQ8_0>(args, block, b);
+        break;
+    }
+  }
+  for (size_t row = 0; row < args.rows; ++row) finish_row(args, row, b);
+}
+
+}  // namespace reprise::kernels

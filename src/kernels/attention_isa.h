@@ -1,0 +1,28 @@
+// The attention kernels of one instruction set each; chosen in attention.cc.
+#pragma once
+
+#include "kernels/attention.h"
+
+namespace reprise::kernels {
+
+void attend_ref(const AttendArgs& args, std::byte* scratch);
+void attend_avx2(const AttendArgs& args, std::byte* scratch);
+void attend_avx512(const AttendArgs& args, std::byte* scratch);
+/// Prefill of bf16 and q8_0 pages only.
+void attend_amx(const AttendArgs& args, std::byte* scratch);
+
+inline constexpr size_t kMaxBlockPages = 16;
+
+/// Pages that go through one step of the online softmax.
+struct PageBlock {
+  size_t slots = 0;                       // pages [0, slots), of which some may be absent
+  const PageSpan* pages[kMaxBlockPages];  // null = absent
+};
+
+/// Forms the block that starts at pages[first]; returns the page after it. In decode a block is the
+/// next `size` pages of the list. In prefill it is the pages of one aligned range of 16 size keys,
+/// each in the slot of its index, so that the blocks of a row do not depend on where a list starts.
+/// size is a power of two.
+size_t next_block(const AttendArgs& args, size_t first, size_t size, PageBlock& block);
+
+}  // namespace reprise::kernels

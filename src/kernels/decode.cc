@@ -1,0 +1,69 @@
+#include "kernels/matmul_phase.h"
+
+namespace reprise::kernels {
+namespace {
+
+// Below this many activations, rounding them costs less than waking the pool.
+constexpr size_t kParallelRounding = 8192;
+// Tasks a thread gets on average: enough to even out the threads' speeds.
+constexpr size_t kTasksPerThread = 4;
+
+struct Activations {
+  const ActivationBlock* x_int8 = nullptr;
+  const float* x_float = nullptr;
+};
+
+// Both forms as far as the weights need them, in tiles of rows.
+Activations prepare(std::span<const Part> parts, const MatmulInput& input) {
+  const size_t cols = parts[0].layout.cols, blocks = cols / kBlockCols;
+  bool needs_int8 = false, needs_float = false;
+  for (const Part& part : parts) {
+    (quant_format(part.layout.type) ? needs_int8 : needs_float) = true;
+  }
+  const size_t int8_blocks = needs_int8 ? input.rows * blocks : 0;
+  const size_t float_blocks = needs_float ? (input.rows * cols + 15) / 16 : 0;
+  auto* x_int8 = reserve<ActivationBlock>(input.scratch->activations, int8_blocks + float_blocks);
+  auto* x_float = reinterpret_cast<float*>(x_int8 + int8_blocks);
+  const auto prepare_tile = [&](size_t row) {
+    const size_t tile = row_tile(input.rows - row);
+    for (size_t r = 0; r < tile; ++r) {
+      const float* x = input.x + (row + r) * input.stride;
+      if (needs_int8) input.kernels->round_int8(x, blocks, tile, x_int8 + row * blocks + r);
+      float* out = x_float + row * cols + r;
+      for (size_t i = 0; needs_float && i < cols; ++i) out[i * tile] = x[i];
+    }
+  };
+  // A tile of 8 rows, or the rest, per task.
+  const auto prepare_rows = [&](size_t task, int) {
+    const size_t end = std::min(input.rows, task * 8 + 8);
+    for (size_t row = task * 8; row < end; row += row_tile(input.rows - row)) prepare_tile(row);
+  };
+  const size_t tasks = (input.rows + 7) / 8;
+  if (input.rows * cols >= kParallelRounding) {
+    input.pool->run(tasks, prepare_rows);
+  } else {
+    for (size_t task = 0; task < tasks; ++task) prepare_rows(task, 0);
+  }
+  return {x_int8, x_float};
+}
+
+}  // namespace
+
+void decode(std::span<const Projection> projections, const MatmulInput& input) {
+  const std::vector<Part> parts = split_in_units(projections, 1);
+  const Activations x = prepare(parts, input);
+  const size_t panels = parts.back().end;
+  const size_t threads = static_cast<size_t>(input.pool->size());
+  const size_t tasks = threads == 1 ? 1 : std::min(panels, threads * kTasksPerThread);
+  input.pool->run(tasks, [&](size_t task, int) {
+    for_units(parts, panels * task / tasks, panels * (task + 1) / tasks,
+              [&](const Part& part, size_t begin, size_t end) {
+                const Projection& p = part.projection;
+                const MatmulOut out{p.out, p.out_stride, p.weight->rows(), p.bias, p.accumulate};
+                input.kernels->decode({part.layout, p.weight->data(), begin, end, input.rows,
+                                       x.x_int8, x.x_float, out});
+              });
+  });
+}
+
+}  // namespace reprise::kernels

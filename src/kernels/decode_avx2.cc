@@ -1,0 +1,179 @@
+#include <immintrin.h>
+
+#include "kernels/codes_avx2.h"
+#include "kernels/matmul_isa.h"
+#include "kernels/output_avx2.h"
+
+namespace reprise::kernels {
+namespace {
+
+inline __m256i four_activations(const ActivationBlock& x, size_t index) {
+  int32_t w;
+  __builtin_memcpy(&w, x.q + 4 * index, sizeof w);
+  return _mm256_set1_epi32(w);
+}
+
+// Sums of 4 products in each 32-bit lane. Codes of up to 6 bits cannot saturate the 16-bit sums of
+// two products; those of 8 bits are taken as code - 128, whose magnitude times 127 fits.
+template <bool kWide>
+inline __m256i dot4(__m256i codes, __m256i x) {
+  if constexpr (kWide) {
+    const __m256i w = _mm256_xor_si256(codes, _mm256_set1_epi8(-128));
+    x = _mm256_sign_epi8(x, w);
+    codes = _mm256_abs_epi8(w);
+  }
+  return _mm256_madd_epi16(_mm256_maddubs_epi16(codes, x), _mm256_set1_epi16(1));
+}
+
+template <TensorType kType, size_t kRows>
+void quantized_half(const PackedLayout& layout, const std::byte* panel, size_t half,
+                    const ActivationBlock* x, __m256 (&sums)[kRows]) {
+  constexpr QuantFormat kFormat = *quant_format(kType);
+  constexpr size_t kGroups = kBlockCols / kFormat.group, kWords = 8 / kGroups;
+  constexpr bool kWide = kFormat.zero() == 128;
+  const std::byte* plane = panel + layout.codes_offset + 32 * half;
+  for (size_t block = 0; block < layout.blocks; ++block, x += kRows) {
+    __m256i codes[8];
+    load_codes<kType>(plane, codes);
+    plane += code_bytes(kFormat);
+    for (size_t g = 0; g < kGroups; ++g) {
+      const size_t part = kGroups == 1 ? 2 : g;
+      const Scale8 s = load_scale<kType>(panel, block, g, half);
+      for (size_t r = 0; r < kRows; ++r) {
+        __m256i dot = _mm256_setzero_si256();
+        if constexpr (kFormat.zero_shift > 0 && !kWide) {
+          dot = _mm256_slli_epi32(_mm256_set1_epi32(x[r].neg_sum[part]), kFormat.zero_shift);
+        }
+        for (size_t j = g * kWords; j < (g + 1) * kWords; ++j) {
+          dot = _mm256_add_epi32(dot, dot4<kWide>(codes[j], four_activations(x[r], j)));
+        }
+        const __m256 unit = _mm256_mul_ps(s.scale, _mm256_set1_ps(x[r].scale));
+        sums[r] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dot), unit, sums[r]);
+        if constexpr (kFormat.has_min) {
+          sums[r] = _mm256_fmadd_ps(s.min, _mm256_set1_ps(x[r].sum[part]), sums[r]);
+        }
+      }
+    }
+  }
+}
+
+// 8 weights of one column in float.
+template <TensorType kType>
+inline __m256 load_column(const std::byte* panel, size_t column, size_t half) {
+  if constexpr (kType == TensorType::kF32) {
+    return _mm256_load_ps(reinterpret_cast<const float*>(panel) + column * 16 + 8 * half);
+  } else if constexpr (kType == TensorType::kF16) {
+    return load_halves(panel + column * 32 + 16 * half);
+  } else {
+    const __m256i pairs =
+        _mm256_load_si256(reinterpret_cast<const __m256i*>(panel + column / 2 * 64 + 32 * half));
+    return _mm256_castsi256_ps(column % 2 == 0
+                                   ? _mm256_slli_epi32(pairs, 16)
+                                   : _mm256_and_si256(pairs, _mm256_set1_epi32(-65536)));
+  }
+}
+
+template <TensorType kType, size_t kRows>
+void float_half(const PackedLayout& layout, const std::byte* panel, size_t half, const float* x,
+                __m256 (&sums)[kRows]) {
+  __m256 odd_sums[kRows];
+  for (__m256& sum : odd_sums) sum = _mm256_setzero_ps();
+  size_t column = 0;
+  for (; column + 2 <= layout.cols; column += 2, x += 2 * kRows) {
+    const __m256 even = load_column<kType>(panel, column, half);
+    const __m256 odd = load_column<kType>(panel, column + 1, half);
+    for (size_t r = 0; r < kRows; ++r) {
+      sums[r] = _mm256_fmadd_ps(even, _mm256_set1_ps(x[r]), sums[r]);
+      odd_sums[r] = _mm256_fmadd_ps(odd, _mm256_set1_ps(x[kRows + r]), odd_sums[r]);
+    }
+  }
+  for (size_t r = 0; r < kRows; ++r) {
+    if (column < layout.cols) {
+      sums[r] =
+          _mm256_fmadd_ps(load_column<kType>(panel, column, half), _mm256_set1_ps(x[r]), sums[r]);
+    }
+    sums[r] = _mm256_add_ps(sums[r], odd_sums[r]);
+  }
+}
+
+template <TensorType kType, size_t kRows>
+void decode_tile(const DecodeJob& job, size_t index, size_t row) {
+  const std::byte* panel = job.panels + index * job.layout.panel_bytes;
+  for (size_t half = 0; half < 2; ++half) {
+    __m256 sums[kRows];
+    for (__m256& sum : sums) sum = _mm256_setzero_ps();
+    if constexpr (quant_format(kType).has_value()) {
+      quantized_half<kType>(job.layout, panel, half, job.x_int8 + row * job.layout.blocks, sums);
+    } else {
+      float_half<kType>(job.layout, panel, half, job.x_float + row * job.layout.cols, sums);
+    }
+    for (size_t r = 0; r < kRows; ++r) {
+      write_half(job.out, row + r, index * kPanelRows + 8 * half, sums[r]);
+    }
+  }
+}
+
+template <TensorType kType>
+void decode_panels(const DecodeJob& job) {
+  for (size_t panel = job.panel_begin; panel < job.panel_end; ++panel) {
+    for (size_t row = 0, tile = 0; row < job.rows; row += tile) {
+      tile = row_tile(job.rows - row);
+      if (tile == 8) decode_tile<kType, 8>(job, panel, row);
+      if (tile == 4) decode_tile<kType, 4>(job, panel, row);
+      if (tile == 2) decode_tile<kType, 2>(job, panel, row);
+      if (tile == 1) decode_tile<kType, 1>(job, panel, row);
+    }
+  }
+}
+
+inline int32_t horizontal_sum(__m256i v) {
+  __m128i sum = _mm_add_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
+  sum = _mm_add_epi32(sum, _mm_shuffle_epi32(sum, 0x4e));
+  return _mm_cvtsi128_si32(_mm_add_epi32(sum, _mm_shuffle_epi32(sum, 0xb1)));
+}
+
+inline float largest_magnitude(const __m256 values[4]) {
+  const __m256 sign = _mm256_set1_ps(-0.0f);
+  __m256 largest = _mm256_setzero_ps();
+  for (size_t i = 0; i < 4; ++i) {
+    largest = _mm256_max_ps(largest, _mm256_andnot_ps(sign, values[i]));
+  }
+  __m128 max = _mm_max_ps(_mm256_castps256_ps128(largest), _mm256_extractf128_ps(largest, 1));
+  max = _mm_max_ps(max, _mm_movehl_ps(max, max));
+  return _mm_cvtss_f32(_mm_max_ss(max, _mm_movehdup_ps(max)));
+}
+
+}  // namespace
+
+void decode_avx2(const DecodeJob& job) {
+  if (job.layout.type == TensorType::kF32) return decode_panels<TensorType::kF32>(job);
+  if (job.layout.type == TensorType::kF16) return decode_panels<TensorType::kF16>(job);
+  if (job.layout.type == TensorType::kBF16) return decode_panels<TensorType::kBF16>(job);
+  for_quantized(job.layout.type, [&](auto type) { decode_panels<decltype(type)::value>(job); });
+}
+
+void round_int8_avx2(const float* x, size_t blocks, size_t tile_rows, ActivationBlock* out) {
+  for (size_t block = 0; block < blocks; ++block, x += kBlockCols, out += tile_rows) {
+    __m256 values[4];
+    for (size_t i = 0; i < 4; ++i) values[i] = _mm256_loadu_ps(x + 8 * i);
+    const float largest = largest_magnitude(values);
+    const __m256 inverse = _mm256_set1_ps(largest > 0 ? 127.0f / largest : 0.0f);
+    out->scale = largest / 127.0f;
+    __m256i q[4];
+    for (size_t i = 0; i < 4; ++i) q[i] = _mm256_cvtps_epi32(_mm256_mul_ps(values[i], inverse));
+    const int32_t low = horizontal_sum(_mm256_add_epi32(q[0], q[1]));
+    const int32_t high = horizontal_sum(_mm256_add_epi32(q[2], q[3]));
+    const int32_t sums[3] = {low, high, low + high};
+    for (size_t i = 0; i < 3; ++i) {
+      out->neg_sum[i] = -sums[i];
+      out->sum[i] = out->scale * static_cast<float>(sums[i]);
+    }
+    const __m256i bytes =
+        _mm256_packs_epi16(_mm256_packs_epi32(q[0], q[1]), _mm256_packs_epi32(q[2], q[3]));
+    const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);  // packs works per 128 bits
+    _mm256_store_si256(reinterpret_cast<__m256i*>(out->q),
+                       _mm256_permutevar8x32_epi32(bytes, order));
+  }
+}
+
+}  // namespace reprise::kernels

@@ -1,0 +1,178 @@
+#include "kernels/kv_page.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <type_traits>
+
+#include "base/float16.h"
+
+namespace reprise::kernels {
+namespace {
+
+constexpr size_t kQ8Block = 32;  // dims that share a scale
+constexpr float kQ8Max = 127.0f;
+
+// Element of dim d of token slot in a K tile [head_dim/2][16][2].
+size_t k_index(size_t slot, size_t d) { return d / 2 * 2 * kPageTokens + 2 * slot + d % 2; }
+
+// Element of dim d of token slot in a V tile [8][head_dim][2].
+size_t v_index(size_t slot, size_t d, size_t head_dim) {
+  return slot / 2 * 2 * head_dim + 2 * d + slot % 2;
+}
+
+template <typename T>
+T narrow(float value) {
+  if constexpr (std::is_same_v<T, Bf16>) return to_bf16(value);
+  if constexpr (std::is_same_v<T, F16>) return to_f16(value);
+  if constexpr (std::is_same_v<T, float>) return value;
+}
+
+float widen(Bf16 value) { return to_float(value); }
+float widen(F16 value) { return to_float(value); }
+float widen(float value) { return value; }
+
+// Narrows a block at a time, so that the conversion vectorises, then spreads it over the tile.
+template <typename T>
+void store_head(T* k_tile, T* v_tile, size_t slot, size_t head_dim, const float* k,
+                const float* v) {
+  constexpr size_t kBlock = 32;
+  std::array<T, kBlock> narrow_k, narrow_v;
+  for (size_t first = 0; first < head_dim; first += kBlock) {
+    const size_t count = std::min(kBlock, head_dim - first);
+    for (size_t i = 0; i < count; ++i) narrow_k[i] = narrow<T>(k[first + i]);
+    for (size_t i = 0; i < count; ++i) narrow_v[i] = narrow<T>(v[first + i]);
+    for (size_t i = 0; i < count; i += 2) {
+      std::memcpy(&k_tile[k_index(slot, first + i)], &narrow_k[i], 2 * sizeof(T));
+    }
+    for (size_t i = 0; i < count; ++i) {
+      v_tile[v_index(slot, first + i, head_dim)] = narrow_v[i];
+    }
+  }
+}
+
+// Reads one token of a tile; index gives the element of a dim.
+template <typename Index>
+void load_row(const KvLayout& layout, const std::byte* tile, size_t slot, Index index, float* out) {
+  const auto copy = [&]<typename T>(const T* elements) {
+    for (size_t d = 0; d < layout.head_dim; ++d) out[d] = widen(elements[index(d)]);
+  };
+  switch (layout.type) {
+    case KvType::kBF16:
+      return copy(reinterpret_cast<const Bf16*>(tile));
+    case KvType::kF16:
+      return copy(reinterpret_cast<const F16*>(tile));
+    case KvType::kF32:
+      return copy(reinterpret_cast<const float*>(tile));
+    case KvType::kQ8_0: {
+      const auto* quants = reinterpret_cast<const int8_t*>(tile);
+      const auto* scales = reinterpret_cast<const float*>(tile + kPageTokens * layout.head_dim);
+      for (size_t d = 0; d < layout.head_dim; ++d) {
+        out[d] = static_cast<float>(quants[index(d)]) * scales[d / kQ8Block * kPageTokens + slot];
+      }
+    }
+  }
+}
+
+// Symmetric: 127 steps to the largest magnitude of the block. Returns the scale.
+float quantise_block(const float* values, std::array<int8_t, kQ8Block>& quants) {
+  float largest = 0.0f;
+  for (size_t i = 0; i < kQ8Block; ++i) largest = std::max(largest, std::fabs(values[i]));
+  const float inverse = largest > 0.0f ? kQ8Max / largest : 0.0f;
+  for (size_t i = 0; i < kQ8Block; ++i) {
+    quants[i] = static_cast<int8_t>(std::lrint(values[i] * inverse));
+  }
+  return largest / kQ8Max;
+}
+
+float* q8_scales(std::byte* tile, size_t head_dim) {
+  return reinterpret_cast<float*>(tile + kPageTokens * head_dim);
+}
+
+void store_head_q8(std::byte* k_tile, std::byte* v_tile, size_t slot, size_t head_dim,
+                   const float* k, const float* v) {
+  auto* k_quants = reinterpret_cast<int8_t*>(k_tile);
+  auto* v_quants = reinterpret_cast<int8_t*>(v_tile);
+  std::array<int8_t, kQ8Block> quants;
+  for (size_t first = 0; first < head_dim; first += kQ8Block) {
+    const size_t scale = first / kQ8Block * kPageTokens + slot;
+    q8_scales(k_tile, head_dim)[scale] = quantise_block(k + first, quants);
+    for (size_t i = 0; i < kQ8Block; ++i) k_quants[k_index(slot, first + i)] = quants[i];
+    q8_scales(v_tile, head_dim)[scale] = quantise_block(v + first, quants);
+    for (size_t i = 0; i < kQ8Block; ++i) v_quants[v_index(slot, first + i, head_dim)] = quants[i];
+  }
+}
+
+}  // namespace
+
+size_t KvLayout::tile_bytes() const {
+  switch (type) {
+    case KvType::kBF16:
+    case KvType::kF16:
+      return kPageTokens * head_dim * sizeof(uint16_t);
+    case KvType::kF32:
+      return kPageTokens * head_dim * sizeof(float);
+    case KvType::kQ8_0:
+      return kPageTokens * (head_dim + head_dim / kQ8Block * sizeof(float));
+  }
+  return 0;
+}
+
+std::string_view kv_type_name(KvType type) {
+  switch (type) {
+    case KvType::kBF16:
+      return "bf16";
+    case KvType::kF16:
+      return "f16";
+    case KvType::kF32:
+      return "f32";
+    case KvType::kQ8_0:
+      return "q8_0";
+  }
+  return "";
+}
+
+void store_token(const KvLayout& layout, std::byte* page, size_t slot, const float* k,
+                 const float* v) {
+  const size_t dim = layout.head_dim;
+  for (size_t head = 0; head < layout.n_kv_head; ++head, k += dim, v += dim) {
+    std::byte* k_tile = page + layout.k_offset(head);
+    std::byte* v_tile = page + layout.v_offset(head);
+    switch (layout.type) {
+      case KvType::kBF16:
+        store_head(reinterpret_cast<Bf16*>(k_tile), reinterpret_cast<Bf16*>(v_tile), slot, dim, k,
+                   v);
+        break;
+      case KvType::kF16:
+        store_head(reinterpret_cast<F16*>(k_tile), reinterpret_cast<F16*>(v_tile), slot, dim, k, v);
+        break;
+      case KvType::kF32:
+        store_head(reinterpret_cast<float*>(k_tile), reinterpret_cast<float*>(v_tile), slot, dim, k,
+                   v);
+        break;
+      case KvType::kQ8_0:
+        store_head_q8(k_tile, v_tile, slot, dim, k, v);
+        break;
+    }
+  }
+}
+
+void load_k(const KvLayout& layout, const std::byte* k_tile, size_t slot, float* k) {
+  load_row(
+      layout, k_tile, slot, [&](size_t d) { return k_index(slot, d); }, k);
+}
+
+void load_v(const KvLayout& layout, const std::byte* v_tile, size_t slot, float* v) {
+  load_row(
+      layout, v_tile, slot, [&](size_t d) { return v_index(slot, d, layout.head_dim); }, v);
+}
+
+void load_token(const KvLayout& layout, const std::byte* page, size_t slot, float* k, float* v) {
+  for (size_t head = 0; head < layout.n_kv_head; ++head) {
+    load_k(layout, page + layout.k_offset(head), slot, k + head * layout.head_dim);
+    load_v(layout, page + layout.v_offset(head), slot, v + head * layout.head_dim);
+  }
+}
+
+}  // namespace reprise::kernels

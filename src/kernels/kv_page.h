@@ -1,0 +1,42 @@
+// How 16 tokens of one layer lie in memory. Only the kernels know the layout inside a page.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+namespace reprise::kernels {
+
+inline constexpr size_t kPageTokens = 16;
+
+enum class KvType : uint8_t { kBF16, kF16, kF32, kQ8_0 };
+
+/// A page holds, per KV head, a K tile then a V tile:
+///   K  [head_dim/2][16 tokens][2]   one register holds one rotary pair of 16 tokens: scores need
+///   no
+///                                   horizontal sum, and the tile is an AMX B operand
+///   V  [8 token pairs][head_dim][2] the same for the sum over tokens
+/// q8_0 tiles hold int8 in the same order, followed by float scales [head_dim/32][16 tokens].
+struct KvLayout {
+  KvType type = KvType::kBF16;
+  uint32_t n_kv_head = 0;
+  uint32_t head_dim = 0;  // a multiple of 2; of 32 for q8_0
+
+  size_t tile_bytes() const;  // one K or V tile
+  size_t page_bytes() const { return 2 * n_kv_head * tile_bytes(); }
+  size_t k_offset(size_t head) const { return 2 * head * tile_bytes(); }
+  size_t v_offset(size_t head) const { return (2 * head + 1) * tile_bytes(); }
+};
+
+std::string_view kv_type_name(KvType type);
+
+/// Writes one token into slot (< 16) of a page. k, v: [n_kv_head, head_dim].
+void store_token(const KvLayout& layout, std::byte* page, size_t slot, const float* k,
+                 const float* v);
+/// Reads one token of one head from its K or V tile. k, v: [head_dim].
+void load_k(const KvLayout& layout, const std::byte* k_tile, size_t slot, float* k);
+void load_v(const KvLayout& layout, const std::byte* v_tile, size_t slot, float* v);
+/// Reads one token back. k, v: [n_kv_head, head_dim].
+void load_token(const KvLayout& layout, const std::byte* page, size_t slot, float* k, float* v);
+
+}  // namespace reprise::kernels

@@ -1,0 +1,76 @@
+// y = x W^T for weights that stay quantised in memory.
+//
+// Two numerics, chosen by the caller's phase and never by the number of rows, so that a row's
+// result depends neither on the batch it is computed in nor on the thread count:
+//   decode:  activations rounded to int8 with one scale per 32 values (weights of 8 bits and less)
+//            or kept in float (F32, F16, BF16 weights); bounded by reading W once for all rows
+//   prefill: weights and activations rounded to bf16, products summed in float; bounded by the
+//            machine's bf16 throughput
+// F32 weights are computed in float in both phases, so tiny reference models agree to float
+// rounding.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/tensor_type.h"
+#include "base/thread_pool.h"
+#include "kernels/phase.h"
+#include "reprise/error.h"
+
+namespace reprise::kernels {
+
+/// A weight matrix [rows, cols] repacked into panels of 16 rows, so that one vector register holds
+/// the same column of 16 rows and dot products need no horizontal sums. Same bits per weight as the
+/// source (K-quants may be re-blocked); rows are padded to 16 with zeros.
+class PackedMatrix {
+ public:
+  /// Packs the concatenation of parts along the rows (all [n_i, cols] of one column count, types
+  /// may differ only if the packed format agrees; else kUnsupportedType). row_order, if not empty,
+  /// has one source row (over the concatenation) per packed row. Runs on the pool.
+  static Result<PackedMatrix> pack(std::span<const TensorView> parts,
+                                   std::span<const uint32_t> row_order, ThreadPool& pool);
+
+  size_t rows() const { return rows_; }
+  size_t cols() const { return cols_; }
+  TensorType type() const { return type_; }
+  /// Bytes that one decode step reads.
+  size_t bytes() const { return bytes_; }
+  const std::byte* data() const { return data_.get(); }
+
+ private:
+  size_t rows_ = 0, cols_ = 0, bytes_ = 0;
+  TensorType type_ = TensorType::kF32;
+  struct Free {
+    void operator()(std::byte* data) const;
+  };
+  std::unique_ptr<std::byte[], Free> data_;  // panels of 16 rows, 64-byte aligned, huge pages
+};
+
+/// Dequantises one row into out [cols]; used for token embeddings.
+void unpack_row(const PackedMatrix& matrix, size_t row, float* out);
+
+/// Buffers that calls reuse; one per engine, not shared between concurrent calls.
+struct MatmulScratch {
+  std::vector<std::byte> activations;
+  std::vector<std::byte> panels;
+};
+
+/// One product of a group that shares its input.
+struct Projection {
+  const PackedMatrix* weight = nullptr;  // [n, k]
+  float* out = nullptr;                  // [rows, out_stride], first n columns written
+  size_t out_stride = 0;                 // floats between rows of out
+  const float* bias = nullptr;           // [n] or null
+  bool accumulate = false;               // add to out (a residual) instead of overwriting it
+};
+
+/// For every projection: out = x W^T + bias. x is [rows, x_stride] of which k columns are used.
+/// Runs on the pool; weights are read once per call in the decode phase, whatever rows is.
+void matmul(std::span<const Projection> projections, const float* x, size_t rows, size_t x_stride,
+            Phase phase, ThreadPool& pool, MatmulScratch& scratch);
+
+}  // namespace reprise::kernels

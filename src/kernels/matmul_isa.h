@@ -1,0 +1,106 @@
+// The loops of matmul, one set per instruction set. Sums run over the columns in one order that
+// depends on nothing but the shape of the weight.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/cpu.h"
+#include "kernels/packed_layout.h"
+
+namespace reprise::kernels {
+
+/// 32 activations of one row rounded to int8: x = scale * q, scale = max |x| / 127.
+struct alignas(64) ActivationBlock {
+  int8_t q[kBlockCols];
+  float scale;
+  int32_t neg_sum[3];  // minus the sum of q over the first 16, the last 16, all 32
+  float sum[3];        // scale times these sums
+};
+
+/// Rows of activations that one pass over a panel serves; a batch is cut in tiles of 8, 4, 2 and 1,
+/// and stored [tile][column block][row of the tile].
+constexpr size_t row_tile(size_t rows_left) {
+  return rows_left >= 8 ? 8 : rows_left >= 4 ? 4 : rows_left >= 2 ? 2 : 1;
+}
+
+struct MatmulOut {
+  float* data = nullptr;  // [rows, stride]
+  size_t stride = 0;
+  size_t cols = 0;  // valid columns
+  const float* bias = nullptr;
+  bool accumulate = false;
+};
+
+struct DecodeJob {
+  PackedLayout layout;
+  const std::byte* panels = nullptr;
+  size_t panel_begin = 0, panel_end = 0;
+  size_t rows = 0;
+  const ActivationBlock* x_int8 = nullptr;  // [tiles][blocks][tile rows]; quantised weights
+  const float* x_float = nullptr;           // [tiles][cols][tile rows]; float weights
+  MatmulOut out;
+};
+
+/// bf16 operands of the prefill are cut in steps of 32 columns of k; a tile is 16 rows of one step,
+/// 1 KB: activations [16 rows][32], weights [16 column pairs][16 rows][2].
+inline constexpr size_t kTileElements = 512;
+/// Steps multiplied in one pass, at most: the weight tiles of a pass stay in the first-level cache.
+inline constexpr size_t kMaxPassSteps = 12;
+/// Sums of 16 rows and 2 panels: [2 panels][16 rows][16].
+inline constexpr size_t kSumElements = 512;
+
+struct MultiplyJob {
+  const uint16_t* x = nullptr;  // [row tiles][x_row_tile]: the tiles of this pass, one per step
+  size_t x_row_tile = 0;        // elements between row tiles
+  size_t rows = 0;
+  const uint16_t* w = nullptr;  // [2 panels][steps] tiles
+  size_t steps = 0;
+  float* sums = nullptr;  // [row tiles][kSumElements], kept between passes
+  bool first = false;     // the sums start from zero
+  bool last = false;      // the sums go to out
+  MatmulOut out;          // of the first row
+  size_t column = 0;      // of the first panel
+};
+
+struct MatmulKernels {
+  /// Rounds 32 values of one row.
+  void (*round_int8)(const float* x, size_t blocks, size_t tile_rows, ActivationBlock* out);
+  /// All rows times panels [panel_begin, panel_end).
+  void (*decode)(const DecodeJob& job);
+  /// bf16 of count floats, zeros up to the next multiple of 32; consecutive steps of 32 go
+  /// kTileElements apart.
+  void (*round_bf16)(const float* x, size_t count, uint16_t* out);
+  /// bf16 tiles of columns [32 step_begin, 32 step_end) of a panel.
+  void (*expand)(const PackedLayout& layout, const std::byte* panel, size_t step_begin,
+                 size_t step_end, uint16_t* out);
+  void (*multiply)(const MultiplyJob& job);
+};
+
+/// Of the instruction set in force.
+const MatmulKernels& matmul_kernels(Isa isa);
+
+void round_int8_ref(const float* x, size_t blocks, size_t tile_rows, ActivationBlock* out);
+void decode_ref(const DecodeJob& job);
+void round_bf16_ref(const float* x, size_t count, uint16_t* out);
+void expand_ref(const PackedLayout& layout, const std::byte* panel, size_t step_begin,
+                size_t step_end, uint16_t* out);
+void multiply_ref(const MultiplyJob& job);
+
+void round_int8_avx2(const float* x, size_t blocks, size_t tile_rows, ActivationBlock* out);
+void decode_avx2(const DecodeJob& job);
+void round_bf16_avx2(const float* x, size_t count, uint16_t* out);
+void expand_avx2(const PackedLayout& layout, const std::byte* panel, size_t step_begin,
+                 size_t step_end, uint16_t* out);
+void multiply_avx2(const MultiplyJob& job);
+
+void round_int8_avx512(const float* x, size_t blocks, size_t tile_rows, ActivationBlock* out);
+void decode_avx512(const DecodeJob& job);
+void round_bf16_avx512(const float* x, size_t count, uint16_t* out);
+void expand_avx512(const PackedLayout& layout, const std::byte* panel, size_t step_begin,
+                   size_t step_end, uint16_t* out);
+void multiply_avx512(const MultiplyJob& job);
+
+void multiply_amx(const MultiplyJob& job);
+
+}  // namespace reprise::kernels

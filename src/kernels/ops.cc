@@ -1,0 +1,37 @@
+#include "kernels/ops.h"
+
+#include "kernels/cpu.h"
+#include "kernels/ops_isa.h"
+
+namespace reprise::kernels {
+namespace {
+
+RowOps row_ops() {
+#if defined(__x86_64__)
+  if (cpu_isa() >= Isa::kAvx512) return row_ops_avx512();
+  if (cpu_isa() >= Isa::kAvx2) return row_ops_avx2();
+#endif
+  return {rms_norm_ref, rope_ref, gated_activation_ref, soft_cap_ref, add_scaled_ref};
+}
+
+}  // namespace
+
+void rms_norm(const float* x, const float* weight, float eps, size_t n, float* out) {
+  row_ops().rms_norm(x, weight, eps, n, out);
+}
+
+void rope(float* x, const float* cos_sin, size_t heads, size_t head_dim, size_t pairs) {
+  row_ops().rope(x, cos_sin, heads, head_dim, pairs);
+}
+
+void gated_activation(float* gate, const float* up, size_t n, Activation activation) {
+  row_ops().gated_activation(gate, up, n, activation);
+}
+
+void soft_cap(float* x, size_t n, float cap) { row_ops().soft_cap(x, n, cap); }
+
+void add_scaled(float* out, const float* x, float scale, size_t n) {
+  row_ops().add_scaled(out, x, scale, n);
+}
+
+}  // namespace reprise::kernels

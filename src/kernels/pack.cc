@@ -1,0 +1,198 @@
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+
+#include "base/checked.h"
+#include "base/try.h"
+#include "kernels/matmul.h"
+#include "kernels/packed_layout.h"
+
+namespace reprise::kernels {
+namespace {
+
+constexpr size_t kHugePage = size_t{2} << 20;
+
+template <class T>
+void store(std::byte* base, size_t index, T value) {
+  std::memcpy(base + index * sizeof(T), &value, sizeof value);
+}
+
+// Planes of the codes of one row; the inverse of read_packed.
+void pack_codes(uint32_t bits, const uint32_t codes[8], std::byte* plane, size_t lane) {
+  const auto put = [&](size_t reg, uint32_t word) { store(plane, reg * kPanelRows + lane, word); };
+  if (bits == 8) {
+    for (size_t j = 0; j < 8; ++j) put(j, codes[j]);
+    return;
+  }
+  uint32_t shift = 0;
+  if (bits & 4) {
+    for (size_t i = 0; i < 4; ++i) {
+      put(i, (codes[i] & 15 * kByteOnes) | (codes[i + 4] & 15 * kByteOnes) << 4);
+    }
+    plane += 256;
+    shift = 4;
+  }
+  if (bits & 2) {
+    for (size_t i = 0; i < 2; ++i) {
+      uint32_t word = 0;
+      for (size_t t = 0; t < 4; ++t) {
+        word |= (codes[4 * i + t] >> shift & 3 * kByteOnes) << 2 * t;
+      }
+      put(i, word);
+    }
+    plane += 128;
+    shift += 2;
+  }
+  if (bits & 1) {
+    uint32_t word = 0;
+    for (size_t j = 0; j < 8; ++j) word |= (codes[j] >> shift & kByteOnes) << j;
+    put(0, word);
+  }
+}
+
+void pack_scales(const QuantFormat& format, const BlockScales& scales, std::byte* at, size_t lane) {
+  store(at, lane, scales.d);
+  if (format.has_min) store(at, kPanelRows + lane, scales.min);
+  if (!format.super) return;
+  const size_t kinds = format.has_min ? 2 : 1;
+  std::byte* integers = at + 32 * kinds;
+  for (size_t g = 0; g < format.groups(); ++g) {
+    if (format.bits == 2) {
+      const int both = scales.scale[g] | scales.min_scale[g] << 4;
+      store(integers, g * kPanelRows + lane, static_cast<uint8_t>(both));
+      continue;
+    }
+    store(integers, g * kinds * kPanelRows + lane, scales.scale[g]);
+    if (format.has_min) store(integers, (g * kinds + 1) * kPanelRows + lane, scales.min_scale[g]);
+  }
+}
+
+void pack_quantized(const PackedLayout& layout, const std::byte* row, std::byte* panel,
+                    size_t lane) {
+  const QuantFormat format = *quant_format(layout.type);
+  const TensorTypeInfo& info = tensor_type_info(layout.type);
+  const size_t parts = info.block / kBlockCols;
+  std::byte* plane = panel + layout.codes_offset;
+  std::byte* scales = panel;
+  for (size_t begin = 0; begin < layout.cols; begin += info.block) {
+    pack_scales(format, read_scales(layout.type, row), scales, lane);
+    for (size_t part = 0; part < parts; ++part) {
+      uint32_t codes[8];
+      read_codes(layout.type, row, part, codes);
+      pack_codes(format.bits, codes, plane, lane);
+      plane += code_bytes(format);
+    }
+    row += info.block_bytes;
+    scales += scale_bytes(format);
+  }
+}
+
+void pack_float(const PackedLayout& layout, const std::byte* row, std::byte* panel, size_t lane) {
+  const size_t size = layout.type == TensorType::kF32 ? 4 : 2;
+  for (size_t column = 0; column < layout.cols; ++column) {
+    const size_t index = layout.type == TensorType::kBF16
+                             ? (column / 2 * kPanelRows + lane) * 2 + column % 2
+                             : column * kPanelRows + lane;
+    std::memcpy(panel + index * size, row + column * size, size);
+  }
+}
+
+// Rows of the concatenation of parts.
+struct Source {
+  TensorType type = TensorType::kF32;
+  size_t rows = 0, cols = 0, row_bytes = 0;
+  std::vector<const std::byte*> row;  // [rows]
+};
+
+Result<Source> concatenate(std::span<const TensorView> parts) {
+  if (parts.empty()) return fail(ErrorCode::kInvalidArgument, "no tensor to pack");
+  Source source;
+  source.type = parts[0].type;
+  const TensorTypeInfo& info = tensor_type_info(source.type);
+  for (const TensorView& part : parts) {
+    if (part.type != source.type) {
+      return fail(ErrorCode::kUnsupportedType,
+                  "tensor '{}' is {} but is stored together with '{}', which is {}", part.name,
+                  tensor_type_info(part.type).name, parts[0].name, info.name);
+    }
+    if (part.shape.size() != 2 || part.shape[1] != parts[0].shape.back() ||
+        part.shape[1] % info.block != 0 || part.shape[0] == 0 || part.shape[1] == 0) {
+      return fail(ErrorCode::kBadShape, "tensor '{}' is not a matrix like '{}' of whole {} blocks",
+                  part.name, parts[0].name, info.name);
+    }
+    source.cols = part.shape[1];
+    source.row_bytes = source.cols / info.block * info.block_bytes;
+    if ((CheckedSize(part.shape[0]) * source.row_bytes).value() != part.bytes.size()) {
+      return fail(ErrorCode::kBadShape, "tensor '{}' has {} bytes, its shape needs another number",
+                  part.name, part.bytes.size());
+    }
+    for (size_t row = 0; row < part.shape[0]; ++row) {
+      source.row.push_back(part.bytes.data() + row * source.row_bytes);
+    }
+  }
+  source.rows = source.row.size();
+  return source;
+}
+
+Status reorder(Source& source, std::span<const uint32_t> row_order) {
+  std::vector<const std::byte*> ordered;
+  for (const uint32_t row : row_order) {
+    if (row >= source.rows) {
+      return fail(ErrorCode::kInvalidArgument, "row {} of a matrix of {} rows", row, source.rows);
+    }
+    ordered.push_back(source.row[row]);
+  }
+  source.row = std::move(ordered);
+  source.rows = source.row.size();
+  return {};
+}
+
+std::byte* allocate(size_t bytes) {
+  const bool huge = bytes >= 2 * kHugePage;
+  const size_t alignment = huge ? kHugePage : 64;
+  void* data = std::aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
+  if (huge && data) ::madvise(data, bytes, MADV_HUGEPAGE);
+  return static_cast<std::byte*>(data);
+}
+
+}  // namespace
+
+void PackedMatrix::Free::operator()(std::byte* data) const { std::free(data); }
+
+Result<PackedMatrix> PackedMatrix::pack(std::span<const TensorView> parts,
+                                        std::span<const uint32_t> row_order, ThreadPool& pool) {
+  REPRISE_TRY(Source source, concatenate(parts));
+  if (!row_order.empty()) REPRISE_CHECK(reorder(source, row_order));
+  const PackedLayout layout = packed_layout(source.type, source.cols);
+  const size_t panels = (source.rows + kPanelRows - 1) / kPanelRows;
+  PackedMatrix matrix;
+  matrix.rows_ = source.rows;
+  matrix.cols_ = source.cols;
+  matrix.type_ = source.type;
+  matrix.bytes_ = panels * layout.panel_bytes;
+  matrix.data_.reset(allocate(matrix.bytes_));
+  if (!matrix.data_) {
+    return fail(ErrorCode::kOutOfMemory, "no memory for the {} bytes of tensor '{}'", matrix.bytes_,
+                parts[0].name);
+  }
+  pool.run(panels, [&](size_t index, int) {
+    std::byte* panel = matrix.data_.get() + index * layout.panel_bytes;
+    const size_t first = index * kPanelRows, count = std::min(kPanelRows, source.rows - first);
+    if (count < kPanelRows || source.type == TensorType::kBF16) {
+      std::memset(panel, 0, layout.panel_bytes);
+    }
+    for (size_t lane = 0; lane < count; ++lane) {
+      const std::byte* row = source.row[first + lane];
+      if (quant_format(source.type)) {
+        pack_quantized(layout, row, panel, lane);
+      } else {
+        pack_float(layout, row, panel, lane);
+      }
+    }
+  });
+  return matrix;
+}
+
+}  // namespace reprise::kernels

@@ -1,0 +1,64 @@
+#include "kernels/peak.h"
+
+#include "kernels/cpu.h"
+#include "kernels/peak_isa.h"
+
+namespace reprise::kernels {
+namespace {
+
+struct PeakLoop {
+  void (*run)(size_t iterations);
+  double flops;  // of an iteration
+  size_t iterations;
+};
+
+PeakLoop peak_loop() {
+#if defined(__x86_64__)
+  switch (cpu_isa()) {
+    case Isa::kAmx:
+      return {peak_amx, kPeakAmxFlops, 100'000};
+    case Isa::kAvx512:
+      return {peak_avx512, kPeakAvx512Flops, 400'000};
+    case Isa::kAvx2:
+      return {peak_avx2, kPeakAvx2Flops, 800'000};
+    case Isa::kScalar:
+      break;
+  }
+#endif
+  return {peak_scalar, kPeakScalarFlops, 1'000'000};
+}
+
+}  // namespace
+
+uint64_t read_all(const uint64_t* words, size_t count) {
+  uint64_t sums[8] = {};
+  for (size_t i = 0; i < count; i += 64) {
+    __builtin_prefetch(words + i + 512);
+    for (size_t j = 0; j < 64; j += 8) {
+      for (size_t lane = 0; lane < 8; ++lane) sums[lane] += words[i + j + lane];
+    }
+  }
+  uint64_t sum = 0;
+  for (const uint64_t lane : sums) sum += lane;
+  return sum;
+}
+
+void peak_scalar(size_t iterations) {
+  float sum[8] = {1, 1, 1, 1, 1, 1, 1, 1};
+  for (size_t i = 0; i < iterations; ++i) {
+    for (float& s : sum) s = s * 0.5f + 0.25f;
+  }
+  for (const float s : sum) asm volatile("" ::"r"(s));  // keeps the loop
+}
+
+void run_bf16_peak() {
+  const PeakLoop loop = peak_loop();
+  loop.run(loop.iterations);
+}
+
+double bf16_peak_flops() {
+  const PeakLoop loop = peak_loop();
+  return loop.flops * static_cast<double>(loop.iterations);
+}
+
+}  // namespace reprise::kernels

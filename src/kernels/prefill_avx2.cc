@@ -1,0 +1,152 @@
+#include <immintrin.h>
+
+#include "kernels/codes_avx2.h"
+#include "kernels/matmul_isa.h"
+#include "kernels/output_avx2.h"
+
+namespace reprise::kernels {
+namespace {
+
+// Round to nearest even; the upper half of every lane is the bf16.
+inline __m256i round_up_bits(__m256 value) {
+  const __m256i bits = _mm256_castps_si256(value);
+  const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+  return _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
+}
+
+inline __m256i round_pairs(__m256 even, __m256 odd) {
+  return _mm256_blend_epi16(_mm256_srli_epi32(round_up_bits(even), 16), round_up_bits(odd), 0xaa);
+}
+
+inline void store_pairs(uint16_t* out, __m256i pairs) {
+  _mm256_store_si256(reinterpret_cast<__m256i*>(out), pairs);
+}
+
+template <TensorType kType>
+void expand_quantized(const PackedLayout& layout, const std::byte* panel, size_t begin, size_t end,
+                      size_t half, uint16_t* out) {
+  constexpr QuantFormat kFormat = *quant_format(kType);
+  constexpr size_t kGroups = kBlockCols / kFormat.group;
+  const __m256 minus_zero = _mm256_set1_ps(static_cast<float>(-kFormat.zero()));
+  const std::byte* plane = panel + layout.codes_offset + begin * code_bytes(kFormat) + 32 * half;
+  for (size_t step = begin; step < end; ++step, out += kTileElements) {
+    __m256i codes[8];
+    load_codes<kType>(plane, codes);
+    plane += code_bytes(kFormat);
+    for (size_t j = 0; j < 8; ++j) {
+      Scale8 s = load_scale<kType>(panel, step, j * kGroups / 8, half);
+      if constexpr (!kFormat.has_min) s.min = _mm256_mul_ps(s.scale, minus_zero);
+      __m256 columns[4];
+      for (int c = 0; c < 4; ++c) {
+        const __m256i code =
+            _mm256_and_si256(_mm256_srli_epi32(codes[j], 8 * c), _mm256_set1_epi32(255));
+        columns[c] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(code), s.scale, s.min);
+      }
+      store_pairs(out + 64 * j, round_pairs(columns[0], columns[1]));
+      store_pairs(out + 64 * j + 32, round_pairs(columns[2], columns[3]));
+    }
+  }
+}
+
+template <TensorType kType>
+void expand_float(const PackedLayout& layout, const std::byte* panel, size_t begin, size_t end,
+                  size_t half, uint16_t* out) {
+  for (size_t column = begin * kBlockCols; column < end * kBlockCols; column += 2, out += 32) {
+    __m256i pairs = _mm256_setzero_si256();
+    if (column < layout.cols) {
+      if constexpr (kType == TensorType::kBF16) {
+        pairs = load_register(panel + 32 * half, column / 2);
+      } else {
+        const std::byte* at = panel + column * 32 + 16 * half;
+        const bool last = column + 1 == layout.cols;
+        pairs = round_pairs(load_halves(at), last ? _mm256_setzero_ps() : load_halves(at + 32));
+      }
+    }
+    store_pairs(out, pairs);
+  }
+}
+
+inline __m256 even_of(__m256i pairs) { return _mm256_castsi256_ps(_mm256_slli_epi32(pairs, 16)); }
+inline __m256 odd_of(__m256i pairs) {
+  return _mm256_castsi256_ps(_mm256_and_si256(pairs, _mm256_set1_epi32(-65536)));
+}
+
+// 4 rows times one panel; sums points at the first row's.
+void multiply_quarter(const MultiplyJob& job, const uint16_t* x, const uint16_t* w, float* sums) {
+  constexpr size_t kRows = 4;
+  __m256 c[kRows][2];
+  for (size_t r = 0; r < kRows; ++r) {
+    for (size_t h = 0; h < 2; ++h) {
+      c[r][h] = job.first ? _mm256_setzero_ps() : _mm256_load_ps(sums + 16 * r + 8 * h);
+    }
+  }
+  for (size_t step = 0; step < job.steps; ++step, x += kTileElements, w += kTileElements) {
+    for (size_t pair = 0; pair < 16; ++pair) {
+      const auto* at = reinterpret_cast<const __m256i*>(w + 32 * pair);
+      const __m256i low = _mm256_load_si256(at), high = _mm256_load_si256(at + 1);
+      const __m256 even[2] = {even_of(low), even_of(high)}, odd[2] = {odd_of(low), odd_of(high)};
+      for (size_t r = 0; r < kRows; ++r) {
+        int32_t two;
+        __builtin_memcpy(&two, x + r * kBlockCols + 2 * pair, sizeof two);
+        const __m256i both = _mm256_set1_epi32(two);
+        for (size_t h = 0; h < 2; ++h) {
+          c[r][h] = _mm256_fmadd_ps(even_of(both), even[h], c[r][h]);
+          c[r][h] = _mm256_fmadd_ps(odd_of(both), odd[h], c[r][h]);
+        }
+      }
+    }
+  }
+  for (size_t r = 0; r < kRows; ++r) {
+    for (size_t h = 0; h < 2; ++h) _mm256_store_ps(sums + 16 * r + 8 * h, c[r][h]);
+  }
+}
+
+}  // namespace
+
+void round_bf16_avx2(const float* x, size_t count, uint16_t* out) {
+  for (; count > 0; out += kTileElements) {
+    const size_t now = count < kBlockCols ? count : kBlockCols;
+    alignas(32) float values[kBlockCols] = {};
+    __builtin_memcpy(values, x, now * sizeof(float));
+    for (size_t i = 0; i < kBlockCols; i += 16) {
+      const __m256i low = _mm256_srli_epi32(round_up_bits(_mm256_load_ps(values + i)), 16);
+      const __m256i high = _mm256_srli_epi32(round_up_bits(_mm256_load_ps(values + i + 8)), 16);
+      const __m256i both = _mm256_packus_epi32(low, high);  // works per 128 bits
+      _mm256_store_si256(reinterpret_cast<__m256i*>(out + i), _mm256_permute4x64_epi64(both, 0xd8));
+    }
+    x += now;
+    count -= now;
+  }
+}
+
+void expand_avx2(const PackedLayout& layout, const std::byte* panel, size_t step_begin,
+                 size_t step_end, uint16_t* out) {
+  for (size_t half = 0; half < 2; ++half, out += 16) {
+    if (layout.type == TensorType::kF16) {
+      expand_float<TensorType::kF16>(layout, panel, step_begin, step_end, half, out);
+    } else if (layout.type == TensorType::kBF16) {
+      expand_float<TensorType::kBF16>(layout, panel, step_begin, step_end, half, out);
+    } else {
+      for_quantized(layout.type, [&](auto type) {
+        expand_quantized<decltype(type)::value>(layout, panel, step_begin, step_end, half, out);
+      });
+    }
+  }
+}
+
+void multiply_avx2(const MultiplyJob& job) {
+  for (size_t row = 0; row < job.rows; row += 4) {
+    const uint16_t* x = job.x + row / 16 * job.x_row_tile + row % 16 * kBlockCols;
+    for (size_t panel = 0; panel < 2; ++panel) {
+      float* sums = job.sums + row / 16 * kSumElements + (panel * 16 + row % 16) * 16;
+      multiply_quarter(job, x, job.w + panel * job.steps * kTileElements, sums);
+      for (size_t r = row; job.last && r < job.rows && r < row + 4; ++r, sums += 16) {
+        const size_t column = job.column + panel * kPanelRows;
+        write_half(job.out, r, column, _mm256_load_ps(sums));
+        write_half(job.out, r, column + 8, _mm256_load_ps(sums + 8));
+      }
+    }
+  }
+}
+
+}  // namespace reprise::kernels

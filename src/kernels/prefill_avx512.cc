@@ -1,0 +1,145 @@
+#include <immintrin.h>
+
+#include "kernels/codes_avx512.h"
+#include "kernels/matmul_isa.h"
+#include "kernels/output_avx512.h"
+
+namespace reprise::kernels {
+namespace {
+
+// bf16 pairs (even, odd) of 16 rows.
+inline __m512i round_pairs(__m512 even, __m512 odd) {
+  static constexpr struct alignas(64) Interleave {
+    uint16_t index[32];
+    constexpr Interleave() : index() {
+      for (uint16_t i = 0; i < 16; ++i) index[2 * i] = i, index[2 * i + 1] = i + 16;
+    }
+  } kInterleave;
+  const __m512bh halves = _mm512_cvtne2ps_pbh(odd, even);
+  return _mm512_permutexvar_epi16(_mm512_load_si512(kInterleave.index), (__m512i)halves);
+}
+
+template <int kByte>
+inline __m512 code_column(__m512i codes) {
+  if constexpr (kByte < 3)
+    codes = _mm512_and_si512(_mm512_srli_epi32(codes, 8 * kByte), _mm512_set1_epi32(255));
+  if constexpr (kByte == 3) codes = _mm512_srli_epi32(codes, 24);
+  return _mm512_cvtepi32_ps(codes);
+}
+
+template <TensorType kType>
+void expand_quantized(const PackedLayout& layout, const std::byte* panel, size_t begin, size_t end,
+                      uint16_t* out) {
+  constexpr QuantFormat kFormat = *quant_format(kType);
+  constexpr size_t kGroups = ScaleReader<kType>::kGroups;
+  const std::byte* plane = panel + layout.codes_offset + begin * code_bytes(kFormat);
+  ScaleReader<kType> scales(panel, begin);
+  for (size_t step = begin; step < end; ++step, out += kTileElements) {
+    __m512i codes[8];
+    load_codes<kType>(plane, codes);
+    plane += code_bytes(kFormat);
+    __m512 scale[kGroups], min[kGroups];
+    scales.next(scale, min);
+    for (size_t j = 0; j < 8; ++j) {
+      const __m512 s = scale[j * kGroups / 8];
+      __m512 m;
+      if constexpr (kFormat.has_min) {
+        m = min[j * kGroups / 8];
+      } else {
+        m = _mm512_mul_ps(s, _mm512_set1_ps(static_cast<float>(-kFormat.zero())));
+      }
+      const __m512 c0 = _mm512_fmadd_ps(code_column<0>(codes[j]), s, m);
+      const __m512 c1 = _mm512_fmadd_ps(code_column<1>(codes[j]), s, m);
+      const __m512 c2 = _mm512_fmadd_ps(code_column<2>(codes[j]), s, m);
+      const __m512 c3 = _mm512_fmadd_ps(code_column<3>(codes[j]), s, m);
+      _mm512_store_si512(out + 64 * j, round_pairs(c0, c1));
+      _mm512_store_si512(out + 64 * j + 32, round_pairs(c2, c3));
+    }
+  }
+}
+
+template <TensorType kType>
+void expand_float(const PackedLayout& layout, const std::byte* panel, size_t begin, size_t end,
+                  uint16_t* out) {
+  for (size_t column = begin * kBlockCols; column < end * kBlockCols; column += 2, out += 32) {
+    __m512i pairs = _mm512_setzero_si512();
+    if (column < layout.cols) {
+      if constexpr (kType == TensorType::kBF16) {
+        pairs = _mm512_load_si512(panel + column * 32);
+      } else {
+        const __m512 even = load_halves(panel + column * 32);
+        const __m512 odd =
+            column + 1 < layout.cols ? load_halves(panel + column * 32 + 32) : _mm512_setzero_ps();
+        pairs = round_pairs(even, odd);
+      }
+    }
+    _mm512_store_si512(out, pairs);
+  }
+}
+
+// 8 rows times 2 panels; sums points at the rows' sums of the first panel.
+void multiply_half(const MultiplyJob& job, const uint16_t* x, float* sums) {
+  constexpr size_t kRows = 8;
+  __m512 c[2][kRows];
+  for (size_t r = 0; r < kRows; ++r) {
+    c[0][r] = job.first ? _mm512_setzero_ps() : _mm512_load_ps(sums + 16 * r);
+    c[1][r] = job.first ? _mm512_setzero_ps() : _mm512_load_ps(sums + 256 + 16 * r);
+  }
+  const uint16_t* w = job.w;
+  for (size_t step = 0; step < job.steps; ++step, x += kTileElements, w += kTileElements) {
+    for (size_t pair = 0; pair < 16; ++pair) {
+      const auto w0 = (__m512bh)_mm512_load_si512(w + 32 * pair);
+      const auto w1 = (__m512bh)_mm512_load_si512(w + job.steps * kTileElements + 32 * pair);
+      for (size_t r = 0; r < kRows; ++r) {
+        int32_t two;
+        __builtin_memcpy(&two, x + r * kBlockCols + 2 * pair, sizeof two);
+        const auto both = (__m512bh)_mm512_set1_epi32(two);
+        c[0][r] = _mm512_dpbf16_ps(c[0][r], both, w0);
+        c[1][r] = _mm512_dpbf16_ps(c[1][r], both, w1);
+      }
+    }
+  }
+  for (size_t r = 0; r < kRows; ++r) {
+    _mm512_store_ps(sums + 16 * r, c[0][r]);
+    _mm512_store_ps(sums + 256 + 16 * r, c[1][r]);
+  }
+}
+
+}  // namespace
+
+void round_bf16_avx512(const float* x, size_t count, uint16_t* out) {
+  for (; count > 0; out += kTileElements) {
+    const size_t now = count < kBlockCols ? count : kBlockCols;
+    const auto mask = static_cast<uint32_t>((uint64_t{1} << now) - 1);
+    const __m512 low = _mm512_maskz_loadu_ps(static_cast<__mmask16>(mask), x);
+    const __m512 high = _mm512_maskz_loadu_ps(static_cast<__mmask16>(mask >> 16), x + 16);
+    _mm512_store_si512(out, (__m512i)_mm512_cvtne2ps_pbh(high, low));
+    x += now;
+    count -= now;
+  }
+}
+
+void expand_avx512(const PackedLayout& layout, const std::byte* panel, size_t step_begin,
+                   size_t step_end, uint16_t* out) {
+  if (layout.type == TensorType::kF16) {
+    return expand_float<TensorType::kF16>(layout, panel, step_begin, step_end, out);
+  }
+  if (layout.type == TensorType::kBF16) {
+    return expand_float<TensorType::kBF16>(layout, panel, step_begin, step_end, out);
+  }
+  for_quantized(layout.type, [&](auto type) {
+    expand_quantized<decltype(type)::value>(layout, panel, step_begin, step_end, out);
+  });
+}
+
+void multiply_avx512(const MultiplyJob& job) {
+  for (size_t row = 0; row < job.rows; row += 16) {
+    const uint16_t* x = job.x + row / 16 * job.x_row_tile;
+    float* sums = job.sums + row / 16 * kSumElements;
+    multiply_half(job, x, sums);
+    if (job.rows - row > 8) multiply_half(job, x + 8 * kBlockCols, sums + 8 * 16);
+    if (job.last) write_row_tile(job, row);
+  }
+}
+
+}  // namespace reprise::kernels

@@ -1,0 +1,53 @@
+// Vector functions for sources compiled with AVX2 and FMA. Everything is static: the linker must
+// not pick one of these for code that runs on a lesser machine.
+#pragma once
+
+#include <immintrin.h>
+
+namespace reprise::kernels {
+
+// 2^f on [0, 1) by a minimax polynomial of degree 5 with 2^0 = 1, times 2^floor(x): relative error
+// below 3e-7. x is clamped to [-127, 127.5]; 2^-127 and less give 0, so that masked logits weigh
+// nothing.
+static inline __m256 exp2_256(__m256 x) {
+  const __m256 lowest = _mm256_set1_ps(-127.0f);
+  const __m256 used = _mm256_cmp_ps(x, lowest, _CMP_GT_OQ);
+  x = _mm256_min_ps(_mm256_max_ps(x, lowest), _mm256_set1_ps(127.5f));
+  const __m256 n = _mm256_floor_ps(x);
+  const __m256 f = _mm256_sub_ps(x, n);
+  __m256 y = _mm256_set1_ps(1.8775767e-3f);
+  y = _mm256_fmadd_ps(y, f, _mm256_set1_ps(8.9893397e-3f));
+  y = _mm256_fmadd_ps(y, f, _mm256_set1_ps(5.5826318e-2f));
+  y = _mm256_fmadd_ps(y, f, _mm256_set1_ps(2.4015361e-1f));
+  y = _mm256_fmadd_ps(y, f, _mm256_set1_ps(6.9315308e-1f));
+  y = _mm256_fmadd_ps(y, f, _mm256_set1_ps(1.0f));
+  const __m256i exponent = _mm256_slli_epi32(_mm256_cvtps_epi32(n), 23);
+  const __m256i scaled = _mm256_add_epi32(_mm256_castps_si256(y), exponent);
+  return _mm256_and_ps(_mm256_castsi256_ps(scaled), used);
+}
+
+// tanh(x) = 1 - 2 / (e^2x + 1): absolute error below 4e-7.
+static inline __m256 tanh_256(__m256 x) {
+  const __m256 one = _mm256_set1_ps(1.0f), two = _mm256_set1_ps(2.0f);
+  const __m256 e = exp2_256(_mm256_mul_ps(x, _mm256_set1_ps(2.8853900817779268f)));  // 2 / ln 2
+  return _mm256_sub_ps(one, _mm256_div_ps(two, _mm256_add_ps(e, one)));
+}
+
+static inline float sum_256(__m256 x) {
+  __m128 half = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+  half = _mm_add_ps(half, _mm_movehl_ps(half, half));
+  return _mm_cvtss_f32(_mm_add_ss(half, _mm_movehdup_ps(half)));
+}
+
+static inline float max_256(__m256 x) {
+  __m128 half = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+  half = _mm_max_ps(half, _mm_movehl_ps(half, half));
+  return _mm_cvtss_f32(_mm_max_ss(half, _mm_movehdup_ps(half)));
+}
+
+// Lanes [0, n) of 8 as a mask for maskload and maskstore.
+static inline __m256i first_lanes_256(int n) {
+  return _mm256_cmpgt_epi32(_mm256_set1_epi32(n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+}
+
+}  // namespace reprise::kernels

@@ -1,0 +1,84 @@
+// Softmax steps that the AVX-512 and AMX kernels share. Logits are in units of log2. Everything is
+// static: see simd_avx512.h.
+#pragma once
+
+#include <cmath>
+
+#include "kernels/attention.h"
+#include "kernels/simd_avx512.h"
+
+namespace reprise::kernels {
+
+static constexpr float kLog2e = 1.44269504f, kLn2 = 0.69314718f;
+// Stands for "none yet": finite, so that a difference of two of them is zero and not NaN.
+static constexpr float kNoLogit = -3.0e38f;
+
+// Hands out pieces of the scratch, each aligned to a cache line.
+class Arena {
+ public:
+  explicit Arena(std::byte* scratch) : next_(reinterpret_cast<uintptr_t>(scratch)) {}
+  template <typename T>
+  T* take(size_t count) {
+    next_ = (next_ + 63) & ~static_cast<uintptr_t>(63);
+    T* piece = reinterpret_cast<T*>(next_);
+    next_ += count * sizeof(T);
+    return piece;
+  }
+
+ private:
+  uintptr_t next_;
+};
+
+// out = q scale log2(e), as pairs of bf16 or as floats.
+template <bool kRounds>
+static inline void scale_row(const float* q, size_t n, float scale, uint32_t* out) {
+  const __m512 factor = _mm512_set1_ps(scale * kLog2e);
+  for (size_t i = 0; i < n; i += 16) {
+    const unsigned left = static_cast<unsigned>(n - i);
+    const __m512 x = _mm512_mul_ps(_mm512_maskz_loadu_ps(first_lanes(left), q + i), factor);
+    if constexpr (kRounds) {
+      const __m256bh packed = _mm512_cvtneps_pbh(x);
+      _mm256_mask_storeu_epi32(out + i / 2, static_cast<__mmask8>(first_lanes(left / 2)),
+                               (__m256i)packed);
+    } else {
+      _mm512_mask_storeu_ps(out + i, first_lanes(left), x);
+    }
+  }
+}
+
+static inline void clear_row(float* sums, size_t dims, float* largest, float* totals) {
+  for (size_t i = 0; i < dims; i += 16) _mm512_storeu_ps(sums + i, _mm512_setzero_ps());
+  _mm512_storeu_ps(totals, _mm512_setzero_ps());
+  *largest = kNoLogit;
+}
+
+static inline __m512 cap_logits(__m512 x, float soft_cap) {
+  const __m512 cap = _mm512_set1_ps(soft_cap * kLog2e);
+  return _mm512_mul_ps(cap, tanh_512(_mm512_div_ps(x, cap)));
+}
+
+static inline __m512 mask_logits(__m512 x, uint32_t visible) {
+  const __m512 hidden = _mm512_set1_ps(-__builtin_inff());
+  return _mm512_mask_mov_ps(hidden, static_cast<__mmask16>(visible), x);
+}
+
+static inline void clear_page_max(const AttendArgs& args) {
+  if (args.page_max == nullptr) return;
+  for (size_t i = 0; i < args.rows * args.pages.size(); ++i) {
+    args.page_max[i] = -__builtin_inff();
+  }
+}
+
+// Normalises one row: out = sums / total, lse in natural units.
+static inline void finish_row(const float* sums, float largest, const float* totals,
+                              size_t head_dim, float* out, float* lse) {
+  const float total = _mm512_reduce_add_ps(_mm512_loadu_ps(totals));
+  const __m512 inverse = _mm512_set1_ps(total > 0.0f ? 1.0f / total : 0.0f);
+  for (size_t i = 0; i < head_dim; i += 16) {
+    const __mmask16 lanes = first_lanes(static_cast<unsigned>(head_dim - i));
+    _mm512_mask_storeu_ps(out + i, lanes, _mm512_mul_ps(_mm512_loadu_ps(sums + i), inverse));
+  }
+  *lse = total > 0.0f ? largest * kLn2 + logf(total) : -__builtin_inff();
+}
+
+}  // namespace reprise::kernels

@@ -1,0 +1,102 @@
+// Reads K and V tiles of any type as vectors of floats with AVX2. Everything is static: see
+// simd_avx2.h.
+#pragma once
+
+#include "kernels/attention.h"
+#include "kernels/simd_avx2.h"
+
+namespace reprise::kernels {
+
+// Members of 8 pairs.
+struct PairVectors {
+  __m256 first, second;
+};
+
+// Members of the pairs (low 0, 1), (low 2, 3), ..., (high 6, 7).
+static inline PairVectors split_pairs(__m256 low, __m256 high) {
+  const __m256 even = _mm256_shuffle_ps(low, high, 0x88), odd = _mm256_shuffle_ps(low, high, 0xdd);
+  return {_mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(even), 0xd8)),
+          _mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(odd), 0xd8))};
+}
+
+static inline __m256 widen_i8_256(const std::byte* bytes) {
+  const __m128i eight = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(bytes));
+  return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(eight));
+}
+
+// 8 pairs from element `first` of a tile; q8_0 without its scale.
+template <KvType type>
+static inline PairVectors load_pairs(const std::byte* tile, size_t first) {
+  if constexpr (type == KvType::kBF16) {
+    const __m256i pairs =
+        _mm256_loadu_si256(reinterpret_cast<const __m256i*>(tile + first * sizeof(uint16_t)));
+    const __m256i upper = _mm256_set1_epi32(static_cast<int>(0xffff0000u));
+    return {_mm256_castsi256_ps(_mm256_slli_epi32(pairs, 16)),
+            _mm256_castsi256_ps(_mm256_and_si256(pairs, upper))};
+  } else if constexpr (type == KvType::kF16) {
+    const auto* halves = reinterpret_cast<const __m128i*>(tile + first * sizeof(uint16_t));
+    return split_pairs(_mm256_cvtph_ps(_mm_loadu_si128(halves)),
+                       _mm256_cvtph_ps(_mm_loadu_si128(halves + 1)));
+  } else if constexpr (type == KvType::kF32) {
+    const auto* floats = reinterpret_cast<const float*>(tile) + first;
+    return split_pairs(_mm256_loadu_ps(floats), _mm256_loadu_ps(floats + 8));
+  } else {
+    return split_pairs(widen_i8_256(tile + first), widen_i8_256(tile + first + 8));
+  }
+}
+
+template <KvType type>
+static inline size_t element_bytes() {
+  return type == KvType::kF32 ? 4 : type == KvType::kQ8_0 ? 1 : 2;
+}
+
+static inline const float* q8_scales(const std::byte* tile, size_t head_dim, size_t dim) {
+  return reinterpret_cast<const float*>(tile + kPageTokens * head_dim) + dim / 32 * kPageTokens;
+}
+
+// Dims 2 pair and 2 pair + 1 of 8 tokens from `token`, rotated if the page asks for it.
+template <KvType type>
+static inline PairVectors load_k_pair(const AttendArgs& args, const PageSpan& page, size_t pair,
+                                      size_t token) {
+  PairVectors k = load_pairs<type>(page.k, 2 * (pair * kPageTokens + token));
+  if constexpr (type == KvType::kQ8_0) {
+    const __m256 scale =
+        _mm256_loadu_ps(q8_scales(page.k, args.layout->head_dim, 2 * pair) + token);
+    k = {_mm256_mul_ps(k.first, scale), _mm256_mul_ps(k.second, scale)};
+  }
+  if (page.cos_sin == nullptr || pair >= args.rope_pairs) return k;
+  const float* angles = page.cos_sin + 2 * (token * args.rope_pairs + pair);
+  const __m256i slots = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+  const __m256i index =
+      _mm256_mullo_epi32(slots, _mm256_set1_epi32(static_cast<int>(2 * args.rope_pairs)));
+  const __m256 cos = _mm256_i32gather_ps(angles, index, 4);
+  const __m256 sin = _mm256_i32gather_ps(angles + 1, index, 4);
+  return {_mm256_fmsub_ps(k.first, cos, _mm256_mul_ps(k.second, sin)),
+          _mm256_fmadd_ps(k.first, sin, _mm256_mul_ps(k.second, cos))};
+}
+
+// Tokens 2 pair and 2 pair + 1 of dims [dim, dim + 8), zero beyond head_dim.
+template <KvType type>
+static inline PairVectors load_v_pair(const AttendArgs& args, const PageSpan& page, size_t pair,
+                                      size_t dim) {
+  const size_t head_dim = args.layout->head_dim, element = 2 * (pair * head_dim + dim);
+  PairVectors v;
+  if (dim + 8 <= head_dim) {
+    v = load_pairs<type>(page.v, element);
+  } else {
+    std::byte rest[16 * sizeof(float)] = {};
+    if (dim < head_dim) {
+      __builtin_memcpy(rest, page.v + element * element_bytes<type>(),
+                       2 * (head_dim - dim) * element_bytes<type>());
+    }
+    v = load_pairs<type>(rest, 0);
+  }
+  if constexpr (type == KvType::kQ8_0) {
+    const float* scale = q8_scales(page.v, head_dim, dim < head_dim ? dim : 0) + 2 * pair;
+    v = {_mm256_mul_ps(v.first, _mm256_set1_ps(scale[0])),
+         _mm256_mul_ps(v.second, _mm256_set1_ps(scale[1]))};
+  }
+  return v;
+}
+
+}  // namespace reprise::kernels

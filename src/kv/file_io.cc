@@ -1,0 +1,161 @@
+#include "kv/file_io.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <climits>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <utility>
+
+#include "base/try.h"
+
+namespace reprise {
+namespace {
+
+// Walks parts through readv or writev calls that may stop anywhere.
+class PartCursor {
+ public:
+  explicit PartCursor(Parts parts) : parts_(parts) { skip_empty(); }
+
+  bool done() const { return part_ == parts_.size(); }
+  /// The next bytes as at most IOV_MAX vectors.
+  std::span<const iovec> window() {
+    const size_t count = std::min(parts_.size() - part_, window_.size());
+    std::copy_n(parts_.begin() + static_cast<std::ptrdiff_t>(part_), count, window_.begin());
+    window_[0].iov_base = static_cast<std::byte*>(window_[0].iov_base) + within_;
+    window_[0].iov_len -= within_;
+    return {window_.data(), count};
+  }
+  void advance(size_t bytes) {
+    within_ += bytes;
+    while (part_ < parts_.size() && within_ >= parts_[part_].iov_len) {
+      within_ -= parts_[part_++].iov_len;
+    }
+  }
+
+ private:
+  void skip_empty() { advance(0); }
+
+  Parts parts_;
+  size_t part_ = 0, within_ = 0;
+  std::array<iovec, IOV_MAX> window_;
+};
+
+tl::unexpected<Error> unwritable(const std::string& path, std::string_view action) {
+  return fail(ErrorCode::kFileUnwritable, "cannot {} '{}': {}", action, path, std::strerror(errno));
+}
+
+}  // namespace
+
+uint64_t total_bytes(Parts parts) {
+  uint64_t bytes = 0;
+  for (const iovec& part : parts) bytes += part.iov_len;
+  return bytes;
+}
+
+InputFile::InputFile(std::string path, int fd, uint64_t size)
+    : path_(std::move(path)), fd_(fd), size_(size) {}
+
+InputFile::InputFile(InputFile&& other) noexcept
+    : path_(std::move(other.path_)),
+      fd_(std::exchange(other.fd_, -1)),
+      size_(other.size_),
+      offset_(other.offset_) {}
+
+InputFile::~InputFile() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+Result<InputFile> InputFile::open(const std::string& path) {
+  // Without O_NONBLOCK the open of a pipe would wait for a writer.
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (fd < 0) {
+    const auto code = errno == ENOENT ? ErrorCode::kFileNotFound : ErrorCode::kFileUnreadable;
+    return fail(code, "cannot open '{}': {}", path, std::strerror(errno));
+  }
+  struct stat info {};
+  const bool regular = ::fstat(fd, &info) == 0 && S_ISREG(info.st_mode);
+  InputFile file(path, fd, regular ? static_cast<uint64_t>(info.st_size) : 0);
+  if (!regular) return fail(ErrorCode::kFileUnreadable, "'{}' is not a regular file", path);
+  ::posix_fadvise(fd, 0, 0, POSIX_FADV_SEQUENTIAL);
+  return file;
+}
+
+Status InputFile::read(Parts parts) {
+  for (PartCursor cursor(parts); !cursor.done();) {
+    const auto window = cursor.window();
+    const ssize_t bytes = ::readv(fd_, window.data(), static_cast<int>(window.size()));
+    if (bytes < 0 && errno == EINTR) continue;
+    if (bytes < 0) {
+      return fail(ErrorCode::kFileUnreadable, "cannot read '{}' at byte {}: {}", path_, offset_,
+                  std::strerror(errno));
+    }
+    if (bytes == 0) {
+      return fail(ErrorCode::kTruncated, "'{}' ends at byte {}, before what it declares", path_,
+                  offset_);
+    }
+    offset_ += static_cast<uint64_t>(bytes);
+    cursor.advance(static_cast<size_t>(bytes));
+  }
+  return {};
+}
+
+ReplacementFile::ReplacementFile(std::string path, std::string temporary, int fd, int folder)
+    : path_(std::move(path)), temporary_(std::move(temporary)), fd_(fd), folder_(folder) {}
+
+ReplacementFile::ReplacementFile(ReplacementFile&& other) noexcept
+    : path_(std::move(other.path_)),
+      temporary_(std::exchange(other.temporary_, {})),
+      fd_(std::exchange(other.fd_, -1)),
+      folder_(std::exchange(other.folder_, -1)) {}
+
+ReplacementFile::~ReplacementFile() {
+  if (fd_ >= 0) ::close(fd_);
+  if (folder_ >= 0) ::close(folder_);
+  if (!temporary_.empty()) ::unlink(temporary_.c_str());
+}
+
+Result<ReplacementFile> ReplacementFile::create(const std::string& path) {
+  struct stat info {};
+  if (::stat(path.c_str(), &info) == 0 && !S_ISREG(info.st_mode)) {
+    return fail(ErrorCode::kFileUnwritable, "'{}' exists and is not a regular file", path);
+  }
+  const std::string folder = std::filesystem::path(path).parent_path().string();
+  ReplacementFile file(path, {}, -1, -1);
+  file.folder_ = ::open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (file.folder_ < 0) return unwritable(path, "open the folder of");
+  constexpr std::string_view kSuffix = ".tmp";
+  std::string temporary = fmt::format("{}.XXXXXX{}", path, kSuffix);
+  file.fd_ = ::mkostemps(temporary.data(), kSuffix.size(), O_CLOEXEC);
+  if (file.fd_ < 0) return unwritable(path, "create a temporary file beside");
+  file.temporary_ = std::move(temporary);
+  return file;
+}
+
+Status ReplacementFile::write(Parts parts) {
+  for (PartCursor cursor(parts); !cursor.done();) {
+    const auto window = cursor.window();
+    const ssize_t bytes = ::writev(fd_, window.data(), static_cast<int>(window.size()));
+    if (bytes < 0 && errno == EINTR) continue;
+    if (bytes < 0) return unwritable(temporary_, "write");
+    cursor.advance(static_cast<size_t>(bytes));
+  }
+  return {};
+}
+
+Status ReplacementFile::commit() {
+  if (::fsync(fd_) != 0) return unwritable(temporary_, "sync");
+  if (::rename(temporary_.c_str(), path_.c_str()) != 0) return unwritable(path_, "replace");
+  temporary_.clear();
+  // EINVAL: a file system without folders to sync.
+  if (::fsync(folder_) != 0 && errno != EINVAL) return unwritable(path_, "sync the folder of");
+  return {};
+}
+
+}  // namespace reprise

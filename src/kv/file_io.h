@@ -1,0 +1,62 @@
+// Plain files for the session format: reading exact ranges, and replacing a file in one step.
+#pragma once
+
+#include <sys/uio.h>
+
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "reprise/error.h"
+
+namespace reprise {
+
+/// The bytes of parts, one after another; parts are read from or written to where they lie.
+using Parts = std::span<const iovec>;
+
+uint64_t total_bytes(Parts parts);
+
+class InputFile {
+ public:
+  /// Errors: kFileNotFound, kFileUnreadable (also for anything but a regular file).
+  static Result<InputFile> open(const std::string& path);
+  InputFile(InputFile&& other) noexcept;
+  InputFile& operator=(InputFile&&) = delete;
+  ~InputFile();
+
+  /// Fills parts with the next bytes. Errors: kTruncated, kFileUnreadable.
+  Status read(Parts parts);
+  uint64_t size() const { return size_; }
+  uint64_t offset() const { return offset_; }
+  const std::string& path() const { return path_; }
+
+ private:
+  InputFile(std::string path, int fd, uint64_t size);
+
+  std::string path_;
+  int fd_;
+  uint64_t size_, offset_ = 0;
+};
+
+/// A temporary file beside path (readable by its owner only) that takes path's place on commit and
+/// is removed otherwise. All errors are kFileUnwritable.
+class ReplacementFile {
+ public:
+  static Result<ReplacementFile> create(const std::string& path);
+  ReplacementFile(ReplacementFile&& other) noexcept;
+  ReplacementFile& operator=(ReplacementFile&&) = delete;
+  ~ReplacementFile();
+
+  Status write(Parts parts);
+  /// Syncs the file, renames it and syncs its folder. Until the rename an error leaves path
+  /// untouched; when only the last sync fails, path is replaced but may not survive a power cut.
+  Status commit();
+
+ private:
+  ReplacementFile(std::string path, std::string temporary, int fd, int folder);
+
+  std::string path_, temporary_;
+  int fd_, folder_;
+};
+
+}  // namespace reprise

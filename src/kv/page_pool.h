@@ -1,0 +1,76 @@
+// Memory for KV pages, bounded by a limit; pages are shared by reference count.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "kernels/kv_page.h"
+#include "reprise/error.h"
+
+namespace reprise {
+
+using PageId = uint32_t;
+inline constexpr PageId kNoPage = ~PageId{0};
+using kernels::kPageTokens;
+
+/// One slab of address space per layer, so that pages taken in order are contiguous; memory is
+/// touched only when a page is used, and goes back to the system when much of it is free. A page id
+/// is meaningful only together with its layer. Not thread-safe: one thread allocates, any number
+/// may read pages meanwhile.
+class PagePool {
+ public:
+  /// limit_bytes bounds the pages in use over all layers. kInvalidArgument when layout or n_layer
+  /// is empty; kOutOfMemory when the limit is smaller than one page per layer or the address space
+  /// (limit_bytes per layer) cannot be reserved.
+  static Result<PagePool> create(const kernels::KvLayout& layout, uint32_t n_layer,
+                                 uint64_t limit_bytes);
+  PagePool(PagePool&&) noexcept;
+  PagePool& operator=(PagePool&&) noexcept;
+  ~PagePool();
+
+  /// A page with reference count 1; kNoPage when the limit is reached. Contents are unspecified
+  /// except that floats in unused slots are finite (freshly zeroed or earlier tokens). O(1)
+  /// amortised.
+  PageId allocate(uint32_t layer);
+  void retain(uint32_t layer, PageId page) { ++slabs_[layer].references[page]; }
+  void release(uint32_t layer, PageId page);  // freed at zero
+  uint32_t references(uint32_t layer, PageId page) const { return slabs_[layer].references[page]; }
+
+  std::byte* data(uint32_t layer, PageId page) const {
+    return slabs_[layer].base + page * page_bytes_;
+  }
+  const kernels::KvLayout& layout() const { return layout_; }
+  uint32_t layers() const { return static_cast<uint32_t>(slabs_.size()); }
+  size_t page_bytes() const { return page_bytes_; }
+  uint64_t used_bytes() const { return used_pages_ * page_bytes_; }
+  uint64_t limit_bytes() const { return limit_pages_ * page_bytes_; }
+  uint64_t free_pages() const { return limit_pages_ - used_pages_; }
+  /// Bytes of pages in use or free but still backed by memory: never above limit_bytes().
+  uint64_t backed_bytes() const { return backed_pages_ * page_bytes_; }
+
+ private:
+  struct Slab {
+    std::byte* base = nullptr;
+    size_t writable = 0;               // bytes from base on that may be touched
+    std::vector<uint32_t> references;  // [pages ever used]
+    std::vector<PageId> free;          // still backed by memory; taken from the back
+    std::vector<PageId> returned;      // free and given back to the system; taken from the back
+  };
+  PagePool() = default;
+
+  bool make_writable(Slab& slab, size_t bytes) const;
+  /// Returns the memory of free pages [begin, end), as far as no page in use lies on it too.
+  void give_back(const Slab& slab, size_t begin, size_t end) const;
+  void return_one_page();
+  void return_free_pages();
+
+  kernels::KvLayout layout_;
+  size_t page_bytes_ = 0, slab_bytes_ = 0;
+  uint64_t limit_pages_ = 0, used_pages_ = 0, backed_pages_ = 0;
+  void* reservation_ = nullptr;
+  size_t reserved_bytes_ = 0;
+  std::vector<Slab> slabs_;  // [n_layer]
+};
+
+}  // namespace reprise

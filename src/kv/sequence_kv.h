@@ -1,0 +1,65 @@
+// The KV of one sequence: a page table per layer.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "kv/page_map.h"
+#include "kv/page_pool.h"
+#include "reprise/error.h"
+
+namespace reprise {
+
+/// Token t of layer l lies in slot t % 16 of page pages(l)[t / 16]; entries of evicted pages are
+/// kNoPage. Copying shares pages (a fork); writing to a shared page copies it first.
+class SequenceKv {
+ public:
+  explicit SequenceKv(PagePool& pool);
+  SequenceKv(const SequenceKv& other);  // fork: O(pages); reserved room is not copied
+  SequenceKv(SequenceKv&& other) noexcept;
+  SequenceKv& operator=(SequenceKv other) noexcept;
+  ~SequenceKv();
+
+  int32_t length() const { return length_; }  // tokens stored in every layer
+  /// Makes room for tokens [length, length + count) in all layers, copying a shared last page.
+  /// kOutOfMemory, or kUnsupported when the last page is partly filled but evicted (truncate to a
+  /// multiple of 16 first), leaves the sequence as it was.
+  Status reserve(size_t count);
+  /// Makes an empty sequence hold length tokens of unspecified content in the pages of map; every
+  /// page that is not in it counts as evicted. kOutOfMemory leaves the sequence empty.
+  Status reserve_pages(int32_t length, const PageMap& map);
+  /// Declares count reserved tokens as stored.
+  void commit(size_t count) { length_ += static_cast<int32_t>(count); }
+  /// Drops tokens from the end, and room that was reserved.
+  void truncate(int32_t length);
+  /// Frees the pages of a layer that lie wholly inside tokens [begin, end), up to length(); returns
+  /// how many. Growing the same range step by step costs only what is new.
+  size_t evict(uint32_t layer, int32_t begin, int32_t end);
+
+  std::span<const PageId> pages(uint32_t layer) const { return tables_[layer]; }
+  std::byte* page(uint32_t layer, size_t block) const {
+    return pool_->data(layer, tables_[layer][block]);
+  }
+  PagePool& pool() const { return *pool_; }
+  /// The pages that hold stored tokens.
+  PageMap page_map() const;
+  /// Bytes of pages this sequence refers to (shared ones count fully).
+  uint64_t bytes() const;
+
+ private:
+  friend class PrefixCache;
+  struct BlockRange {
+    size_t begin = 0, end = 0;
+  };
+
+  Status check_room(uint64_t pages, size_t tokens) const;
+  void release_from(size_t block);
+
+  PagePool* pool_;
+  int32_t length_ = 0;
+  std::vector<std::vector<PageId>> tables_;  // [n_layer][blocks]
+  std::vector<BlockRange> holes_;            // [n_layer] one range known to be evicted
+};
+
+}  // namespace reprise

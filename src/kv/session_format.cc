@@ -1,0 +1,110 @@
+#include "kv/session_format.h"
+
+#include <algorithm>
+#include <cstddef>
+
+#include "base/checked.h"
+#include "base/try.h"
+
+namespace reprise {
+namespace {
+
+constexpr uint64_t kBlockBytes = 1 << 20;  // progress, cancel and damage are told to this precision
+constexpr uint64_t kChecksumBytes = sizeof(uint64_t);
+
+}  // namespace
+
+uint64_t header_checksum(const SessionHeader& header) {
+  return XXH3_64bits(&header, offsetof(SessionHeader, checksum));
+}
+
+SectionChecksums::SectionChecksums(uint64_t header_checksum)
+    : all_{header_checksum}, state_(XXH3_createState()) {}
+
+uint64_t SectionChecksums::next(Parts section) {
+  XXH3_64bits_reset_withSeed(state_.get(), all_.size());
+  for (const iovec& part : section) {
+    XXH3_64bits_update(state_.get(), part.iov_base, part.iov_len);
+  }
+  return all_.emplace_back(XXH3_64bits_digest(state_.get()));
+}
+
+uint64_t SectionChecksums::footer() const {
+  return XXH3_64bits(all_.data(), all_.size() * sizeof(all_[0]));
+}
+
+std::optional<uint64_t> session_file_bytes(const SessionHeader& header, const PageMap& map) {
+  CheckedSize bytes = CheckedSize(sizeof(SessionHeader)) + sizeof(SessionFooter);
+  bytes = bytes + CheckedSize(header.token_count) * sizeof(int32_t) + kChecksumBytes;
+  bytes = bytes + header.state_bytes + kChecksumBytes;
+  bytes = bytes + CheckedSize(map.layers()) * PageMap::row_bytes(map.blocks()) + kChecksumBytes;
+  for (uint32_t layer = 0; layer < map.layers(); ++layer) {
+    const uint64_t pages = map.count(layer);
+    const uint64_t blocks = (pages + header.pages_per_block - 1) / header.pages_per_block;
+    bytes = bytes + CheckedSize(pages) * header.page_bytes + CheckedSize(blocks) * kChecksumBytes;
+  }
+  return bytes.value();
+}
+
+SessionHeader make_header(const KvIdentity& identity, const SavedSession& saved,
+                          const SequenceKv& sequence, const PageMap& map) {
+  const PagePool& pool = sequence.pool();
+  SessionHeader header;
+  header.model = identity.model;
+  header.tokenizer = identity.tokenizer;
+  header.numerics = identity.numerics;
+  header.kv_type = static_cast<uint32_t>(pool.layout().type);
+  header.n_kv_head = pool.layout().n_kv_head;
+  header.head_dim = pool.layout().head_dim;
+  header.page_bytes = pool.page_bytes();
+  header.n_layer = pool.layers();
+  header.token_count = saved.tokens.size();
+  header.state_bytes = saved.state.size();
+  for (uint32_t layer = 0; layer < map.layers(); ++layer) header.page_count += map.count(layer);
+  header.pages_per_block =
+      std::clamp<uint64_t>(kBlockBytes / pool.page_bytes(), 1, kMaxPagesPerBlock);
+  header.file_bytes = session_file_bytes(header, map).value_or(0);
+  header.checksum = header_checksum(header);
+  return header;
+}
+
+Status for_each_block(
+    const PageMap& map, uint64_t pages_per_block,
+    const std::function<Status(uint32_t layer, std::span<const uint32_t> blocks)>& fn) {
+  std::vector<uint32_t> present;
+  for (uint32_t layer = 0; layer < map.layers(); ++layer) {
+    present.clear();
+    for (size_t block = 0; block < map.blocks(); ++block) {
+      if (map.has(layer, block)) present.push_back(static_cast<uint32_t>(block));
+    }
+    for (size_t first = 0; first < present.size(); first += pages_per_block) {
+      const size_t count = std::min<size_t>(pages_per_block, present.size() - first);
+      REPRISE_CHECK(fn(layer, std::span(present).subspan(first, count)));
+    }
+  }
+  return {};
+}
+
+void append_pages(const SequenceKv& sequence, uint32_t layer, std::span<const uint32_t> blocks,
+                  std::vector<iovec>& parts) {
+  const size_t page_bytes = sequence.pool().page_bytes();
+  for (const uint32_t block : blocks) {
+    std::byte* page = sequence.page(layer, block);
+    const bool joined =
+        !parts.empty() &&
+        static_cast<std::byte*>(parts.back().iov_base) + parts.back().iov_len == page;
+    if (joined)
+      parts.back().iov_len += page_bytes;
+    else
+      parts.push_back({page, page_bytes});
+  }
+}
+
+void clear_slots(const kernels::KvLayout& layout, std::byte* page, size_t first) {
+  const std::vector<float> zeros(size_t{layout.n_kv_head} * layout.head_dim);
+  for (size_t slot = first; slot < kPageTokens; ++slot) {
+    kernels::store_token(layout, page, slot, zeros.data(), zeros.data());
+  }
+}
+
+}  // namespace reprise

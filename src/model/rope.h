@@ -1,0 +1,26 @@
+// Rotary angles of a model, with its scaling.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "model/config.h"
+
+namespace reprise {
+
+class RopeTable {
+ public:
+  /// context: the length that will be used; longrope picks its long factors beyond
+  /// original_context.
+  RopeTable(const RopeConfig& config, uint32_t context);
+
+  size_t pairs() const { return inv_freq_.size(); }
+  /// cos_sin [pairs][2], times the attention factor; angles computed in double.
+  void cos_sin(int32_t position, float* out) const;
+
+ private:
+  std::vector<double> inv_freq_;  // [dims/2]
+  float attention_factor_ = 1.0f;
+};
+
+}  // namespace reprise

@@ -1,0 +1,197 @@
+// What a row's result may and may not depend on, and the algebra of partial results.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <random>
+
+#include "kernels/attention_case.h"
+
+namespace reprise::kernels {
+namespace {
+
+constexpr float kNothing = -std::numeric_limits<float>::infinity();
+
+bool same_bits(const float* a, const float* b, size_t n) {
+  return std::memcmp(a, b, n * sizeof(float)) == 0;
+}
+
+// Runs body for every instruction set of this machine, page type and phase.
+template <typename Body>
+void for_all_kernels(Body body) {
+  for (const Isa isa : {Isa::kScalar, Isa::kAvx2, Isa::kAvx512, Isa::kAmx}) {
+    const ScopedIsa scope(isa);
+    if (!scope.available()) continue;
+    for (const KvType type : {KvType::kBF16, KvType::kF16, KvType::kF32, KvType::kQ8_0}) {
+      for (const Phase phase : {Phase::kDecode, Phase::kPrefill}) {
+        CaseOptions options;
+        options.type = type;
+        options.phase = phase;
+        body(options);
+      }
+    }
+  }
+}
+
+TEST(AttentionRows, ResultDoesNotDependOnTheOtherRows) {
+  for_all_kernels([](CaseOptions options) {
+    options.rows = 75;
+    options.heads_per_row = 2;
+    options.keys = 400;
+    options.window = 210;
+    options.holes = true;
+    const AttentionCase problem(options);
+    const AttendResult all = problem.attend_all();
+    for (const size_t count : {1, 2, 3, 5, 16, 40}) {
+      for (size_t first = 0; first + count <= options.rows; first += 7 + count) {
+        const AttendResult some = problem.attend_rows(first, count);
+        EXPECT_TRUE(
+            same_bits(some.out.data(), &all.out[first * options.head_dim], some.out.size()) &&
+            same_bits(some.lse.data(), &all.lse[first], count))
+            << "rows " << first << " + " << count << " of " << describe(options);
+      }
+    }
+  });
+}
+
+TEST(AttentionRows, PagesThatARowDoesNotSeeChangeNothing) {
+  for_all_kernels([](CaseOptions options) {
+    options.rows = 40;
+    options.keys = 500;
+    options.window = 200;
+    const AttentionCase problem(options);
+    const AttendResult all = problem.attend_all();
+    for (const size_t row : {0, 13, 39}) {
+      AttentionCase pruned = problem;
+      const bool decode = options.phase == Phase::kDecode;
+      std::erase_if(pruned.pages, [&](const PageSpan& page) {  // decode counts pages from the first
+        const bool before = page.index + 16 <= problem.row_begin[row];
+        return page.index >= problem.row_end[row] || (before && !decode);
+      });
+      const AttendResult one = pruned.attend_rows(row, 1);
+      EXPECT_TRUE(same_bits(one.out.data(), &all.out[row * options.head_dim], options.head_dim) &&
+                  one.lse[0] == all.lse[row])
+          << "row " << row << " of " << describe(options);
+    }
+  });
+}
+
+TEST(AttentionRows, UnreadSlotsMayHoldAnythingFinite) {
+  for_all_kernels([](CaseOptions options) {
+    options.rows = 20;
+    options.keys = 261;  // the last page is partial; its other slots hold 1e30
+    options.holes = true;
+    const AttentionCase problem(options);
+    expect_close(problem, expected(problem), problem.attend_all());
+  });
+}
+
+TEST(AttentionRows, EmptyRowsAndEmptyLists) {
+  for_all_kernels([](CaseOptions options) {
+    options.rows = 6;
+    options.page_max = true;
+    AttentionCase problem(options);
+    problem.row_end[1] = 0;
+    problem.row_begin[4] = problem.row_end[4] = 100;
+    AttendResult result = problem.attend_all();
+    for (const size_t row : {1, 4}) {
+      EXPECT_EQ(result.lse[row], kNothing) << describe(options);
+      for (size_t d = 0; d < options.head_dim; ++d) {
+        EXPECT_EQ(result.out[row * options.head_dim + d], 0.0f) << describe(options);
+      }
+      for (size_t page = 0; page < problem.pages.size(); ++page) {
+        EXPECT_EQ(result.page_max[row * problem.pages.size() + page], kNothing);
+      }
+    }
+    expect_close(problem, expected(problem), result);
+    problem.pages.clear();
+    result = problem.attend_all();
+    for (const float lse : result.lse) EXPECT_EQ(lse, kNothing) << describe(options);
+    for (const float x : result.out) EXPECT_EQ(x, 0.0f) << describe(options);
+  });
+}
+
+TEST(AttentionRows, HugeLogitsStayFinite) {
+  for_all_kernels([](CaseOptions options) {
+    options.rows = 33;
+    options.amplitude = 120.0f;  // logits of 1e4
+    const AttentionCase problem(options);
+    const Expected want = expected(problem);
+    EXPECT_GT(*std::max_element(want.lse.begin(), want.lse.end()), 8e3);
+    const AttendResult got = problem.attend_all();
+    for (const float x : got.out) ASSERT_LE(std::fabs(x), 6.0f) << describe(options);
+    expect_close(problem, want, got);
+  });
+}
+
+TEST(AttentionPages, AnyCutOfTheListMergesToTheWhole) {
+  for_all_kernels([](CaseOptions options) {
+    options.rows = 5;
+    options.keys = 470;
+    AttentionCase problem(options);
+    const Expected want = expected(problem);
+    const std::vector<PageSpan> pages = problem.pages;
+    for (const size_t cut : {0, 1, 7, 16, 29, 30}) {
+      problem.pages.assign(pages.begin(), pages.begin() + static_cast<std::ptrdiff_t>(cut));
+      AttendResult left = problem.attend_all();
+      problem.pages.assign(pages.begin() + static_cast<std::ptrdiff_t>(cut), pages.end());
+      const AttendResult right = problem.attend_all();
+      for (size_t row = 0; row < options.rows; ++row) {
+        merge_partial(&left.out[row * options.head_dim], &left.lse[row],
+                      &right.out[row * options.head_dim], right.lse[row], options.head_dim);
+      }
+      expect_close(problem, want, left);
+    }
+  });
+}
+
+struct Partial {
+  std::vector<float> out;
+  float lse;
+};
+
+Partial merged(Partial a, const Partial& b) {
+  merge_partial(a.out.data(), &a.lse, b.out.data(), b.lse, a.out.size());
+  return a;
+}
+
+TEST(MergePartial, AssociativeAndCommutativeWithinRounding) {
+  std::mt19937 random(5);
+  std::normal_distribution<float> normal;
+  std::uniform_real_distribution<float> level(-20.0f, 20.0f);
+  const auto make = [&] {
+    Partial p = {std::vector<float>(80), level(random)};
+    for (float& x : p.out) x = normal(random);
+    return p;
+  };
+  for (int i = 0; i < 200; ++i) {
+    const Partial a = make(), b = make(), c = make();
+    const Partial ab = merged(a, b), ba = merged(b, a);
+    EXPECT_EQ(ab.lse, ba.lse);
+    const Partial left = merged(ab, c), right = merged(a, merged(b, c));
+    // lse is below 32, so that it is known to 2^-19 or so; weights follow it
+    EXPECT_NEAR(left.lse, right.lse, 0x1p-18);
+    for (size_t d = 0; d < a.out.size(); ++d) {
+      const float magnitude = std::fabs(a.out[d]) + std::fabs(b.out[d]) + std::fabs(c.out[d]);
+      EXPECT_NEAR(ab.out[d], ba.out[d], 0x1p-22 * magnitude);
+      EXPECT_NEAR(left.out[d], right.out[d], 0x1p-17 * magnitude);
+    }
+  }
+}
+
+TEST(MergePartial, EmptyIsTheIdentityAndExtremesAreSafe) {
+  const Partial empty = {{0.0f, 0.0f}, kNothing}, some = {{1.25f, -3.0f}, -7.5f};
+  for (const Partial& p : {merged(empty, some), merged(some, empty)}) {
+    EXPECT_EQ(p.out, some.out);
+    EXPECT_EQ(p.lse, some.lse);
+  }
+  EXPECT_EQ(merged(empty, empty).lse, kNothing);
+  const Partial high = {{2.0f, 4.0f}, 1e4f}, low = {{8.0f, 8.0f}, -1e4f};
+  EXPECT_EQ(merged(low, high).out, high.out);
+  EXPECT_EQ(merged(high, low).lse, 1e4f);
+}
+
+}  // namespace
+}  // namespace reprise::kernels

@@ -1,0 +1,129 @@
+// Every instruction set, page type and shape against double precision.
+#include <gtest/gtest.h>
+
+#include <tuple>
+
+#include "kernels/attention_case.h"
+
+namespace reprise::kernels {
+namespace {
+
+class AttentionOracle : public testing::TestWithParam<std::tuple<Isa, KvType, Phase>> {
+ protected:
+  void SetUp() override {
+    if (!set_cpu_isa(std::get<0>(GetParam()))) GTEST_SKIP() << "not on this machine";
+    options_.type = std::get<1>(GetParam());
+    options_.phase = std::get<2>(GetParam());
+  }
+  void TearDown() override { set_cpu_isa(before_); }
+
+  void check(const CaseOptions& options) {
+    const AttentionCase problem(options);
+    expect_close(problem, expected(problem), problem.attend_all());
+  }
+  bool stored(size_t head_dim) const {
+    return options_.type != KvType::kQ8_0 || head_dim % 32 == 0;
+  }
+
+  const Isa before_ = cpu_isa();
+  CaseOptions options_;
+};
+
+TEST_P(AttentionOracle, HeadDims) {
+  for (const size_t head_dim : {2, 18, 32, 64, 72, 80, 96, 112, 128, 256}) {
+    if (!stored(head_dim)) continue;
+    options_.head_dim = head_dim;
+    for (const size_t rows : {1, 4, 35}) {
+      options_.rows = rows;
+      options_.seed += 1;
+      check(options_);
+    }
+  }
+}
+
+TEST_P(AttentionOracle, RowCountsAndGroups) {
+  for (const size_t rows : {1, 2, 3, 5, 6, 7, 8, 12, 16, 17, 31, 33, 64, 200}) {
+    options_.rows = rows;
+    options_.heads_per_row = 1 + rows % 8;
+    options_.head_dim = 32;
+    options_.seed += 1;
+    check(options_);
+  }
+}
+
+TEST_P(AttentionOracle, KeyCounts) {
+  options_.rows = 6;
+  options_.heads_per_row = 3;
+  for (const size_t keys : {1, 2, 15, 16, 17, 31, 33, 127, 128, 129, 255, 256, 257, 700, 1500}) {
+    options_.keys = keys;
+    options_.seed += 1;
+    check(options_);
+  }
+}
+
+TEST_P(AttentionOracle, WindowsAndHoles) {
+  options_.rows = 48;
+  options_.heads_per_row = 2;
+  options_.keys = 420;
+  options_.page_max = true;
+  for (const int32_t window : {0, 1, 7, 100, 300}) {
+    for (const bool holes : {false, true}) {
+      options_.window = window;
+      options_.holes = holes;
+      options_.seed += 1;
+      check(options_);
+    }
+  }
+}
+
+TEST_P(AttentionOracle, SoftCapAndPageMaximum) {
+  options_.rows = 20;
+  options_.soft_cap = 5.0f;
+  options_.amplitude = 2.0f;
+  options_.page_max = true;
+  check(options_);
+}
+
+TEST_P(AttentionOracle, PositionFreeKeys) {
+  for (const size_t head_dim : {64, 80, 128}) {
+    if (!stored(head_dim)) continue;
+    for (const size_t pairs : {head_dim / 2, head_dim / 2 - 3, size_t{4}}) {
+      options_.head_dim = head_dim;
+      options_.rope_pairs = pairs;
+      options_.rows = 9;
+      options_.holes = true;
+      options_.seed += 1;
+      check(options_);
+    }
+  }
+}
+
+TEST_P(AttentionOracle, RandomMixtures) {
+  for (uint32_t seed = 1; seed <= 12; ++seed) {
+    options_.seed = seed;
+    options_.head_dim = 32 * (1 + seed % 4);
+    options_.rows = 1 + seed * 17 % 70;
+    options_.heads_per_row = 1 + seed % 5;
+    options_.keys = 1 + seed * 97 % 600;
+    options_.window = seed % 3 == 0 ? 50 : 0;
+    options_.holes = seed % 2 == 0;
+    options_.soft_cap = seed % 4 == 0 ? 30.0f : 0.0f;
+    options_.rope_pairs = seed % 5 == 0 ? 16 : 0;
+    options_.page_max = seed % 3 == 1;
+    check(options_);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Kernels, AttentionOracle,
+    testing::Combine(testing::Values(Isa::kScalar, Isa::kAvx2, Isa::kAvx512, Isa::kAmx),
+                     testing::Values(KvType::kBF16, KvType::kF16, KvType::kF32, KvType::kQ8_0),
+                     testing::Values(Phase::kDecode, Phase::kPrefill)),
+    [](const auto& test) {
+      return std::string(isa_name(std::get<0>(test.param))) + "_" +
+             std::string(kv_type_name(std::get<1>(test.param))) +
+             (std::get<2>(test.param) == Phase::kDecode ? "_decode" : "_prefill");
+    });
+
+}  // namespace
+}  // namespace reprise::kernels

@@ -1,0 +1,56 @@
+// Rotary tables against the frequencies of transformers.
+#include "model/rope.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "formats/safetensors.h"
+#include "model/golden_model.h"
+
+namespace reprise::test {
+namespace {
+
+class RopeGolden : public testing::TestWithParam<std::string> {};
+
+TEST_P(RopeGolden, MatchesTransformers) {
+  const nlohmann::json golden = read_json(fixture("rope.json")).at(GetParam());
+  TempFolder folder;
+  folder.add("config.json", golden["config"].dump());
+  folder.add("model.safetensors", small_safetensors());
+  auto files = SafetensorsFolder::open(folder.path());
+  ASSERT_TRUE(files) << files.error().message;
+  auto config = read_folder_config(*files);
+  ASSERT_TRUE(config) << config.error().message;
+
+  const RopeTable table(config->rope, golden["context"].get<uint32_t>());
+  const auto inv_freq = golden["inv_freq"].get<std::vector<double>>();
+  const auto factor = golden["attention_factor"].get<double>();
+  ASSERT_EQ(table.pairs(), inv_freq.size());
+  std::vector<float> cos_sin(2 * table.pairs());
+  for (const int32_t position : {0, 1, 77, 4096, 131071}) {
+    table.cos_sin(position, cos_sin.data());
+    for (size_t i = 0; i < inv_freq.size(); ++i) {
+      const double angle = position * inv_freq[i];
+      // The reference rounds its frequencies up to eight times; cosine, factor and product round
+      // here.
+      const double tolerance = factor * (angle * 8 + 3) * 0x1p-24;
+      EXPECT_NEAR(cos_sin[2 * i], factor * std::cos(angle), tolerance) << position << " " << i;
+      EXPECT_NEAR(cos_sin[2 * i + 1], factor * std::sin(angle), tolerance) << position << " " << i;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Scalings, RopeGolden,
+                         testing::Values("none", "partial", "linear", "llama3", "yarn",
+                                         "yarn_betas", "yarn_attention_factor", "yarn_mscale",
+                                         "longrope_short", "longrope_long"),
+                         [](const auto& param) { return param.param; });
+
+TEST(Rope, NoDimensionsRotateNothing) {
+  const RopeTable table(RopeConfig(), 4096);
+  EXPECT_EQ(table.pairs(), 0u);
+}
+
+}  // namespace
+}  // namespace reprise::test
