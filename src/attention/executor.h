@@ -1,0 +1,78 @@
+// Runs attention on the CPU: stores KV, asks the policy what to read, reads it.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "attention/plan.h"
+#include "attention/rotation.h"
+#include "base/thread_pool.h"
+#include "kernels/attention.h"
+#include "model/model.h"
+
+namespace reprise {
+
+/// What the decode rows of one step cost, summed over layers and KV heads.
+struct StepCost {
+  uint64_t keys_visible = 0, keys_read = 0, kv_bytes_read = 0;
+  double select_ms = 0;
+};
+
+/// A row's result depends only on its own sequence, position and phase, not on the rows beside it.
+class CpuExecutor : public AttentionOp {
+ public:
+  /// ropes: [n_layer] the rotary table of each layer. Everything must outlive the executor.
+  CpuExecutor(const ModelConfig& config, std::span<const RopeTable* const> ropes, ThreadPool& pool);
+
+  /// Sets the rows of the next forward pass; both spans must live until it ends.
+  void begin(std::span<const Row> rows, std::span<const SequenceStep> steps);
+  /// Errors: kUnsupported when a policy selects a key whose page it has evicted.
+  Status attend(uint32_t layer, float* q, float* k, float* v, float* out) override;
+
+  /// Cost of a step of the pass so far.
+  const StepCost& cost(size_t step) const { return costs_[step]; }
+
+ private:
+  struct Scratch {                            // per thread
+    std::vector<float> q;                     // [rows, heads, head_dim] rotated
+    std::vector<float> out;                   // [rows, heads, head_dim]
+    std::vector<float> lse;                   // [rows, heads]
+    std::vector<float> more_out, more_lse;    // the same, of the second and later reads
+    std::vector<float> cos_sin;               // [pairs][2]
+    std::vector<int32_t> row_begin, row_end;  // [rows, heads]
+    std::vector<kernels::PageSpan> pages;
+    std::vector<std::byte> kernel;
+  };
+  struct Call {  // the layer being computed
+    uint32_t layer;
+    const float* q;
+    float* out;
+  };
+
+  void store(uint32_t layer, float* k, const float* v);
+  Status select(uint32_t layer, const float* q);
+  void run(const Call& call, const AttentionJob& job, Scratch& scratch);
+  void read(const Call& call, const AttentionJob& job, const KeyRead& read, Scratch& scratch,
+            float* out, float* lse);
+  void gather_queries(const Call& call, const AttentionJob& job, const SelectionPart& part,
+                      Scratch& scratch) const;
+  void gather_pages(uint32_t layer, const AttentionJob& job, const KeyRead& read,
+                    Scratch& scratch) const;
+  void finish(const Call& call, const AttentionJob& job, float* out, float* lse) const;
+  void merge_pieces(const Call& call, const PieceMerge& merge);
+
+  const ModelConfig& config_;
+  ThreadPool& pool_;
+  RotationCache rotation_;
+  AttentionPlan plan_;
+  std::span<const Row> rows_;
+  std::span<const SequenceStep> steps_;
+  std::vector<Selection> selections_;  // [steps]
+  std::vector<StepCost> costs_;        // [steps]
+  std::vector<Scratch> scratch_;       // [threads]
+  std::vector<float> partial_out_;     // [partials, head_dim]
+  std::vector<float> partial_lse_;     // [partials]
+};
+
+}  // namespace reprise

@@ -1,0 +1,192 @@
+#include "attention/plan.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "base/try.h"
+
+namespace reprise {
+namespace {
+
+uint32_t list_index(const SelectionPart& part, uint32_t head, uint32_t group_size) {
+  switch (part.split) {
+    case HeadSplit::kShared:
+      return 0;
+    case HeadSplit::kPerKvHead:
+      return head / group_size;
+    case HeadSplit::kPerQueryHead:
+      return head;
+  }
+  return 0;
+}
+
+}  // namespace
+
+AttentionPlan::AttentionPlan(const ModelConfig& config) : config_(config), everything_(1) {
+  const KeyRange all = {0, std::numeric_limits<int32_t>::max()};
+  everything_[0].add_list({&all, 1});
+}
+
+void AttentionPlan::clear() {
+  blocks_.clear();
+  reads_.clear();
+  jobs_.clear();
+  merges_.clear();
+  partials_ = 0;
+  decode_keys_ = 0;
+}
+
+Status AttentionPlan::add(uint32_t layer, uint32_t index, const SequenceStep& step,
+                          std::span<const Row> rows, const Selection& selection) {
+  Target target = {layer, index, &step, selection.all ? everything_ : selection.parts, false};
+  for (const SelectionPart& part : target.parts) {
+    target.per_query_head |= part.split == HeadSplit::kPerQueryHead;
+  }
+  if (step.phase == kernels::Phase::kPrefill) {
+    REPRISE_CHECK(build_lists(target, rows.front().position, rows.back().position));
+    add_prefill_tiles(target, rows);
+    return {};
+  }
+  for (uint32_t row = 0; row < step.rows; ++row) {
+    REPRISE_CHECK(build_lists(target, rows[row].position, rows[row].position));
+    add_decode_row(target, step.first_row + row);
+  }
+  return {};
+}
+
+KeyRange AttentionPlan::visible(uint32_t layer, const SelectionPart& part, int32_t first,
+                                int32_t last) const {
+  int32_t begin = 0;
+  for (const int32_t window : {static_cast<int32_t>(config_.window[layer]), part.window}) {
+    if (window > 0) begin = std::max(begin, first - window + 1);
+  }
+  return {begin, last + 1};
+}
+
+AttentionPlan::BlockList AttentionPlan::append_blocks(std::span<const KeyRange> ranges,
+                                                      KeyRange visible) {
+  constexpr int32_t kTokens = static_cast<int32_t>(kPageTokens);
+  BlockList list = {static_cast<uint32_t>(blocks_.size()), 0};
+  for (const KeyRange& range : ranges) {
+    const int32_t end = std::min(range.end, visible.end);
+    for (int32_t key = std::max(range.begin, visible.begin); key < end;) {
+      const int32_t block = key / kTokens;
+      const int32_t stop = std::min(end, (block + 1) * kTokens);
+      blocks_.push_back({static_cast<uint32_t>(block), static_cast<uint8_t>(key - block * kTokens),
+                         static_cast<uint8_t>(stop - block * kTokens)});
+      key = stop;
+    }
+  }
+  list.count = static_cast<uint32_t>(blocks_.size()) - list.first;
+  return list;
+}
+
+AttentionPlan::BlockList AttentionPlan::restrict(BlockList list, KeyRange visible) const {
+  constexpr uint32_t kTokens = kPageTokens;
+  const auto begin = blocks_.begin() + list.first, end = begin + list.count;
+  const auto from = std::partition_point(begin, end, [&](const KeyBlock& block) {
+    return (block.index + 1) * kTokens <= static_cast<uint32_t>(visible.begin);
+  });
+  const auto to = std::partition_point(from, end, [&](const KeyBlock& block) {
+    return block.index * kTokens < static_cast<uint32_t>(visible.end);
+  });
+  return {static_cast<uint32_t>(from - blocks_.begin()), static_cast<uint32_t>(to - from)};
+}
+
+Status AttentionPlan::build_lists(const Target& target, int32_t first, int32_t last) {
+  const uint32_t group_size = config_.n_head / config_.n_kv_head;
+  const uint32_t groups = target.per_query_head ? config_.n_head : config_.n_kv_head;
+  const auto pages = target.step->kv->pages(target.layer);
+  lists_.assign(groups * target.parts.size(), {});
+  for (size_t p = 0; p < target.parts.size(); ++p) {
+    const SelectionPart& part = target.parts[p];
+    const KeyRange range = visible(target.layer, part, first, last);
+    for (uint32_t group = 0; group < groups; ++group) {
+      BlockList& list = lists_[group * target.parts.size() + p];
+      const uint32_t head = target.per_query_head ? group : group * group_size;
+      if (group > 0 && part.split == HeadSplit::kShared) {
+        list = lists_[p];
+        continue;
+      }
+      list = append_blocks(part.list(list_index(part, head, group_size)), range);
+      for (const KeyBlock& block : std::span(blocks_).subspan(list.first, list.count)) {
+        if (pages[block.index] == kNoPage) {
+          return fail(ErrorCode::kUnsupported,
+                      "layer {}: the policy reads key {}, whose page it has evicted", target.layer,
+                      block.index * kPageTokens);
+        }
+      }
+    }
+  }
+  return {};
+}
+
+AttentionJob AttentionPlan::head_job(const Target& target, uint32_t group) const {
+  const uint32_t group_size = config_.n_head / config_.n_kv_head;
+  AttentionJob job;
+  job.step = target.index;
+  job.heads = target.per_query_head ? 1 : group_size;
+  job.head = group * job.heads;
+  job.partial = kDirect;
+  job.first_read = static_cast<uint32_t>(reads_.size());
+  return job;
+}
+
+void AttentionPlan::add_decode_row(const Target& target, uint32_t row) {
+  const size_t groups = lists_.size() / std::max<size_t>(1, target.parts.size());
+  const size_t head_groups = target.parts.empty() ? config_.n_kv_head : groups;
+  for (uint32_t group = 0; group < head_groups; ++group) {
+    AttentionJob job = head_job(target, group);
+    job.row = row;
+    job.rows = 1;
+    PieceMerge merge = {job.step, row, job.head, job.heads, static_cast<uint32_t>(partials_), 0};
+    const size_t first_job = jobs_.size();
+    for (size_t p = 0; p < target.parts.size(); ++p) {
+      const BlockList list = lists_[group * target.parts.size() + p];
+      const uint32_t scale =
+          (list.count + kPieceBlocks * kMaxPieces - 1) / (kPieceBlocks * kMaxPieces);
+      const uint32_t piece = kPieceBlocks * std::max(scale, 1u);
+      for (uint32_t at = 0; at < list.count; at += piece) {
+        job.first_read = static_cast<uint32_t>(reads_.size());
+        job.reads = 1;
+        job.partial = merge.partial + merge.pieces++ * job.heads;
+        reads_.push_back({&target.parts[p], list.first + at, std::min(piece, list.count - at)});
+        jobs_.push_back(job);
+      }
+      for (const KeyBlock& block : std::span(blocks_).subspan(list.first, list.count)) {
+        decode_keys_ += block.end - block.begin;
+      }
+    }
+    if (merge.pieces == 1) {
+      jobs_[first_job].partial = kDirect;
+    } else {
+      partials_ += merge.pieces * job.heads;
+      merges_.push_back(merge);
+    }
+  }
+}
+
+void AttentionPlan::add_prefill_tiles(const Target& target, std::span<const Row> rows) {
+  const size_t parts = target.parts.size();
+  const size_t groups = parts == 0 ? config_.n_kv_head : lists_.size() / parts;
+  const uint32_t count = static_cast<uint32_t>(rows.size());
+  // The last tile reads most, so it is handed out first.
+  for (uint32_t tile = (count + kTileRows - 1) / kTileRows; tile-- > 0;) {
+    const uint32_t first = tile * kTileRows, size = std::min(kTileRows, count - first);
+    for (uint32_t group = 0; group < groups; ++group) {
+      AttentionJob job = head_job(target, group);
+      job.row = target.step->first_row + first;
+      job.rows = size;
+      for (size_t p = 0; p < parts; ++p) {
+        const KeyRange range = visible(target.layer, target.parts[p], rows[first].position,
+                                       rows[first + size - 1].position);
+        const BlockList list = restrict(lists_[group * parts + p], range);
+        if (list.count > 0) reads_.push_back({&target.parts[p], list.first, list.count});
+      }
+      job.reads = static_cast<uint32_t>(reads_.size()) - job.first_read;
+      jobs_.push_back(job);
+    }
+  }
+}
+
+}  // namespace reprise

@@ -1,0 +1,107 @@
+// From selections to jobs: what each task of the executor's parallel region reads.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "attention/policy.h"
+#include "model/config.h"
+
+namespace reprise {
+
+/// The rows of one sequence in a forward pass: consecutive rows of the batch.
+struct SequenceStep {
+  SequenceKv* kv = nullptr;  // reserved for every row's position
+  Policy* policy = nullptr;
+  uint32_t first_row = 0, rows = 0;
+  kernels::Phase phase = kernels::Phase::kDecode;
+};
+
+/// Slots [begin, end) of one page of a sequence.
+struct KeyBlock {
+  uint32_t index;
+  uint8_t begin, end;
+};
+
+/// Blocks of one selection part.
+struct KeyRead {
+  const SelectionPart* part = nullptr;
+  uint32_t first_block = 0, blocks = 0;
+};
+
+/// Query heads [head, head + heads), all of one KV head, of rows [row, row + rows): the merged
+/// result of all reads.
+struct AttentionJob {
+  uint32_t step = 0, row = 0, rows = 0, head = 0, heads = 0;
+  uint32_t first_read = 0, reads = 0;
+  uint32_t partial = 0;  // first (row, head) of its result in the partial buffer, or kDirect
+};
+
+/// Pieces of one key list, whose partial results are merged in order into the output.
+struct PieceMerge {
+  uint32_t step = 0, row = 0, head = 0, heads = 0;
+  uint32_t partial = 0, pieces = 0;
+};
+
+/// Decode splits the keys of every row into at most 32 pieces, by the length of the list alone, so
+/// that threads share long lists and a result never depends on their number. Prefill splits rows
+/// into tiles.
+class AttentionPlan {
+ public:
+  static constexpr uint32_t kDirect = ~0u;
+  static constexpr uint32_t kTileRows = 64;
+  static constexpr uint32_t kPieceBlocks = 16, kMaxPieces = 32;
+
+  explicit AttentionPlan(const ModelConfig& config);
+
+  void clear();
+  /// Adds the jobs of one step. Errors: kUnsupported when selection names an evicted key.
+  Status add(uint32_t layer, uint32_t index, const SequenceStep& step, std::span<const Row> rows,
+             const Selection& selection);
+
+  std::span<const AttentionJob> jobs() const { return jobs_; }
+  std::span<const PieceMerge> merges() const { return merges_; }
+  std::span<const KeyRead> reads(const AttentionJob& job) const {
+    return std::span(reads_).subspan(job.first_read, job.reads);
+  }
+  std::span<const KeyBlock> blocks(const KeyRead& read) const {
+    return std::span(blocks_).subspan(read.first_block, read.blocks);
+  }
+  /// (row, head) results that jobs write into the partial buffer.
+  size_t partials() const { return partials_; }
+  /// Keys that decode rows read, summed over KV heads.
+  uint64_t decode_keys() const { return decode_keys_; }
+
+ private:
+  struct BlockList {
+    uint32_t first = 0, count = 0;
+  };
+  struct Target {  // what is being planned
+    uint32_t layer, index;
+    const SequenceStep* step;
+    std::span<const SelectionPart> parts;
+    bool per_query_head;
+  };
+  /// Keys that rows at positions [first, last] can see of a part.
+  KeyRange visible(uint32_t layer, const SelectionPart& part, int32_t first, int32_t last) const;
+  BlockList append_blocks(std::span<const KeyRange> ranges, KeyRange visible);
+  BlockList restrict(BlockList list, KeyRange visible) const;
+  /// lists_[group * parts + part] for every head group, over keys of rows [first, last].
+  Status build_lists(const Target& target, int32_t first, int32_t last);
+  void add_decode_row(const Target& target, uint32_t row);
+  void add_prefill_tiles(const Target& target, std::span<const Row> rows);
+  AttentionJob head_job(const Target& target, uint32_t group) const;
+
+  const ModelConfig& config_;
+  std::vector<SelectionPart> everything_;  // one part with every key
+  std::vector<BlockList> lists_;
+  std::vector<KeyBlock> blocks_;
+  std::vector<KeyRead> reads_;
+  std::vector<AttentionJob> jobs_;
+  std::vector<PieceMerge> merges_;
+  size_t partials_ = 0;
+  uint64_t decode_keys_ = 0;
+};
+
+}  // namespace reprise

@@ -1,0 +1,73 @@
+#include "attention/registry.h"
+
+#include "base/nearest.h"
+#include "base/try.h"
+
+namespace reprise {
+namespace {
+
+struct PolicySpec {
+  std::string name;
+  std::vector<std::pair<std::string, std::string>> options;
+};
+
+Result<PolicySpec> parse_spec(std::string_view text) {
+  PolicySpec spec;
+  const size_t colon = text.find(':');
+  spec.name = std::string(text.substr(0, colon));
+  if (colon == std::string_view::npos) return spec;
+  std::string_view rest = text.substr(colon + 1);
+  while (!rest.empty()) {
+    const size_t comma = rest.find(',');
+    const std::string_view item = rest.substr(0, comma);
+    const size_t equals = item.find('=');
+    if (equals == std::string_view::npos || equals == 0) {
+      return fail(ErrorCode::kInvalidArgument,
+                  "policy \"{}\": \"{}\" is not option=value; write name:option=value,option=value",
+                  text, item);
+    }
+    spec.options.emplace_back(item.substr(0, equals), item.substr(equals + 1));
+    rest = comma == std::string_view::npos ? std::string_view() : rest.substr(comma + 1);
+  }
+  return spec;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Policy>> create_policy(std::span<const PolicyEntry> entries,
+                                              std::string_view spec, const ModelConfig& config) {
+  if (spec.find('+') != std::string_view::npos) {
+    return fail(ErrorCode::kUnsupported,
+                "policy \"{}\": none of the policies joined by \"+\" can decorate another", spec);
+  }
+  REPRISE_TRY(const PolicySpec parsed, parse_spec(spec));
+  for (const PolicyEntry& entry : entries) {
+    if (entry.name == parsed.name) return entry.create(parsed.options, config);
+  }
+  std::vector<std::string_view> names;
+  for (const PolicyEntry& entry : entries) names.push_back(entry.name);
+  return fail(ErrorCode::kUnknownPolicy,
+              "no policy is called \"{}\"{}; `reprise policies` lists them", parsed.name,
+              suggestion(parsed.name, names));
+}
+
+Status unknown_option(std::string_view policy, std::string_view name,
+                      std::span<const OptionInfo> known) {
+  if (known.empty()) {
+    return fail(ErrorCode::kUnknownOption, "policy {} has no options, \"{}\" was given", policy,
+                name);
+  }
+  std::vector<std::string_view> names;
+  for (const OptionInfo& option : known) names.push_back(option.name);
+  return fail(ErrorCode::kUnknownOption,
+              "policy {} has no option \"{}\"{}; `reprise policies` lists them", policy, name,
+              suggestion(name, names));
+}
+
+OptionInfo describe_option(const OptionSpec& spec, std::string_view type, std::string value) {
+  return {
+      std::string(spec.name), std::string(type),         std::move(value), std::string(spec.help),
+      std::string(spec.unit), std::string(spec.choices), spec.min,         spec.max};
+}
+
+}  // namespace reprise

@@ -1,0 +1,98 @@
+// Attention policies by name: parsing "name:option=value,...+name" and listing what there is.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "attention/policy.h"
+#include "model/config.h"
+#include "reprise/options.h"
+
+namespace reprise {
+
+using OptionValues = std::span<const std::pair<std::string, std::string>>;
+
+/// One registered policy.
+struct PolicyEntry {
+  std::string_view name;
+  std::string_view summary;  ///< one line
+  std::string_view source;   ///< the paper
+  std::vector<OptionInfo> options;
+  std::function<Result<std::unique_ptr<Policy>>(OptionValues, const ModelConfig&)> create;
+};
+
+/// Sets options from their texts. kUnknownOption names the nearest one.
+template <class Options>
+Status assign_options(std::string_view policy, OptionValues values, Options& options);
+
+/// The entry of a policy class P with options O, constructed as P(const O&, const ModelConfig&).
+template <class P, class O>
+PolicyEntry policy_entry(std::string_view name, std::string_view summary, std::string_view source);
+
+/// Creates what spec describes from entries. kUnknownPolicy and kUnknownOption name the nearest;
+/// kInvalidArgument for a bad value or a spec that does not parse.
+Result<std::unique_ptr<Policy>> create_policy(std::span<const PolicyEntry> entries,
+                                              std::string_view spec, const ModelConfig& config);
+
+Status unknown_option(std::string_view policy, std::string_view name,
+                      std::span<const OptionInfo> known);
+OptionInfo describe_option(const OptionSpec& spec, std::string_view type, std::string value);
+
+template <class Field>
+constexpr std::string_view option_type() {
+  if constexpr (std::is_same_v<Field, bool>)
+    return "bool";
+  else if constexpr (std::is_same_v<Field, float>)
+    return "float";
+  else if constexpr (std::is_same_v<Field, std::string>)
+    return "string";
+  else
+    return "int";
+}
+
+template <class Options>
+std::vector<OptionInfo> describe_options() {
+  std::vector<OptionInfo> described;
+  Options defaults;
+  visit_options(defaults, [&](const OptionSpec& spec, auto& field) {
+    described.push_back(
+        describe_option(spec, option_type<std::decay_t<decltype(field)>>(), format_option(field)));
+  });
+  return described;
+}
+
+template <class Options>
+Status assign_options(std::string_view policy, OptionValues values, Options& options) {
+  for (const auto& [name, text] : values) {
+    bool known = false;
+    Status status;
+    visit_options(options, [&, &option = name, &value = text](const OptionSpec& spec, auto& field) {
+      if (spec.name != option) return;
+      known = true;
+      status = parse_option(spec, value, field);
+    });
+    if (!known) return unknown_option(policy, name, describe_options<Options>());
+    if (!status) return status;
+  }
+  return {};
+}
+
+template <class P, class O>
+PolicyEntry policy_entry(std::string_view name, std::string_view summary, std::string_view source) {
+  auto create = [name](OptionValues values,
+                       const ModelConfig& config) -> Result<std::unique_ptr<Policy>> {
+    O options;
+    if (auto status = assign_options(name, values, options); !status) {
+      return tl::unexpected<Error>(status.error());
+    }
+    return std::make_unique<P>(options, config);
+  };
+  return {name, summary, source, describe_options<O>(), create};
+}
+
+}  // namespace reprise

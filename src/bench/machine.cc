@@ -1,0 +1,56 @@
+#include "bench/machine.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+#include "kernels/peak.h"
+
+namespace reprise {
+namespace {
+
+constexpr size_t kReadWords = size_t{64} << 20;  // 512 MiB: far beyond every cache
+constexpr size_t kPieceWords = size_t{1} << 17;
+constexpr int kRuns = 5;
+
+double best_seconds(const std::function<void()>& body) {
+  double best = 1e9;
+  for (int run = 0; run < kRuns; ++run) {
+    const auto start = std::chrono::steady_clock::now();
+    body();
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+    best = std::min(best, took.count());
+  }
+  return best;
+}
+
+}  // namespace
+
+MachineRoof measure_machine(ThreadPool& pool) {
+  MachineRoof roof;
+  const auto words = std::make_unique_for_overwrite<uint64_t[]>(kReadWords);
+  const size_t pieces = kReadWords / kPieceWords;
+  pool.run(pieces, [&](size_t piece, int) {
+    std::fill_n(&words[piece * kPieceWords], kPieceWords, piece);
+  });
+  std::atomic<uint64_t> sink = 0;  // keeps the reads alive
+  const double read_s = best_seconds([&] {
+    pool.run(pieces, [&](size_t piece, int) {
+      sink += kernels::read_all(&words[piece * kPieceWords], kPieceWords);
+    });
+  });
+  roof.read_gb_s = static_cast<double>(kReadWords * sizeof(uint64_t)) / read_s * 1e-9;
+
+  constexpr size_t kTasksPerThread = 8;
+  const size_t tasks = kTasksPerThread * static_cast<size_t>(pool.size());
+  const double flops = kernels::bf16_peak_flops() * static_cast<double>(tasks);
+  const double peak_s =
+      best_seconds([&] { pool.run(tasks, [&](size_t, int) { kernels::run_bf16_peak(); }); });
+  roof.bf16_tflop_s = flops / peak_s * 1e-12;
+  return roof;
+}
+
+}  // namespace reprise

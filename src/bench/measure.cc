@@ -1,0 +1,298 @@
+#include <algorithm>
+#include <chrono>
+#include <map>
+#include <memory>
+
+#include "base/try.h"
+#include "bench/bench.h"
+#include "bench/peer.h"
+
+namespace reprise {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double ms_since(Clock::time_point start) {
+  return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
+}
+
+double percentile(std::vector<double> values, double p) {
+  if (values.empty()) return 0.0;
+  std::sort(values.begin(), values.end());
+  return values[static_cast<size_t>(p * static_cast<double>(values.size() - 1) + 0.5)];
+}
+
+/// Multiply-adds of the matrices for one row, without the output head.
+double matrix_flops(const ModelInfo& m) {
+  const double q = double{1} * m.n_head * m.head_dim, kv = 2.0 * m.n_kv_head * m.head_dim;
+  return 2.0 * m.n_layer * (m.hidden * (q + kv) + q * m.hidden + 3.0 * m.hidden * m.ffn);
+}
+
+/// Of causal attention over a whole prompt.
+double attention_flops(const ModelInfo& m, double context) {
+  return 4.0 * m.n_layer * m.n_head * m.head_dim * context * (context + 1) / 2;
+}
+
+class Bench {
+ public:
+  Bench(const BenchPlan& plan, const ProgressFn& progress) : plan_(plan), progress_(progress) {}
+  Result<BenchReport> run();
+
+ private:
+  struct Subject {  // a policy, or one setting of the peer
+    std::string name, note;
+    size_t setting = 0;
+    bool is_peer = false;
+    std::unique_ptr<Session> session;  // holds the context while decode is measured
+    std::vector<double> prefill_ms, decode_ms;
+    double decode_bytes = 0;
+  };
+
+  Status start();
+  Status measure_context(uint32_t context);
+  Status prepare(Subject& subject, uint32_t context);
+  Status measure_prefill(Subject& subject, uint32_t context);
+  Status measure_decode(Subject& subject);
+  Status decode_sessions(Subject& subject);
+  void add_rows(uint32_t context);
+  BenchRow decode_row(const Subject& subject, uint32_t context) const;
+  BenchRow prefill_row(const Subject& subject, uint32_t context) const;
+  std::vector<int32_t> prompt(uint32_t context) const;
+  Status tick();
+
+  const BenchPlan& plan_;
+  const ProgressFn& progress_;
+  BenchReport report_;
+  std::unique_ptr<Engine> engine_;
+  std::unique_ptr<Peer> peer_;
+  std::vector<Subject> subjects_;
+  uint64_t done_ = 0, total_ = 0;
+};
+
+Status Bench::start() {
+  EngineOptions options = plan_.engine;
+  const uint32_t longest = *std::max_element(plan_.contexts.begin(), plan_.contexts.end());
+  options.ctx = std::max(options.ctx, longest + plan_.bench.max_tokens + 1);
+  options.batch = std::max(options.batch, plan_.bench.sequences);
+  options.prefix_cache = false;  // every prefill is really computed
+  REPRISE_TRY(engine_, Engine::load(options));
+  report_.model = engine_->info();
+  ThreadPool pool(static_cast<int>(options.threads));
+  report_.threads = static_cast<uint32_t>(pool.size());
+  report_.machine = measure_machine(pool);
+  for (const std::string& policy : plan_.policies) {
+    Subject& subject = subjects_.emplace_back();
+    subject.name = policy;
+    REPRISE_CHECK(engine_->open(policy).map([](auto&&) {}));  // a wrong spec is told at once
+  }
+  if (plan_.peer.empty()) return {};
+  if (plan_.peer != "llama.cpp") {
+    return fail(ErrorCode::kInvalidArgument, "no peer is called \"{}\"; there is llama.cpp",
+                plan_.peer);
+  }
+  REPRISE_TRY(auto peer, Peer::start({report_.model.path, report_.threads, options.ctx}));
+  peer_ = std::make_unique<Peer>(std::move(peer));
+  for (size_t i = 0; i < peer_->settings().size(); ++i) {
+    Subject& subject = subjects_.emplace_back();
+    subject.name = plan_.peer;
+    subject.note = peer_->version() + ", " + peer_->settings()[i];
+    subject.setting = i;
+    subject.is_peer = true;
+  }
+  return {};
+}
+
+Result<BenchReport> Bench::run() {
+  REPRISE_CHECK(start());
+  for (const uint32_t context : plan_.contexts) {
+    const bool prefill = plan_.bench.prefill && context <= plan_.bench.prefill_max;
+    total_ += subjects_.size() * (1 + plan_.bench.rounds * (prefill ? 2 : 1));
+  }
+  for (const uint32_t context : plan_.contexts) REPRISE_CHECK(measure_context(context));
+  return std::move(report_);
+}
+
+Status Bench::measure_context(uint32_t context) {
+  for (Subject& subject : subjects_) {
+    subject.prefill_ms.clear();
+    subject.decode_ms.clear();
+  }
+  const uint32_t rounds = plan_.bench.rounds;
+  if (plan_.bench.prefill && context <= plan_.bench.prefill_max) {
+    for (uint32_t round = 0; round < rounds; ++round) {
+      for (Subject& subject : subjects_) REPRISE_CHECK(measure_prefill(subject, context));
+    }
+  }
+  for (Subject& subject : subjects_) REPRISE_CHECK(prepare(subject, context));
+  for (uint32_t round = 0; round < rounds; ++round) {
+    for (Subject& subject : subjects_) REPRISE_CHECK(measure_decode(subject));
+  }
+  for (Subject& subject : subjects_) subject.session.reset();
+  add_rows(context);
+  return {};
+}
+
+std::vector<int32_t> Bench::prompt(uint32_t context) const {
+  // Speed does not depend on what the tokens say; every one is an ordinary word of the vocabulary.
+  std::vector<int32_t> tokens(context);
+  uint32_t state = context;
+  for (int32_t& token : tokens) {
+    state = state * 1664525u + 1013904223u;
+    token =
+        static_cast<int32_t>((state >> 8) % (report_.model.vocab / 2) + report_.model.vocab / 4);
+  }
+  return tokens;
+}
+
+Status Bench::tick() {
+  ++done_;
+  if (progress_ && !progress_({"bench", done_, total_, "measurements"})) {
+    return fail(ErrorCode::kCancelled, "cancelled after {} of {} measurements", done_, total_);
+  }
+  return {};
+}
+
+Status Bench::measure_prefill(Subject& subject, uint32_t context) {
+  const auto tokens = prompt(context);
+  if (subject.is_peer) {
+    REPRISE_TRY(const double ms, peer_->prefill(subject.setting, tokens));
+    subject.prefill_ms.push_back(ms);
+    return tick();
+  }
+  REPRISE_TRY(const auto session, engine_->open(subject.name));
+  Request request;
+  request.prompt = tokens;
+  request.max_tokens = 0;
+  const auto start = Clock::now();
+  REPRISE_CHECK(session->generate(request).map([](auto&&) {}));
+  subject.prefill_ms.push_back(ms_since(start));
+  return tick();
+}
+
+Status Bench::prepare(Subject& subject, uint32_t context) {
+  const auto tokens = prompt(context);
+  if (subject.is_peer) {
+    REPRISE_CHECK(peer_->fill(subject.setting, tokens));
+    return tick();
+  }
+  REPRISE_TRY(subject.session, engine_->open(subject.name));
+  Request request;
+  request.prompt = tokens;
+  request.max_tokens = 0;
+  REPRISE_CHECK(subject.session->generate(request).map([](auto&&) {}));
+  return tick();
+}
+
+Status Bench::measure_decode(Subject& subject) {
+  if (!subject.is_peer) {
+    REPRISE_CHECK(decode_sessions(subject));
+    return tick();
+  }
+  REPRISE_TRY(const auto times, peer_->decode(subject.setting, plan_.bench.max_tokens));
+  subject.decode_ms.insert(subject.decode_ms.end(), times.begin() + 1, times.end());
+  return tick();
+}
+
+Status Bench::decode_sessions(Subject& subject) {
+  Status status;
+  std::vector<std::unique_ptr<Session>> sessions;
+  uint64_t kv_bytes = 0;
+  for (uint32_t i = 0; i < plan_.bench.sequences; ++i) {
+    sessions.push_back(subject.session->fork());
+    Request request;
+    const auto held = subject.session->tokens();
+    request.prompt.assign(held.begin(), held.end());
+    request.prompt.push_back(request.prompt.back());
+    request.max_tokens = plan_.bench.max_tokens + 1;
+    request.ignore_end = true;
+    REPRISE_CHECK(engine_->submit(*sessions.back(), request, [&](Result<Answer> answer) {
+      if (!answer)
+        status = tl::unexpected<Error>(answer.error());
+      else
+        kv_bytes += answer->counters.kv_bytes_read;
+    }));
+  }
+  engine_->step();  // the added token, which ends the prompt
+  engine_->step();  // the first decoded one warms the caches
+  for (uint32_t i = 1; i < plan_.bench.max_tokens; ++i) {
+    const auto start = Clock::now();
+    engine_->step();
+    subject.decode_ms.push_back(ms_since(start));
+  }
+  while (engine_->step()) continue;
+  const double steps = plan_.bench.max_tokens;
+  subject.decode_bytes =
+      static_cast<double>(kv_bytes) / steps + static_cast<double>(report_.model.weight_bytes);
+  return status;
+}
+
+BenchRow Bench::decode_row(const Subject& subject, uint32_t context) const {
+  BenchRow row;
+  row.phase = "decode";
+  row.policy = subject.name;
+  row.note = subject.note;
+  row.context = context;
+  row.batch = subject.is_peer ? 1 : plan_.bench.sequences;
+  row.median_ms = percentile(subject.decode_ms, 0.5);
+  row.p99_ms = percentile(subject.decode_ms, 0.99);
+  row.tok_s = row.batch * 1000.0 / row.median_ms;
+  if (!subject.is_peer) {
+    row.bytes_per_token = subject.decode_bytes / row.batch;
+    row.roof_pct = subject.decode_bytes / (report_.machine.read_gb_s * 1e6) / row.median_ms * 100;
+  }
+  return row;
+}
+
+BenchRow Bench::prefill_row(const Subject& subject, uint32_t context) const {
+  BenchRow row;
+  row.phase = "prefill";
+  row.policy = subject.name;
+  row.note = subject.note;
+  row.context = context;
+  row.median_ms = percentile(subject.prefill_ms, 0.5);
+  row.p99_ms = percentile(subject.prefill_ms, 0.99);
+  row.tok_s = context * 1000.0 / row.median_ms;
+  if (subject.name == "full") {
+    const double flops =
+        matrix_flops(report_.model) * context + attention_flops(report_.model, context);
+    row.flops_per_token = flops / context;
+    row.roof_pct = flops / (report_.machine.bf16_tflop_s * 1e9) / row.median_ms * 100;
+  }
+  return row;
+}
+
+void Bench::add_rows(uint32_t context) {
+  for (const bool decode : {false, true}) {
+    std::vector<BenchRow> rows;
+    for (const Subject& subject : subjects_) {
+      if (!decode && subject.prefill_ms.empty()) continue;
+      BenchRow row = decode ? decode_row(subject, context) : prefill_row(subject, context);
+      const bool again = !rows.empty() && subject.is_peer && rows.back().policy == row.policy;
+      if (!again)
+        rows.push_back(row);
+      else if (row.median_ms < rows.back().median_ms)
+        rows.back() = row;  // its faster setting
+    }
+    double full_ms = 0, peer_ms = 0;
+    for (const BenchRow& row : rows) {
+      if (row.policy == "full") full_ms = row.median_ms / row.batch;
+      if (row.policy == plan_.peer) peer_ms = row.median_ms;
+    }
+    for (BenchRow& row : rows) {
+      row.vs_full = full_ms / (row.median_ms / row.batch);
+      row.vs_peer = peer_ms / (row.median_ms / row.batch);
+      report_.rows.push_back(row);
+    }
+  }
+}
+
+}  // namespace
+
+Result<BenchReport> run_bench(const BenchPlan& plan, const ProgressFn& progress) {
+  if (plan.contexts.empty() || *std::min_element(plan.contexts.begin(), plan.contexts.end()) < 1) {
+    return fail(ErrorCode::kInvalidArgument, "--context needs at least one length above 0");
+  }
+  return Bench(plan, progress).run();
+}
+
+}  // namespace reprise

@@ -1,0 +1,135 @@
+#include "bench/peer.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+
+#include "base/try.h"
+
+namespace reprise {
+namespace {
+
+namespace fs = std::filesystem;
+
+// The tools lie beside the build folder of a source tree, or in share/ of an installation.
+fs::path peer_script() {
+  std::error_code ignored;
+  const fs::path self = fs::read_symlink("/proc/self/exe", ignored).parent_path();
+  for (const fs::path& root : {self.parent_path(), self.parent_path() / "share/reprise"}) {
+    const fs::path script = root / "tools/peers/llama_cpp_peer.py";
+    if (fs::exists(script, ignored)) return script;
+  }
+  return {};
+}
+
+fs::path peer_python(const fs::path& script) {
+  if (const char* python = std::getenv("REPRISE_PEER_PYTHON")) return python;
+  return script.parent_path().parent_path().parent_path() / ".venv-peer/bin/python";
+}
+
+}  // namespace
+
+struct Peer::Process {
+  pid_t pid = -1;
+  FILE* in = nullptr;   // requests
+  FILE* out = nullptr;  // answers
+
+  ~Process() {
+    if (in != nullptr) std::fclose(in);  // the end of its input ends the peer
+    if (out != nullptr) std::fclose(out);
+    if (pid > 0) waitpid(pid, nullptr, 0);
+  }
+};
+
+Peer::Peer() : process_(std::make_unique<Process>()) {}
+Peer::Peer(Peer&&) noexcept = default;
+Peer& Peer::operator=(Peer&&) noexcept = default;
+Peer::~Peer() = default;
+
+Result<Peer> Peer::start(const Settings& settings) {
+  const fs::path script = peer_script(), python = peer_python(script);
+  std::error_code ignored;
+  if (script.empty() || !fs::exists(python, ignored)) {
+    return fail(ErrorCode::kUnsupported,
+                "the peer llama.cpp is not installed ({} is missing); run `make peer`, or set "
+                "REPRISE_PEER_PYTHON to a Python that has llama-cpp-python",
+                script.empty() ? "tools/peers/llama_cpp_peer.py" : python.string());
+  }
+  std::array<int, 2> to_peer, from_peer;
+  if (pipe2(to_peer.data(), O_CLOEXEC) != 0 || pipe2(from_peer.data(), O_CLOEXEC) != 0) {
+    return fail(ErrorCode::kUnsupported, "cannot start the peer: no pipe");
+  }
+  const pid_t pid = fork();
+  if (pid == 0) {
+    dup2(to_peer[0], STDIN_FILENO);
+    dup2(from_peer[1], STDOUT_FILENO);
+    execl(python.c_str(), python.c_str(), script.c_str(), nullptr);
+    _exit(127);
+  }
+  close(to_peer[0]);
+  close(from_peer[1]);
+  Peer peer;
+  peer.process_->pid = pid;
+  peer.process_->in = fdopen(to_peer[1], "w");
+  peer.process_->out = fdopen(from_peer[0], "r");
+  signal(SIGPIPE, SIG_IGN);  // a peer that died is reported by its missing answer
+  REPRISE_TRY(const nlohmann::json hello, peer.ask({{"op", "start"},
+                                                    {"model", settings.model},
+                                                    {"threads", settings.threads},
+                                                    {"context", settings.context}}));
+  peer.version_ = hello.value("version", "");
+  peer.settings_ = hello.value("settings", std::vector<std::string>());
+  if (peer.settings_.empty()) return fail(ErrorCode::kUnsupported, "the peer has no settings");
+  return peer;
+}
+
+Result<nlohmann::json> Peer::ask(const nlohmann::json& request) {
+  const std::string line = request.dump() + "\n";
+  char* answer = nullptr;
+  size_t capacity = 0;
+  const bool sent = std::fwrite(line.data(), 1, line.size(), process_->in) == line.size() &&
+                    std::fflush(process_->in) == 0;
+  const ssize_t length = sent ? getline(&answer, &capacity, process_->out) : -1;
+  const std::unique_ptr<char, decltype(&std::free)> owner(answer, &std::free);
+  if (length <= 0) {
+    return fail(ErrorCode::kUnsupported, "the peer ended during \"{}\"; its messages are above",
+                request.value("op", ""));
+  }
+  auto parsed = nlohmann::json::parse(answer, answer + length, nullptr, false);
+  if (!parsed.is_object()) return fail(ErrorCode::kBadJson, "the peer answered: {}", answer);
+  if (parsed.contains("error")) {
+    return fail(ErrorCode::kUnsupported, "peer: {}", parsed["error"].dump());
+  }
+  return parsed;
+}
+
+Result<double> Peer::prefill(size_t setting, std::span<const int32_t> tokens) {
+  REPRISE_TRY(const auto answer,
+              ask({{"op", "prefill"},
+                   {"setting", setting},
+                   {"tokens", std::vector<int32_t>(tokens.begin(), tokens.end())}}));
+  return answer.value("ms", 0.0);
+}
+
+Status Peer::fill(size_t setting, std::span<const int32_t> tokens) {
+  REPRISE_TRY(const auto answer,
+              ask({{"op", "fill"},
+                   {"setting", setting},
+                   {"tokens", std::vector<int32_t>(tokens.begin(), tokens.end())}}));
+  return answer.value("filled", size_t{0}) == tokens.size()
+             ? Status()
+             : fail(ErrorCode::kUnsupported, "the peer did not fill {} tokens", tokens.size());
+}
+
+Result<std::vector<double>> Peer::decode(size_t setting, uint32_t n) {
+  REPRISE_TRY(const auto answer, ask({{"op", "decode"}, {"setting", setting}, {"n", n}}));
+  return answer.value("ms", std::vector<double>());
+}
+
+}  // namespace reprise

@@ -1,0 +1,59 @@
+#include <fmt/format.h>
+
+#include "bench/bench.h"
+
+namespace reprise {
+namespace {
+
+std::string ratio(double value) { return value > 0 ? fmt::format("{:.2f}x", value) : "-"; }
+std::string percent(double value) { return value > 0 ? fmt::format("{:.0f} %", value) : "-"; }
+
+}  // namespace
+
+nlohmann::ordered_json bench_json(const BenchReport& report) {
+  nlohmann::ordered_json json;
+  json["machine"] = {{"read_gb_s", report.machine.read_gb_s},
+                     {"bf16_tflop_s", report.machine.bf16_tflop_s},
+                     {"threads", report.threads}};
+  json["model"] = {{"name", report.model.name},
+                   {"path", report.model.path},
+                   {"load_ms", report.model.load_ms},
+                   {"weight_bytes", report.model.weight_bytes},
+                   {"kv_bytes_per_token", report.model.kv_bytes_per_token}};
+  auto& rows = json["rows"] = nlohmann::ordered_json::array();
+  for (const BenchRow& row : report.rows) {
+    rows.push_back({{"phase", row.phase},
+                    {"policy", row.policy},
+                    {"context", row.context},
+                    {"batch", row.batch},
+                    {"median_ms", row.median_ms},
+                    {"p99_ms", row.p99_ms},
+                    {"tok_s", row.tok_s},
+                    {"bytes_per_token", row.bytes_per_token},
+                    {"flops_per_token", row.flops_per_token},
+                    {"roof_pct", row.roof_pct},
+                    {"vs_full", row.vs_full},
+                    {"vs_peer", row.vs_peer},
+                    {"note", row.note}});
+  }
+  return json;
+}
+
+std::string bench_markdown(const BenchReport& report) {
+  std::string text = fmt::format(
+      "{} on {} threads; measured: read {:.1f} GB/s, bf16 {:.2f} TFLOP/s; load {:.0f} ms\n\n"
+      "| phase | context | policy | batch | median ms | p99 ms | tok/s | of roof | vs full | vs "
+      "peer |"
+      " note |\n|---|---|---|---|---|---|---|---|---|---|---|\n",
+      report.model.name, report.threads, report.machine.read_gb_s, report.machine.bf16_tflop_s,
+      report.model.load_ms);
+  for (const BenchRow& row : report.rows) {
+    text += fmt::format("| {} | {} | {} | {} | {:.2f} | {:.2f} | {:.1f} | {} | {} | {} | {} |\n",
+                        row.phase, row.context, row.policy, row.batch, row.median_ms, row.p99_ms,
+                        row.tok_s, percent(row.roof_pct), ratio(row.vs_full), ratio(row.vs_peer),
+                        row.note);
+  }
+  return text;
+}
+
+}  // namespace reprise

@@ -1,0 +1,140 @@
+#include "reprise/engine.h"
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+
+#include "base/system.h"
+#include "base/try.h"
+#include "engine/engine_impl.h"
+#include "engine/model_path.h"
+#include "methods/registry.h"
+
+namespace reprise {
+namespace {
+
+kernels::KvType kv_type(std::string_view name) {
+  for (const auto type : {kernels::KvType::kBF16, kernels::KvType::kF16, kernels::KvType::kF32}) {
+    if (kernels::kv_type_name(type) == name) return type;
+  }
+  return kernels::KvType::kQ8_0;
+}
+
+Result<std::unique_ptr<Tokenizer>> load_tokenizer(const std::string& path) {
+  if (std::filesystem::is_directory(path)) {
+    REPRISE_TRY(auto data, read_folder_tokenizer(path));
+    return Tokenizer::create(std::move(data));
+  }
+  REPRISE_TRY(const auto file, GgufFile::open(path));
+  REPRISE_TRY(auto data, read_gguf_tokenizer(file));
+  return Tokenizer::create(std::move(data));
+}
+
+ModelInfo describe(const Model& model, const std::string& path, const PagePool& kv,
+                   uint32_t context) {
+  const ModelConfig& config = model.config();
+  ModelInfo info;
+  info.path = path;
+  info.name = config.name;
+  info.architecture = config.architecture;
+  info.quantization = model.quantization();
+  info.n_layer = config.n_layer;
+  info.hidden = config.hidden;
+  info.n_head = config.n_head;
+  info.n_kv_head = config.n_kv_head;
+  info.head_dim = config.head_dim;
+  info.ffn = config.ffn;
+  info.vocab = config.vocab;
+  info.trained_context = config.context;
+  info.context = context;
+  info.weight_bytes = model.weight_bytes();
+  info.kv_bytes_per_token = kv.page_bytes() / kPageTokens * config.n_layer;
+  info.kv_limit_bytes = kv.limit_bytes();
+  return info;
+}
+
+}  // namespace
+
+std::string_view finish_reason_name(FinishReason reason) {
+  switch (reason) {
+    case FinishReason::kEnd:
+      return "end";
+    case FinishReason::kLength:
+      return "length";
+    case FinishReason::kStop:
+      return "stop";
+    case FinishReason::kContext:
+      return "context";
+    case FinishReason::kCancelled:
+      return "cancelled";
+  }
+  return "";
+}
+
+std::vector<PolicyInfo> list_policies() {
+  std::vector<PolicyInfo> policies;
+  for (const PolicyEntry& entry : policy_entries()) {
+    policies.push_back({std::string(entry.name), std::string(entry.summary),
+                        std::string(entry.source), entry.options});
+  }
+  return policies;
+}
+
+Result<std::unique_ptr<Engine>> Engine::load(const EngineOptions& options,
+                                             const ProgressFn& progress) {
+  const auto start = std::chrono::steady_clock::now();
+  REPRISE_CHECK(validate(options));
+  REPRISE_TRY(const std::string path, resolve_model(options.model));
+  auto threads = std::make_unique<ThreadPool>(static_cast<int>(options.threads));
+  REPRISE_TRY(auto model, Model::load(path, *threads, options.ctx, progress));
+  REPRISE_TRY(auto tokenizer, load_tokenizer(path));
+  REPRISE_TRY(auto prompts, PromptBuilder::create(*tokenizer, model->config().architecture));
+  const ModelConfig& config = model->config();
+  const kernels::KvLayout layout = {kv_type(options.kv_type), config.n_kv_head, config.head_dim};
+  const uint64_t kv_bytes =
+      options.kv_memory > 0 ? options.kv_memory : available_memory_bytes() / 2;
+  REPRISE_TRY(auto kv, PagePool::create(layout, config.n_layer, kv_bytes));
+  const uint32_t context = options.ctx > 0 ? options.ctx : config.context;
+  ModelInfo info = describe(*model, path, kv, context);
+  auto impl = std::make_unique<Impl>(
+      options, std::move(kv), std::move(threads), std::move(model), std::move(tokenizer),
+      std::move(prompts),
+      SchedulerLimits{context, options.chunk, options.batch, options.prefix_cache});
+  impl->info = std::move(info);
+  impl->info.load_ms =
+      std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+  return std::unique_ptr<Engine>(new Engine(std::move(impl)));
+}
+
+Engine::Engine(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Engine::~Engine() = default;
+
+const ModelInfo& Engine::info() const { return impl_->info; }
+
+Result<std::unique_ptr<Session>> Engine::open(std::string_view policy) {
+  REPRISE_TRY(auto state, create_policy(policy_entries(), policy, impl_->model->config()));
+  return std::make_unique<Session>(
+      std::make_unique<Session::Impl>(*impl_, std::string(policy), std::move(state)));
+}
+
+Status Engine::submit(Session& session, Request request, DoneFn on_done) {
+  return impl_->scheduler.submit(session.impl().sequence, std::move(request), std::move(on_done));
+}
+
+bool Engine::step() { return impl_->scheduler.step(); }
+
+std::vector<int32_t> Engine::tokenize(std::string_view text, bool parse_special,
+                                      bool add_special) const {
+  return impl_->tokenizer->encode(text,
+                                  {.add_special = add_special, .parse_special = parse_special});
+}
+
+std::string Engine::detokenize(std::span<const int32_t> tokens, bool keep_special) const {
+  return impl_->tokenizer->decode(tokens, keep_special);
+}
+
+Result<std::vector<int32_t>> Engine::chat_prompt(std::span<const Message> messages) const {
+  return impl_->prompts.build(messages);
+}
+
+}  // namespace reprise

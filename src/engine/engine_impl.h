@@ -1,0 +1,51 @@
+// What Engine and Session hide.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "base/thread_pool.h"
+#include "engine/prompt.h"
+#include "engine/scheduler.h"
+#include "kv/page_pool.h"
+#include "kv/session_file.h"
+#include "model/model.h"
+#include "reprise/engine.h"
+#include "text/tokenizer.h"
+
+namespace reprise {
+
+struct Engine::Impl {
+  Impl(const EngineOptions& how, PagePool kv_pool, std::unique_ptr<ThreadPool> pool,
+       std::unique_ptr<Model> loaded, std::unique_ptr<Tokenizer> text, PromptBuilder builder,
+       const SchedulerLimits& limits)
+      : options(how),
+        threads(std::move(pool)),
+        model(std::move(loaded)),
+        tokenizer(std::move(text)),
+        prompts(std::move(builder)),
+        kv(std::move(kv_pool)),
+        scheduler(*model, *tokenizer, kv, *threads, limits) {}
+
+  EngineOptions options;
+  ModelInfo info;
+  std::unique_ptr<ThreadPool> threads;
+  std::unique_ptr<Model> model;
+  std::unique_ptr<Tokenizer> tokenizer;
+  PromptBuilder prompts;
+  PagePool kv;
+  Scheduler scheduler;
+};
+
+struct Session::Impl {
+  Impl(Engine::Impl& owner, std::string spec, std::unique_ptr<Policy> policy)
+      : engine(owner), policy_spec(std::move(spec)), sequence(owner.kv, std::move(policy)) {}
+
+  KvIdentity identity() const;
+
+  Engine::Impl& engine;
+  std::string policy_spec;
+  Sequence sequence;
+};
+
+}  // namespace reprise

@@ -1,0 +1,121 @@
+#include "engine/prompt.h"
+
+#include <algorithm>
+#include <array>
+#include <ctime>
+
+#include "base/try.h"
+
+namespace reprise {
+namespace {
+
+constexpr std::string_view kNonCharacter = "\uFDD0", kMarkEnd = "\uFDD1";
+
+// Text that no message contains: one noncharacter more than any message has in a row.
+std::string unused_mark(std::span<const Message> messages) {
+  std::string mark(kNonCharacter);
+  for (const Message& message : messages) {
+    while (message.content.find(mark) != std::string::npos) mark += kNonCharacter;
+  }
+  return mark.append(kMarkEnd);
+}
+
+// Puts the mark before every special token spelled in text.
+std::string mark_special(std::string_view text, const std::vector<std::string>& special,
+                         std::string_view mark) {
+  std::array<bool, 256> starts = {};
+  for (const std::string& token : special) starts[static_cast<uint8_t>(token[0])] = true;
+  std::string marked;
+  for (size_t at = 0; at < text.size(); ++at) {
+    if (starts[static_cast<uint8_t>(text[at])] &&
+        std::any_of(special.begin(), special.end(),
+                    [&](const std::string& token) { return text.substr(at).starts_with(token); })) {
+      marked += mark;
+    }
+    marked += text[at];
+  }
+  return marked;
+}
+
+size_t character_bytes(std::string_view text) {
+  size_t bytes = 1;
+  while (bytes < text.size() && (static_cast<uint8_t>(text[bytes]) & 0xc0) == 0x80) ++bytes;
+  return bytes;
+}
+
+std::string_view family_template(const std::string& architecture) {
+  static constexpr std::pair<std::string_view, std::string_view> kFamilies[] = {
+      {"gemma", "gemma"},     {"Gemma", "gemma"},     {"phi3", "phi3"},      {"Phi3", "phi3"},
+      {"granite", "granite"}, {"Granite", "granite"}, {"Mistral", "mistral"}};
+  for (const auto& [prefix, name] : kFamilies) {
+    if (architecture.starts_with(prefix)) return builtin_template(name);
+  }
+  return builtin_template("chatml");
+}
+
+std::string token_text(const Tokenizer& tokenizer, std::optional<int32_t> id) {
+  if (!id) return {};
+  return tokenizer.decode({&*id, 1}, true);
+}
+
+}  // namespace
+
+PromptBuilder::PromptBuilder(const Tokenizer& tokenizer, ChatTemplate chat_template)
+    : tokenizer_(&tokenizer), template_(std::move(chat_template)) {
+  for (size_t id = 0; id < tokenizer.vocab_size(); ++id) {
+    const auto token = static_cast<int32_t>(id);
+    if (!tokenizer.is_special(token)) continue;
+    std::string text = token_text(tokenizer, token);
+    if (!text.empty()) special_.push_back(std::move(text));
+  }
+}
+
+Result<PromptBuilder> PromptBuilder::create(const Tokenizer& tokenizer,
+                                            const std::string& architecture) {
+  const std::string& own = tokenizer.data().chat_template;
+  REPRISE_TRY(auto parsed, ChatTemplate::parse(own.empty() ? family_template(architecture) : own));
+  return PromptBuilder(tokenizer, std::move(parsed));
+}
+
+Result<std::vector<int32_t>> PromptBuilder::build(std::span<const Message> messages) const {
+  if (messages.empty()) return fail(ErrorCode::kEmptyPrompt, "there is no message to answer");
+  const std::string mark = unused_mark(messages);
+  nlohmann::ordered_json context;
+  for (const Message& message : messages) {
+    context["messages"].push_back(
+        {{"role", message.role}, {"content", mark_special(message.content, special_, mark)}});
+  }
+  context["add_generation_prompt"] = true;
+  context["bos_token"] = token_text(*tokenizer_, tokenizer_->data().bos);
+  context["eos_token"] = token_text(*tokenizer_, tokenizer_->data().eos);
+  REPRISE_TRY(const std::string rendered, template_.render(context, std::time(nullptr)));
+  return encode_rendered(rendered, mark);
+}
+
+std::vector<int32_t> PromptBuilder::encode_rendered(std::string_view rendered,
+                                                    std::string_view mark) const {
+  std::vector<int32_t> tokens;
+  const auto append = [&](std::string_view text, bool parse_special) {
+    const auto more =
+        tokenizer_->encode(text, {.add_special = false, .parse_special = parse_special});
+    tokens.insert(tokens.end(), more.begin(), more.end());
+  };
+  size_t start = 0;
+  for (size_t found; (found = rendered.find(mark, start)) != std::string_view::npos;) {
+    append(rendered.substr(start, found - start), true);
+    // Without its first character, what follows spells no special token any more.
+    const std::string_view spelled = rendered.substr(found + mark.size());
+    const size_t first = std::min(character_bytes(spelled), spelled.size());
+    append(spelled.substr(0, first), false);
+    start = found + mark.size() + first;
+  }
+  append(rendered.substr(start), true);
+  // Templates spell BOS themselves; a model that wants it gets it once.
+  const auto& data = tokenizer_->data();
+  if (data.add_bos && data.bos && (tokens.empty() || tokens.front() != *data.bos)) {
+    tokens.insert(tokens.begin(), *data.bos);
+  }
+  return tokens;
+}
+
+}  // namespace reprise

@@ -1,0 +1,35 @@
+// From a conversation to the tokens of a prompt.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "reprise/request.h"
+#include "text/chat_template.h"
+#include "text/tokenizer.h"
+
+namespace reprise {
+
+/// Renders conversations with the model's own chat template, or its family's.
+class PromptBuilder {
+ public:
+  /// tokenizer must outlive the builder. Errors: those of ChatTemplate::parse.
+  static Result<PromptBuilder> create(const Tokenizer& tokenizer, const std::string& architecture);
+
+  /// Special tokens come from the template alone: those spelled inside a message stay text. Errors:
+  /// those of ChatTemplate::render; kEmptyPrompt without messages.
+  Result<std::vector<int32_t>> build(std::span<const Message> messages) const;
+
+ private:
+  PromptBuilder(const Tokenizer& tokenizer, ChatTemplate chat_template);
+  std::vector<int32_t> encode_rendered(std::string_view rendered, std::string_view mark) const;
+
+  const Tokenizer* tokenizer_;
+  ChatTemplate template_;
+  std::vector<std::string> special_;  // texts of special tokens
+};
+
+}  // namespace reprise

@@ -1,0 +1,47 @@
+// StreamingLLM (Xiao et al. 2024): attention sinks plus a sliding window, in constant memory.
+#pragma once
+
+#include "attention/policy.h"
+#include "reprise/options.h"
+
+namespace reprise {
+
+struct StreamingOptions {
+  uint32_t sink = 4;
+  uint32_t window = 1024;
+  std::string positions = "cache";
+};
+
+template <class Visitor>
+void visit_options(StreamingOptions& o, Visitor&& visit) {
+  visit(OptionSpec{"sink", "first keys that are always read", "tokens", 0, 1 << 20}, o.sink);
+  visit(OptionSpec{"window", "recent keys that are read, the row's own included", "tokens", 1,
+                   1 << 24},
+        o.window);
+  visit(OptionSpec{"positions", "distance to the sinks: as inside the cache, or in the text", "", 0,
+                   0, "cache|text"},
+        o.positions);
+}
+
+class StreamingPolicy : public Policy {
+ public:
+  StreamingPolicy(const StreamingOptions& options, const ModelConfig&);
+
+  std::unique_ptr<Policy> fork() const override { return std::make_unique<StreamingPolicy>(*this); }
+  void select(const QueryRows& rows, Selection& selection) override;
+  void after_step(SequenceKv& kv) override;
+  bool can_resume(const SequenceKv& kv, int32_t length) const override;
+  bool unbounded() const override { return true; }
+
+ private:
+  /// First keys of a layer that stay, and the first recent key that the row at position length
+  /// reads.
+  KeyRange evictable(size_t layer, int32_t length) const;
+
+  int32_t sink_, window_;
+  bool cache_positions_;
+  std::vector<int32_t>
+      layer_windows_;  // [n_layer] the model's own windows; 0 = this policy's layer
+};
+
+}  // namespace reprise

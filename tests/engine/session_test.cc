@@ -1,0 +1,89 @@
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "engine/tiny_model.h"
+
+namespace reprise {
+namespace {
+
+using test::tiny_engine;
+using test::tiny_options;
+using test::tiny_prompt;
+
+Request request_of(std::vector<int32_t> prompt) {
+  Request request;
+  request.prompt = std::move(prompt);
+  request.max_tokens = 12;
+  request.ignore_end = true;
+  return request;
+}
+
+class SessionFile : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(SessionFile, RestoredKvAnswersAsTheLiveOneWould) {
+  EngineOptions options = tiny_options();
+  options.kv_type = GetParam();
+  const std::string path = test::scratch_folder() + "/" + GetParam();
+  const auto engine = tiny_engine(options);
+  auto session = *engine->open();
+  auto prompt = tiny_prompt(150);
+  const Answer first = *session->generate(request_of(prompt));
+  ASSERT_TRUE(session->save(path, "note"));
+  prompt.insert(prompt.end(), first.tokens.begin(), first.tokens.end());
+  prompt.push_back(65);
+  const Answer live = *session->generate(request_of(prompt));
+
+  const auto later = tiny_engine(options);
+  auto restored = *later->open();
+  const auto note = restored->restore(path);
+  ASSERT_TRUE(note) << note.error().message;
+  EXPECT_EQ(*note, "note");
+  const Answer again = *restored->generate(request_of(prompt));
+  EXPECT_EQ(again.counters.reused_tokens, live.counters.reused_tokens);
+  EXPECT_EQ(again.tokens, live.tokens);
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, SessionFile, ::testing::Values("bf16", "f16", "f32", "q8_0"));
+
+TEST(SessionFile, AnotherPolicyOrTypeIsAMismatchAndLeavesTheSessionAlone) {
+  const std::string path = test::scratch_folder() + "/mismatch";
+  const auto engine = tiny_engine();
+  auto session = *engine->open();
+  ASSERT_TRUE(session->generate(request_of(tiny_prompt(60))));
+  ASSERT_TRUE(session->save(path, ""));
+  auto other = *engine->open("streaming");
+  EXPECT_EQ(other->restore(path).error().code, ErrorCode::kSessionMismatch);
+  EngineOptions options = tiny_options();
+  options.kv_type = "f32";
+  const auto wide = tiny_engine(options);
+  EXPECT_EQ((*wide->open())->restore(path).error().code, ErrorCode::kSessionMismatch);
+  const size_t held = session->tokens().size();
+  EXPECT_EQ(session->restore(path + ".none").error().code, ErrorCode::kFileNotFound);
+  EXPECT_EQ(session->tokens().size(), held);
+}
+
+TEST(SessionFile, StreamingSessionsKeepTheirHoles) {
+  const std::string path = test::scratch_folder() + "/holes";
+  const auto engine = tiny_engine();
+  auto session = *engine->open("streaming:window=32");
+  auto prompt = tiny_prompt(200);
+  const Answer first = *session->generate(request_of(prompt));
+  ASSERT_TRUE(session->save(path, ""));
+  prompt.insert(prompt.end(), first.tokens.begin(), first.tokens.end());
+  const Answer live = *session->generate(request_of(prompt));
+  auto restored = *engine->open("streaming:window=32");
+  ASSERT_TRUE(restored->restore(path));
+  EXPECT_EQ(restored->generate(request_of(prompt))->tokens, live.tokens);
+}
+
+TEST(SessionFile, AnUnwritablePathIsAnError) {
+  const auto engine = tiny_engine();
+  auto session = *engine->open();
+  ASSERT_TRUE(session->generate(request_of(tiny_prompt(20))));
+  EXPECT_EQ(session->save("/nonexistent/folder/file", "").error().code, ErrorCode::kFileUnwritable);
+}
+
+}  // namespace
+}  // namespace reprise

@@ -1,0 +1,140 @@
+// A random Llama of two layers with a byte-level tokenizer, written once per test run.
+#pragma once
+
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+#include <random>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "base/float16.h"
+#include "formats/gguf_builder.h"
+#include "reprise/engine.h"
+
+namespace reprise::test {
+
+inline std::string utf8_of(uint32_t code) {
+  if (code < 0x80) return {static_cast<char>(code)};
+  return {static_cast<char>(0xc0 | (code >> 6)), static_cast<char>(0x80 | (code & 0x3f))};
+}
+
+/// GPT-2's printable character of every byte, in byte order, then three special tokens.
+inline std::vector<std::string> byte_tokens() {
+  std::vector<std::string> tokens;
+  uint32_t next = 256;
+  for (uint32_t byte = 0; byte < 256; ++byte) {
+    const bool printable = (byte > 32 && byte < 127) || (byte > 160 && byte != 173);
+    tokens.push_back(utf8_of(printable ? byte : next++));
+  }
+  tokens.insert(tokens.end(), {"<|endoftext|>", "<|im_start|>", "<|im_end|>"});
+  return tokens;
+}
+
+class TinyModelWriter {
+ public:
+  void write(const std::string& path) {
+    builder_.add("general.architecture", "llama").add("general.name", "tiny");
+    builder_.add("llama.block_count", kLayers).add("llama.context_length", uint32_t{2048});
+    builder_.add("llama.embedding_length", kHidden).add("llama.feed_forward_length", kFfn);
+    builder_.add("llama.attention.head_count", kHeads);
+    builder_.add("llama.attention.head_count_kv", kKvHeads);
+    builder_.add("llama.attention.layer_norm_rms_epsilon", 1e-5f);
+    builder_.add("llama.rope.dimension_count", kHeadDim);
+    const auto tokens = byte_tokens();
+    std::vector<int32_t> types(tokens.size(), 1);
+    for (size_t i = 256; i < tokens.size(); ++i) types[i] = 3;
+    builder_.add("tokenizer.ggml.model", "gpt2").add("tokenizer.ggml.pre", "gpt-2");
+    builder_.add_strings("tokenizer.ggml.tokens", tokens);
+    builder_.add_array("tokenizer.ggml.token_type", types);
+    builder_.add_strings("tokenizer.ggml.merges", {"t h", "e r"});
+    builder_.add("tokenizer.ggml.eos_token_id", uint32_t{258});
+    matrix("token_embd.weight", tokens.size(), kHidden);
+    norm("output_norm.weight");
+    for (uint32_t layer = 0; layer < kLayers; ++layer) {
+      const std::string name = "blk." + std::to_string(layer) + ".";
+      norm(name + "attn_norm.weight");
+      norm(name + "ffn_norm.weight");
+      matrix(name + "attn_q.weight", kHeads * kHeadDim, kHidden);
+      matrix(name + "attn_k.weight", kKvHeads * kHeadDim, kHidden);
+      matrix(name + "attn_v.weight", kKvHeads * kHeadDim, kHidden);
+      matrix(name + "attn_output.weight", kHidden, kHeads * kHeadDim);
+      matrix(name + "ffn_gate.weight", kFfn, kHidden);
+      matrix(name + "ffn_up.weight", kFfn, kHidden);
+      matrix(name + "ffn_down.weight", kHidden, kFfn);
+    }
+    builder_.write(path);
+  }
+
+ private:
+  static constexpr uint32_t kLayers = 2, kHidden = 128, kFfn = 192, kHeads = 4, kKvHeads = 2,
+                            kHeadDim = 32;
+
+  void norm(const std::string& name) {
+    builder_.tensor(name, {kHidden}, std::vector<float>(kHidden, 1.0f));
+  }
+  // Q8_0: blocks of a half-precision scale and 32 bytes.
+  void matrix(const std::string& name, size_t rows, size_t cols) {
+    std::string bytes;
+    const uint16_t scale = to_f16(2.0f / 127.0f / std::sqrt(static_cast<float>(cols))).bits;
+    for (size_t block = 0; block < rows * cols / 32; ++block) {
+      bytes.append(reinterpret_cast<const char*>(&scale), 2);
+      for (int i = 0; i < 32; ++i)
+        bytes += static_cast<char>(static_cast<int>(random_() % 255) - 127);
+    }
+    builder_.tensor(name, TensorType::kQ8_0, {rows, cols}, bytes);
+  }
+
+  GgufBuilder builder_;
+  std::mt19937 random_{3};
+};
+
+/// A folder that is removed at the end of the program.
+inline const std::string& scratch_folder() {
+  struct Folder {
+    std::string path;
+    Folder() {
+      std::string name = (std::filesystem::temp_directory_path() / "reprise-XXXXXX").string();
+      path = mkdtemp(name.data());
+    }
+    ~Folder() { std::filesystem::remove_all(path); }
+  };
+  static const Folder folder;
+  return folder.path;
+}
+
+inline const std::string& tiny_model() {
+  static const std::string path = [] {
+    const std::string file = scratch_folder() + "/tiny.gguf";
+    TinyModelWriter().write(file);
+    return file;
+  }();
+  return path;
+}
+
+inline EngineOptions tiny_options() {
+  EngineOptions options;
+  options.model = tiny_model();
+  options.threads = 2;
+  options.chunk = 64;
+  options.kv_memory = 64 << 20;
+  return options;
+}
+
+inline std::unique_ptr<Engine> tiny_engine(const EngineOptions& options = tiny_options()) {
+  auto engine = Engine::load(options);
+  if (!engine) throw std::runtime_error(engine.error().message);
+  return std::move(*engine);
+}
+
+/// Pseudo-random text tokens of the tiny model.
+inline std::vector<int32_t> tiny_prompt(size_t length, uint32_t seed = 1) {
+  std::mt19937 random(seed);
+  std::vector<int32_t> tokens(length);
+  for (int32_t& token : tokens) token = static_cast<int32_t>(random() % 256);
+  return tokens;
+}
+
+}  // namespace reprise::test

@@ -1,0 +1,136 @@
+"""Measures llama.cpp for `reprise bench --peer llama.cpp`.
+
+One JSON object per line on stdin, one answer per line on stdout. Two contexts are kept, without and
+with flash attention, since which of them is faster depends on the context length.
+"""
+
+import ctypes
+import json
+import sys
+import time
+
+import llama_cpp
+
+BATCH, UBATCH, BLOCK = 2048, 512, 2048
+SETTINGS = ["fa=0", "fa=1"]
+
+
+@llama_cpp.llama_log_callback
+def log_errors(level, text, _data):
+    if level == 4:  # GGML_LOG_LEVEL_ERROR
+        sys.stderr.write(text.decode(errors="replace"))
+
+
+class Setting:
+    """A context of its own for one value of the flash attention switch."""
+
+    def __init__(self, model, threads, context, flash):
+        params = llama_cpp.llama_context_default_params()
+        params.n_ctx = context
+        params.n_batch, params.n_ubatch = BATCH, UBATCH
+        params.n_threads = params.n_threads_batch = threads
+        params.n_seq_max = 2
+        params.kv_unified = True
+        params.flash_attn_type = flash
+        self.ctx = llama_cpp.llama_init_from_model(model, params)
+        if not self.ctx:
+            raise RuntimeError(f"llama.cpp cannot make a context of {context} tokens")
+        self.memory = llama_cpp.llama_get_memory(self.ctx)
+        self.filled = 0
+        self.last = 0
+
+    def clear(self):
+        llama_cpp.llama_memory_clear(self.memory, True)
+        self.filled = 0
+
+    def read(self, tokens, first=0, sequence=0):
+        batch = llama_cpp.llama_batch_init(BATCH, 0, 1)
+        try:
+            for start in range(0, len(tokens), BATCH):
+                part = tokens[start : start + BATCH]
+                batch.n_tokens = len(part)
+                for i, token in enumerate(part):
+                    batch.token[i] = token
+                    batch.pos[i] = first + start + i
+                    batch.n_seq_id[i] = 1
+                    batch.seq_id[i][0] = sequence
+                    batch.logits[i] = start + i == len(tokens) - 1
+                if llama_cpp.llama_decode(self.ctx, batch) != 0:
+                    raise RuntimeError("llama_decode failed")
+            llama_cpp.llama_synchronize(self.ctx)
+        finally:
+            llama_cpp.llama_batch_free(batch)
+
+    def prefill(self, tokens):
+        self.clear()
+        start = time.perf_counter()
+        self.read(tokens)
+        took = time.perf_counter() - start
+        self.filled, self.last = len(tokens), tokens[-1]
+        return took * 1e3
+
+    def fill(self, tokens):
+        """Each block is read alone and then joined at its place: a decode step costs the same."""
+        self.clear()
+        for start in range(0, len(tokens), BLOCK):
+            block = tokens[start : start + BLOCK]
+            self.read(block, first=start, sequence=1)
+            llama_cpp.llama_memory_seq_cp(self.memory, 1, 0, start, start + len(block))
+            llama_cpp.llama_memory_seq_rm(self.memory, 1, -1, -1)
+        self.filled, self.last = len(tokens), tokens[-1]
+        return self.filled
+
+    def decode(self, count):
+        vocab = llama_cpp.llama_vocab_n_tokens(
+            llama_cpp.llama_model_get_vocab(llama_cpp.llama_get_model(self.ctx))
+        )
+        times, token = [], self.last
+        for i in range(count):
+            start = time.perf_counter()
+            one = (ctypes.c_int32 * 1)(token)
+            if llama_cpp.llama_decode(self.ctx, llama_cpp.llama_batch_get_one(one, 1)) != 0:
+                raise RuntimeError("llama_decode failed")
+            llama_cpp.llama_synchronize(self.ctx)
+            times.append((time.perf_counter() - start) * 1e3)
+            logits = llama_cpp.llama_get_logits_ith(self.ctx, -1)
+            token = max(range(0, vocab, 97), key=lambda t: logits[t])  # any token costs the same
+        llama_cpp.llama_memory_seq_rm(self.memory, 0, self.filled, -1)
+        return times
+
+
+def load(request):
+    llama_cpp.llama_log_set(log_errors, None)
+    llama_cpp.llama_backend_init()
+    params = llama_cpp.llama_model_default_params()
+    params.use_extra_bufts = False  # with them this build crashes on some CPUs that have AMX
+    model = llama_cpp.llama_model_load_from_file(request["model"].encode(), params)
+    if not model:
+        raise RuntimeError(f"llama.cpp cannot load {request['model']}")
+    context = request["context"]
+    return [Setting(model, request["threads"], context, flash) for flash in (0, 1)]
+
+
+def answer(settings, request):
+    operation = request["op"]
+    if operation == "start":
+        settings.extend(load(request))
+        return {"version": "llama-cpp-python " + llama_cpp.__version__, "settings": SETTINGS}
+    setting = settings[request["setting"]]
+    if operation == "prefill":
+        return {"ms": setting.prefill(request["tokens"])}
+    if operation == "fill":
+        return {"filled": setting.fill(request["tokens"])}
+    return {"ms": setting.decode(request["n"])}
+
+
+def main():
+    settings = []
+    for line in sys.stdin:
+        try:
+            result = answer(settings, json.loads(line))
+        except Exception as error:  # told to the caller, who decides
+            result = {"error": str(error)}
+        print(json.dumps(result), flush=True)
+
+
+main()
