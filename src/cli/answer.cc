@@ -1,0 +1,74 @@
+#include "cli/answer.h"
+
+#include <fmt/format.h>
+
+#include "cli/text.h"
+
+namespace reprise::cli {
+
+nlohmann::ordered_json answer_json(const Answer& answer, const ModelInfo& model) {
+  const Timings& t = answer.timings;
+  const Counters& c = answer.counters;
+  return {
+      {"text", answer.text},
+      {"tokens", answer.tokens},
+      {"finish_reason", finish_reason_name(answer.finish)},
+      {"timings",
+       {{"load_ms", model.load_ms},
+        {"prefill_ms", t.prefill_ms},
+        {"prefill_tok_s", t.prefill_tok_s},
+        {"ttft_ms", t.ttft_ms},
+        {"decode_tok_s", t.decode_tok_s},
+        {"tpot_p50_ms", t.tpot_p50_ms},
+        {"tpot_p99_ms", t.tpot_p99_ms}}},
+      {"counters",
+       {{"prompt_tokens", c.prompt_tokens},
+        {"reused_tokens", c.reused_tokens},
+        {"keys_visible", c.keys_visible},
+        {"keys_read", c.keys_read},
+        {"kv_bytes_read", c.kv_bytes_read},
+        {"select_ms", c.select_ms}}},
+      {"memory",
+       {{"peak_rss", answer.memory.peak_rss},
+        {"kv_bytes", answer.memory.kv_bytes},
+        {"index_bytes", answer.memory.index_bytes}}},
+  };
+}
+
+std::string answer_summary(const Answer& answer, const ModelInfo& model) {
+  const Timings& t = answer.timings;
+  const Counters& c = answer.counters;
+  std::string text = fmt::format("load {:.2f} s; read {} tokens in {:.2f} s", model.load_ms / 1e3,
+                                 grouped(c.prompt_tokens - c.reused_tokens), t.prefill_ms / 1e3);
+  if (t.prefill_tok_s > 0)
+    text += fmt::format(" ({}/s)", grouped(static_cast<uint64_t>(t.prefill_tok_s)));
+  if (c.reused_tokens > 0) text += fmt::format(", reused {}", grouped(c.reused_tokens));
+  text += fmt::format("; first token after {:.2f} s; wrote {} tokens", t.ttft_ms / 1e3,
+                      grouped(answer.tokens.size()));
+  if (t.decode_tok_s > 0) text += fmt::format(" ({:.1f}/s)", t.decode_tok_s);
+  if (c.keys_visible > 0 && c.keys_read < c.keys_visible) {
+    text += fmt::format("; read {:.1f} % of the keys", 100.0 * static_cast<double>(c.keys_read) /
+                                                           static_cast<double>(c.keys_visible));
+  }
+  return text + fmt::format("; memory {}, of which KV {}", bytes_text(answer.memory.peak_rss),
+                            bytes_text(answer.memory.kv_bytes));
+}
+
+std::string finish_remark(const Answer& answer, const ModelInfo& model) {
+  switch (answer.finish) {
+    case FinishReason::kLength:
+      return fmt::format("the answer was cut at {} tokens; --max-tokens raises the limit",
+                         grouped(answer.tokens.size()));
+    case FinishReason::kContext:
+      return fmt::format("the context of {} tokens is full, which cut the answer; --ctx raises it",
+                         grouped(model.context));
+    case FinishReason::kCancelled:
+      return "stopped";
+    case FinishReason::kEnd:
+    case FinishReason::kStop:
+      break;
+  }
+  return {};
+}
+
+}  // namespace reprise::cli

@@ -1,0 +1,59 @@
+// `reprise bench`: speed against context, against the machine's roof and against a peer.
+#include "bench/bench.h"
+
+#include "base/try.h"
+#include "cli/command.h"
+
+namespace reprise::cli {
+namespace {
+
+class BenchCommand : public Command {
+ public:
+  std::string_view name() const override { return "bench"; }
+  std::string_view summary() const override { return "measure prefill and decode speed"; }
+  std::string_view examples() const override {
+    return R"(  reprise bench                                  contexts 128, 2K and 8K
+  reprise bench --context 2K,32K --policy full --policy streaming:window=1024
+  reprise bench --peer llama.cpp                 in turns with llama.cpp (`make peer` installs it)
+  reprise bench --sequences 8 --no-prefill       batched decoding
+  reprise bench --json > bench.json)";
+  }
+  void declare(FlagSet& flags) override {
+    visit_options(plan_.engine, flags);
+    visit_options(plan_.bench, flags);
+    flags.add({"context", "context lengths, separated by commas", "tokens"}, contexts_);
+    flags.add_list({"policy", "attention policy; repeatable, the default is full"}, policies_);
+    flags.add({"peer", "another engine to measure in turns", "", 0, 0, "llama.cpp"}, plan_.peer);
+  }
+  Status run(Console& console) override {
+    REPRISE_CHECK(read_contexts());
+    if (!policies_.empty()) plan_.policies = policies_;
+    REPRISE_TRY(const BenchReport report, run_bench(plan_, console.progress()));
+    console.end_progress();
+    return console.json() ? console.print_json(bench_json(report))
+                          : console.print(bench_markdown(report));
+  }
+
+ private:
+  Status read_contexts() {
+    plan_.contexts.clear();
+    for (std::string_view rest = contexts_; !rest.empty();) {
+      const size_t comma = std::min(rest.find(','), rest.size());
+      uint32_t& context = plan_.contexts.emplace_back();
+      REPRISE_CHECK(
+          parse_option({"context", "", "tokens", 1, 1 << 24}, rest.substr(0, comma), context));
+      rest.remove_prefix(std::min(comma + 1, rest.size()));
+    }
+    return {};
+  }
+
+  BenchPlan plan_;
+  std::string contexts_ = "128,2K,8K";
+  std::vector<std::string> policies_;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> make_bench_command() { return std::make_unique<BenchCommand>(); }
+
+}  // namespace reprise::cli

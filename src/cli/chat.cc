@@ -1,0 +1,293 @@
+// `reprise chat`: a conversation of many turns, with /commands.
+#include <cstdlib>
+#include <optional>
+#include <span>
+
+#include "base/nearest.h"
+#include "base/try.h"
+#include "cli/answer.h"
+#include "cli/command.h"
+#include "cli/conversation.h"
+#include "cli/interrupt.h"
+#include "cli/line_editor.h"
+#include "cli/request_flags.h"
+#include "cli/text.h"
+
+namespace reprise::cli {
+namespace {
+
+std::string history_path() {
+  const char* state = std::getenv("XDG_STATE_HOME");
+  if (state != nullptr && *state != '\0') return std::string(state) + "/reprise/history";
+  const char* home = std::getenv("HOME");
+  return std::string(home == nullptr ? "" : home) + "/.local/state/reprise/history";
+}
+
+class Chat {
+ public:
+  Chat(Conversation conversation, RequestOptions options, Console& console)
+      : conversation_(std::move(conversation)),
+        options_(std::move(options)),
+        console_(console),
+        editor_(history_path()) {}
+
+  Status start();
+  /// Reads lines until the end; afterwards the session file is written.
+  Status loop();
+
+ private:
+  struct SlashCommand {
+    std::string_view name, argument, help;
+    Status (Chat::*run)(const std::string& argument);
+  };
+  static std::span<const SlashCommand> slash_commands();
+
+  Status handle(const std::string& line);
+  Status slash(const std::string& line);
+  Status ask(const std::string& text);
+  Status answer();
+  void drop_last_turn();
+
+  Status help(const std::string&);
+  Status reset(const std::string&);
+  Status system(const std::string& text);
+  Status read(const std::string& path);
+  Status save(const std::string& path);
+  Status load(const std::string& path);
+  Status undo(const std::string&);
+  Status retry(const std::string&);
+  Status stats(const std::string&);
+  Status policy(const std::string& spec);
+  Status quit(const std::string&);
+
+  Conversation conversation_;
+  RequestOptions options_;
+  Console& console_;
+  LineEditor editor_;
+  std::vector<Message> messages_;
+  std::string document_;  // goes before the next question
+  std::optional<Answer> last_;
+  nlohmann::ordered_json turns_ = nlohmann::ordered_json::array();
+  bool done_ = false;
+};
+
+std::span<const Chat::SlashCommand> Chat::slash_commands() {
+  static constexpr SlashCommand kCommands[] = {
+      {"/help", "", "this list", &Chat::help},
+      {"/read", "FILE", "put a document before the next question", &Chat::read},
+      {"/reset", "", "forget the conversation, keep the system message", &Chat::reset},
+      {"/system", "TEXT", "start again with this system message", &Chat::system},
+      {"/undo", "", "take back the last question and its answer", &Chat::undo},
+      {"/retry", "", "answer the last question again", &Chat::retry},
+      {"/save", "FILE", "write the conversation and its KV", &Chat::save},
+      {"/load", "FILE", "go on with a saved conversation", &Chat::load},
+      {"/policy", "SPEC", "read keys by another policy", &Chat::policy},
+      {"/stats", "", "cost of the last answer", &Chat::stats},
+      {"/quit", "", "end; Ctrl-D does the same", &Chat::quit},
+  };
+  return kCommands;
+}
+
+Status Chat::start() {
+  REPRISE_TRY(document_, read_documents(options_.files, options_.lossy));
+  if (!options_.session.empty()) {
+    REPRISE_TRY(messages_, conversation_.restore(options_.session));
+    if (!messages_.empty() && messages_.back().role == "user") messages_.pop_back();
+    if (!messages_.empty())
+      console_.note(fmt::format("[{}: {} messages, {} tokens restored]", options_.session,
+                                messages_.size(),
+                                grouped(conversation_.session().tokens().size())));
+  }
+  if (messages_.empty() && !options_.system.empty())
+    messages_.push_back({"system", options_.system});
+  if (editor_.interactive())
+    console_.note(fmt::format("[{}, context {} tokens; /help lists commands, Ctrl-D ends]",
+                              conversation_.model().name, grouped(conversation_.model().context)));
+  return {};
+}
+
+Status Chat::loop() {
+  std::string line;
+  while (!done_) {
+    const LineEditor::Event event = editor_.read(line);
+    if (event == LineEditor::Event::kEnd) break;
+    if (event == LineEditor::Event::kInterrupt) {
+      if (!editor_.interactive()) {
+        console_.stopped();
+        break;
+      }
+      continue;
+    }
+    const Status status = handle(line);
+    if (!status && !editor_.interactive()) return status;  // a script must not go on blindly
+    if (!status && status.error().code == ErrorCode::kFileUnwritable && line[0] != '/')
+      return status;  // the terminal is gone
+    if (!status) console_.warn(status.error().message);
+  }
+  if (!options_.session.empty()) REPRISE_CHECK(save(options_.session));
+  if (!console_.json()) return {};
+  return console_.print_json(
+      {{"messages", nlohmann::ordered_json::parse(pack_messages(messages_))}, {"turns", turns_}});
+}
+
+Status Chat::handle(const std::string& line) {
+  if (line.find_first_not_of(" \t\r") == std::string::npos) return {};
+  if (line[0] == '/') return slash(line);
+  return ask(line);
+}
+
+Status Chat::slash(const std::string& line) {
+  const size_t space = line.find(' ');
+  const std::string name = line.substr(0, space);
+  const size_t start = space == std::string::npos ? space : line.find_first_not_of(' ', space);
+  const std::string argument = start == std::string::npos ? "" : line.substr(start);
+  std::vector<std::string_view> names;
+  for (const SlashCommand& command : slash_commands()) {
+    names.push_back(command.name);
+    if (command.name != name) continue;
+    if (!command.argument.empty() && argument.empty())
+      return fail(ErrorCode::kInvalidArgument, "{} needs {}: {}", name, command.argument,
+                  command.help);
+    return (this->*command.run)(argument);
+  }
+  return fail(ErrorCode::kInvalidArgument, "unknown command {}{}; /help lists them", name,
+              suggestion(name, names));
+}
+
+Status Chat::ask(const std::string& text) {
+  REPRISE_CHECK(check_text("the question", text));
+  messages_.push_back({"user", document_message(document_, text)});
+  const Status status = answer();
+  if (status) {
+    document_.clear();
+  } else {
+    messages_.pop_back();  // not answered: it may be asked again
+  }
+  return status;
+}
+
+Status Chat::answer() {
+  REPRISE_TRY(auto prompt, conversation_.engine().chat_prompt(messages_));
+  auto answer = conversation_.answer(std::move(prompt), options_);
+  if (!answer && answer.error().code == ErrorCode::kCancelled && interrupted()) {
+    acknowledge_interrupt();
+    return fail(ErrorCode::kUnsupported, "stopped while {}; ask again to go on from there",
+                console_.state());
+  }
+  if (!answer) return tl::unexpected(answer.error());
+  if (interrupted()) acknowledge_interrupt();
+  if (const std::string remark = finish_remark(*answer, conversation_.model()); !remark.empty())
+    console_.note(fmt::format("[{}]", remark));
+  messages_.push_back({"assistant", answer->text});
+  if (console_.json()) turns_.push_back(answer_json(*answer, conversation_.model()));
+  last_ = std::move(*answer);
+  return {};
+}
+
+void Chat::drop_last_turn() {
+  if (!messages_.empty() && messages_.back().role == "assistant") messages_.pop_back();
+  if (!messages_.empty() && messages_.back().role == "user") messages_.pop_back();
+}
+
+Status Chat::help(const std::string&) {
+  for (const SlashCommand& command : slash_commands())
+    console_.note(fmt::format("  {:<8} {:<5} {}", command.name, command.argument, command.help));
+  console_.note("  Ctrl-C stops an answer.");
+  return {};
+}
+
+Status Chat::reset(const std::string&) {
+  std::erase_if(messages_, [](const Message& message) { return message.role != "system"; });
+  document_.clear();
+  return {};
+}
+
+Status Chat::system(const std::string& text) {
+  REPRISE_CHECK(check_text("the system message", text));
+  document_.clear();
+  messages_ = {{"system", text}};
+  return {};
+}
+
+Status Chat::read(const std::string& path) {
+  REPRISE_TRY(document_, read_documents({path}, options_.lossy));
+  console_.note(fmt::format("[{} bytes; ask about them]", grouped(document_.size())));
+  return {};
+}
+
+Status Chat::save(const std::string& path) { return conversation_.save(path, messages_); }
+
+Status Chat::load(const std::string& path) {
+  REPRISE_TRY(std::vector<Message> messages, conversation_.restore(path));
+  if (messages.empty())
+    return fail(ErrorCode::kFileNotFound, "{}: no conversation could be restored", path);
+  messages_ = std::move(messages);
+  return {};
+}
+
+Status Chat::undo(const std::string&) {
+  drop_last_turn();
+  return {};
+}
+
+Status Chat::retry(const std::string&) {
+  if (messages_.size() < 2 || messages_.back().role != "assistant")
+    return fail(ErrorCode::kInvalidArgument, "there is no answer to try again");
+  const Message old = messages_.back();
+  messages_.pop_back();
+  ++options_.sampling.seed;  // with a temperature, another answer
+  const Status status = answer();
+  if (!status) messages_.push_back(old);
+  return status;
+}
+
+Status Chat::stats(const std::string&) {
+  if (last_) console_.note(answer_summary(*last_, conversation_.model()));
+  console_.note(fmt::format("policy {}; {} of {} tokens in use", options_.policy,
+                            grouped(conversation_.session().tokens().size()),
+                            grouped(conversation_.model().context)));
+  return {};
+}
+
+Status Chat::policy(const std::string& spec) {
+  REPRISE_CHECK(conversation_.reopen(spec));
+  options_.policy = spec;
+  return {};
+}
+
+Status Chat::quit(const std::string&) {
+  done_ = true;
+  return {};
+}
+
+class ChatCommand : public Command {
+ public:
+  std::string_view name() const override { return "chat"; }
+  std::string_view summary() const override { return "talk with the model, turn by turn"; }
+  std::string_view examples() const override {
+    return R"(  reprise chat
+  reprise chat --session talk.kv        goes on where the last talk ended
+  reprise chat -f report.txt            talks about a document
+  reprise chat --policy streaming:sink=4,window=2048
+  printf 'Hello\nAnd in French?\n' | reprise chat --quiet
+Inside, /help lists commands; Ctrl-C stops an answer, Ctrl-D ends.)";
+  }
+  void declare(FlagSet& flags) override { add_request_flags(flags, options_); }
+  Status run(Console& console) override {
+    REPRISE_CHECK(check_text("--system", options_.system));
+    for (const std::string& stop : options_.stop) REPRISE_CHECK(check_text("--stop", stop));
+    REPRISE_TRY(Conversation conversation, Conversation::open(options_, console));
+    Chat chat(std::move(conversation), options_, console);
+    REPRISE_CHECK(chat.start());
+    return chat.loop();
+  }
+
+ private:
+  RequestOptions options_;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> make_chat_command() { return std::make_unique<ChatCommand>(); }
+
+}  // namespace reprise::cli

@@ -1,0 +1,93 @@
+#include "cli/console.h"
+
+#include <fmt/format.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+
+#include "base/try.h"
+#include "cli/interrupt.h"
+
+namespace reprise::cli {
+namespace {
+
+constexpr int kFailure = 1, kUsage = 2;
+
+int exit_code_of(ErrorCode code) {
+  switch (code) {
+    case ErrorCode::kInvalidArgument:
+    case ErrorCode::kUnknownOption:
+    case ErrorCode::kUnknownPolicy:
+      return kUsage;
+    case ErrorCode::kCancelled:
+      return interrupt_exit_code();
+    default:
+      return kFailure;
+  }
+}
+
+}  // namespace
+
+Console::Console(bool json, bool quiet) : json_(json), quiet_(quiet), bar_(quiet) {}
+
+Status Console::print(std::string_view text) {
+  bar_.finish();
+  errno = 0;
+  if (std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0)
+    return {};
+  if (errno == EPIPE) {
+    reader_gone_ = true;
+    return fail(ErrorCode::kCancelled, "the reader of standard output is gone");
+  }
+  return fail(ErrorCode::kFileUnwritable, "cannot write to standard output: {}",
+              std::strerror(errno));
+}
+
+Status Console::print_json(const nlohmann::ordered_json& value) {
+  using nlohmann::ordered_json;
+  return print(value.dump(2, ' ', false, ordered_json::error_handler_t::replace) + "\n");
+}
+
+void Console::note(std::string_view text) {
+  bar_.finish();
+  if (!quiet_) fmt::print(stderr, "{}\n", text);
+}
+
+void Console::warn(std::string_view text) {
+  bar_.finish();
+  fmt::print(stderr, "reprise: {}\n", text);
+}
+
+ProgressFn Console::progress() {
+  return [this](const Progress& progress) {
+    bar_.update(progress);
+    return !interrupted();
+  };
+}
+
+void Console::stopped() {
+  bar_.finish();
+  acknowledge_interrupt();
+  exit_code_ = interrupt_exit_code();
+}
+
+int Console::report(const Error& error) {
+  std::string message = error.message;
+  if (error.code == ErrorCode::kCancelled)
+    message = state().empty() ? "stopped" : fmt::format("stopped while {}", state());
+  warn(message);
+  if (json_) {
+    (void)print_json({{"error", {{"code", error_name(error.code)}, {"message", message}}}});
+  }
+  return exit_code_of(error.code);
+}
+
+int Console::finish(const Status& status) {
+  bar_.finish();
+  if (reader_gone_) return kFailure;
+  if (!status) return report(status.error());
+  return exit_code_;
+}
+
+}  // namespace reprise::cli

@@ -1,0 +1,47 @@
+// A session with its model, as run and chat use it: restore, answer while streaming, save.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cli/console.h"
+#include "cli/request_flags.h"
+#include "reprise/engine.h"
+
+namespace reprise::cli {
+
+class Conversation {
+ public:
+  /// Loads the model and opens a session. A path to save to is checked before that.
+  static Result<Conversation> open(const RequestOptions& options, Console& console);
+
+  Conversation(Conversation&&) = default;
+  Conversation& operator=(Conversation&&) = delete;  // would end the engine before its session
+
+  Engine& engine() { return *engine_; }
+  const ModelInfo& model() const { return engine_->info(); }
+  const Session& session() const { return *session_; }
+
+  /// Takes up what a session file holds and returns its messages. A file that is absent or cannot
+  /// be used leaves the conversation empty, with a remark; kCancelled on Ctrl-C.
+  Result<std::vector<Message>> restore(const std::string& path);
+  /// Writes tokens, KV and messages; nothing when there are no tokens yet.
+  Status save(const std::string& path, const std::vector<Message>& messages);
+  /// Starts again with another policy.
+  Status reopen(const std::string& policy);
+
+  /// Streams the answer to the prompt unless the output is JSON. On Ctrl-C the answer so far is
+  /// returned with kCancelled as its end, or, before the first token, the error kCancelled.
+  Result<Answer> answer(std::vector<int32_t> prompt, const RequestOptions& options);
+
+ private:
+  Conversation(std::unique_ptr<Engine> engine, std::unique_ptr<Session> session, Console& console)
+      : engine_(std::move(engine)), session_(std::move(session)), console_(&console) {}
+
+  std::unique_ptr<Engine> engine_;  // outlives the session
+  std::unique_ptr<Session> session_;
+  Console* console_;
+};
+
+}  // namespace reprise::cli

@@ -1,0 +1,19 @@
+// Ctrl-C (and a polite kill) as a flag that callbacks look at, so that work stops at a clean point.
+#pragma once
+
+namespace reprise::cli {
+
+/// Takes over SIGINT and SIGTERM and ignores SIGPIPE. A second signal that nobody has acknowledged
+/// ends the program at once.
+void catch_interrupts();
+
+/// True from a signal until acknowledge_interrupt().
+bool interrupted();
+
+/// The stop was carried out; later work may run again.
+void acknowledge_interrupt();
+
+/// 128 + the last signal caught, as shells report it; 130 before any.
+int interrupt_exit_code();
+
+}  // namespace reprise::cli

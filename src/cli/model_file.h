@@ -1,0 +1,42 @@
+// What a model file says about itself, without loading its weights.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/tensor_type.h"
+#include "formats/gguf.h"
+#include "formats/safetensors.h"
+#include "formats/tokenizer_data.h"
+#include "kernels/kv_page.h"
+#include "model/config.h"
+
+namespace reprise::cli {
+
+class ModelFile {
+ public:
+  /// model: as --model takes it.
+  static Result<ModelFile> open(const std::string& model);
+
+  const std::string& path() const { return path_; }
+  std::string format() const;  ///< "GGUF v3" or "safetensors"
+  const std::vector<TensorView>& tensors() const;
+  uint64_t tensor_bytes() const;
+  Result<ModelConfig> config() const;
+  Result<TokenizerData> tokenizer() const;
+
+ private:
+  std::string path_;
+  std::unique_ptr<GgufFile> gguf_;  // one of the two
+  std::unique_ptr<SafetensorsFolder> folder_;
+};
+
+/// Bytes of K and V that one token takes over all layers.
+uint64_t kv_bytes_per_token(const ModelConfig& config, kernels::KvType type);
+
+/// Every --kv-type, the default first.
+inline constexpr kernels::KvType kKvTypes[] = {kernels::KvType::kBF16, kernels::KvType::kF16,
+                                               kernels::KvType::kQ8_0, kernels::KvType::kF32};
+
+}  // namespace reprise::cli

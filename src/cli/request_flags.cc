@@ -1,0 +1,118 @@
+#include "cli/request_flags.h"
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "base/try.h"
+#include "cli/interrupt.h"
+#include "text/utf8.h"
+
+namespace reprise::cli {
+namespace {
+
+Result<std::string> read_stream(std::FILE* stream, std::string_view name) {
+  std::string text;
+  char buffer[1 << 16];
+  while (true) {
+    const size_t got = std::fread(buffer, 1, sizeof buffer, stream);
+    text.append(buffer, got);
+    if (interrupted()) return fail(ErrorCode::kCancelled, "stopped while reading {}", name);
+    if (std::ferror(stream) != 0)
+      return fail(ErrorCode::kFileUnreadable, "{}: {}", name, std::strerror(errno));
+    if (got < sizeof buffer) return text;
+  }
+}
+
+Result<std::string> read_file(const std::string& path) {
+  if (path == "-") return read_stream(stdin, "standard input");
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "rb"),
+                                                             std::fclose);
+  if (file == nullptr) {
+    return fail(errno == ENOENT ? ErrorCode::kFileNotFound : ErrorCode::kFileUnreadable, "{}: {}",
+                path, std::strerror(errno));
+  }
+  return read_stream(file.get(), path);
+}
+
+}  // namespace
+
+void add_request_flags(FlagSet& flags, RequestOptions& options) {
+  flags.add_list({"file", "document to read first; repeatable, - is standard input", "file"},
+                 options.files);
+  flags.add_list({"stop", "end the answer before this text; repeatable", "text"}, options.stop);
+  visit_options(options, flags);
+}
+
+Result<std::string> read_documents(const std::vector<std::string>& files, bool lossy) {
+  std::string document;
+  for (const std::string& file : files) {
+    REPRISE_TRY(std::string text, read_file(file));
+    const size_t bad = valid_utf8_prefix(text);
+    if (bad < text.size() && !lossy) {
+      return fail(ErrorCode::kBadString,
+                  "{}: byte {} (0x{:02x}) is not UTF-8 text; convert the file, or replace such "
+                  "bytes with --lossy",
+                  file == "-" ? "standard input" : file, bad, static_cast<uint8_t>(text[bad]));
+    }
+    if (bad < text.size()) text = replace_invalid_utf8(text);
+    if (!document.empty()) document += "\n\n";
+    document += text;
+  }
+  return document;
+}
+
+Status check_text(std::string_view flag, std::string_view text) {
+  const size_t bad = valid_utf8_prefix(text);
+  if (bad == text.size()) return {};
+  return fail(ErrorCode::kBadString, "{}: byte {} (0x{:02x}) is not UTF-8 text", flag, bad,
+              static_cast<uint8_t>(text[bad]));
+}
+
+std::string document_message(std::string_view document, std::string_view question) {
+  if (document.empty()) return std::string(question);
+  if (question.empty()) return std::string(document);
+  return fmt::format("{}\n\n{}", document, question);
+}
+
+Status check_writable(const std::string& path) {
+  std::error_code ignored;
+  if (std::filesystem::is_directory(path, ignored))
+    return fail(ErrorCode::kFileUnwritable, "{}: is a folder; --session needs a file", path);
+  std::string trial = path + ".XXXXXX";
+  const int file = mkstemp(trial.data());
+  if (file < 0) {
+    return fail(ErrorCode::kFileUnwritable, "{}: the session could not be saved there: {}", path,
+                std::strerror(errno));
+  }
+  close(file);
+  unlink(trial.c_str());
+  return {};
+}
+
+std::string pack_messages(const std::vector<Message>& messages) {
+  auto list = nlohmann::ordered_json::array();
+  for (const Message& message : messages)
+    list.push_back({{"role", message.role}, {"content", message.content}});
+  return list.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+}
+
+std::vector<Message> unpack_messages(const std::string& note) {
+  std::vector<Message> messages;
+  const auto list = nlohmann::json::parse(note, nullptr, false);
+  if (!list.is_array()) return messages;
+  for (const auto& item : list) {
+    if (!item.is_object() || !item.contains("role") || !item.contains("content") ||
+        !item["role"].is_string() || !item["content"].is_string())
+      return {};
+    messages.push_back({item["role"], item["content"]});
+  }
+  return messages;
+}
+
+}  // namespace reprise::cli

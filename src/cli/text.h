@@ -1,0 +1,29 @@
+// Numbers and tables as people read them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace reprise::cli {
+
+/// 1234567 -> "1,234,567".
+std::string grouped(uint64_t number);
+/// 98362432 -> "93.8 MiB".
+std::string bytes_text(uint64_t bytes);
+
+/// Columns padded to their widest cell; the first row is the head.
+class Table {
+ public:
+  explicit Table(std::vector<std::string> head) : rows_{std::move(head)} {}
+  void add(std::vector<std::string> row) { rows_.push_back(std::move(row)); }
+  /// right: from this column on, cells are aligned to the right.
+  std::string text(size_t right = 1) const;
+
+ private:
+  std::vector<std::vector<std::string>> rows_;
+};
+
+}  // namespace reprise::cli

@@ -1,0 +1,71 @@
+// Runs the built program as a user's shell would.
+#pragma once
+
+#include <sys/types.h>
+
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace reprise::test {
+
+struct Launch {
+  std::string input = {};                       ///< standard input
+  std::map<std::string, std::string> env = {};  ///< beyond a clean environment
+  bool close_output = false;                    ///< start without a standard output
+  bool pending_interrupt = false;               ///< Ctrl-C comes before the program's first step
+  std::string program = REPRISE_BINARY;
+};
+
+struct Outcome {
+  int code = -1;  ///< exit code, or -signal
+  std::string out, err;
+  nlohmann::json json() const { return nlohmann::json::parse(out); }
+};
+
+class Process {
+ public:
+  Process(const std::vector<std::string>& arguments, const Launch& launch);
+  ~Process();
+  Process(const Process&) = delete;
+  Process& operator=(const Process&) = delete;
+
+  /// Waits until the stream holds text; false when it ended or a minute passed without.
+  bool wait_for_output(const std::string& text);
+  bool wait_for_errors(const std::string& text);
+  void interrupt();
+  /// As when the reader of a pipe goes away.
+  void close_output();
+  Outcome finish();
+
+ private:
+  bool pump(int timeout_ms);
+  bool wait_for(const std::string& stream, const std::string& text);
+
+  pid_t pid_ = -1;
+  int out_ = -1, err_ = -1;
+  Outcome outcome_;
+};
+
+Outcome run(const std::vector<std::string>& arguments, const Launch& launch = {});
+
+/// The default model's file, if it was fetched: $REPRISE_MODEL or the cache.
+std::optional<std::string> real_model();
+
+/// A folder that is removed at the end.
+class TemporaryFolder {
+ public:
+  TemporaryFolder();
+  ~TemporaryFolder();
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+  std::string file(const std::string& name) const { return path_ + "/" + name; }
+  std::string write(const std::string& name, const std::string& content) const;
+
+ private:
+  std::string path_;
+};
+
+}  // namespace reprise::test

@@ -1,0 +1,155 @@
+// What the command line says about itself and about wrong usage. No model is needed.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <regex>
+#include <set>
+#include <sstream>
+
+#include "cli/process.h"
+
+namespace reprise::test {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::StartsWith;
+
+constexpr const char* kCommands[] = {"run",      "bench",    "chat", "inspect",
+                                     "tokenize", "policies", "fit",  "completion"};
+
+void expect_usage_error(const std::vector<std::string>& arguments, const std::string& message) {
+  const Outcome outcome = run(arguments);
+  EXPECT_EQ(outcome.code, 2) << outcome.err;
+  EXPECT_THAT(outcome.out, IsEmpty());
+  EXPECT_THAT(outcome.err, AllOf(StartsWith("reprise: "), HasSubstr(message)));
+  EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << "one line is enough";
+}
+
+TEST(Usage, HelpTeachesByExamples) {
+  const Outcome all = run({"--help"});
+  EXPECT_EQ(all.code, 0);
+  for (const char* command : kCommands) {
+    EXPECT_THAT(all.out, HasSubstr(command));
+    const Outcome one = run({command, "--help"});
+    EXPECT_EQ(one.code, 0) << command;
+    EXPECT_THAT(one.out, HasSubstr("Examples:\n  reprise ")) << command;
+    EXPECT_THAT(one.err, IsEmpty()) << command;
+  }
+}
+
+TEST(Usage, Version) {
+  const Outcome outcome = run({"-v"});
+  EXPECT_EQ(outcome.code, 0);
+  EXPECT_THAT(outcome.out, testing::MatchesRegex("reprise [0-9]+\\.[0-9]+\\.[0-9]+\n"));
+}
+
+TEST(Usage, UnknownWordsNameTheNearest) {
+  expect_usage_error({}, "which command?");
+  expect_usage_error({"rnu"}, "did you mean run?");
+  expect_usage_error({"--verison"}, "did you mean --version?");
+  expect_usage_error({"run", "-p", "x", "--tmep", "1"}, "--tmep (did you mean --temp?)");
+  expect_usage_error({"run", "-p", "x", "--top_k=4"}, "--top_k (did you mean --top-k?)");
+  expect_usage_error({"run", "-p", "x", "--zzzzzz"}, "unknown option --zzzzzz; see");
+  expect_usage_error({"run", "a stray text"}, "unexpected argument \"a stray text\"");
+  expect_usage_error({"completion", "bsh"}, "did you mean bash?");
+}
+
+TEST(Usage, BadValuesSayWhatIsAllowed) {
+  expect_usage_error({"run", "-p", "x", "--temp", "-1"}, "--temp: \"-1\" is not a number from 0");
+  expect_usage_error({"run", "-p", "x", "-n", "many"}, "--max-tokens: \"many\"");
+  expect_usage_error({"run", "-p", "x", "-n", "0"}, "from 1 to");
+  expect_usage_error({"run", "-p", "x", "--top-p", "1.5"}, "from 0 to 1");
+  expect_usage_error({"run", "-p", "x", "--kv-type", "f61"}, "did you mean f16?");
+  expect_usage_error({"run", "-p", "x", "--kv-memory", "2X"}, "bytes");
+  expect_usage_error({"run", "-p"}, "--prompt");
+}
+
+TEST(Usage, ErrorsAreJsonToo) {
+  const Outcome outcome = run({"run", "--json", "--topk", "4"});
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_EQ(outcome.json()["error"]["code"], "unknown_option");
+  EXPECT_THAT(outcome.json()["error"]["message"], HasSubstr("--top-k"));
+  EXPECT_EQ(run({"rnu", "--json"}).json()["error"]["code"], "invalid_argument");
+  EXPECT_EQ(run({"run", "--json", "-p"}).json()["error"]["code"], "invalid_argument");
+}
+
+TEST(Usage, VariablesAndConfigurationAreCheckedAsFlagsAre) {
+  const TemporaryFolder folder;
+  const Outcome variable = run({"run", "-p", "x"}, {.env = {{"REPRISE_CTX", "abc"}}});
+  EXPECT_EQ(variable.code, 2);
+  EXPECT_THAT(variable.err, HasSubstr("REPRISE_CTX: ctx: \"abc\""));
+
+  const std::string wrong_key = folder.write("key.toml", "max_tokns = 3\n");
+  expect_usage_error({"run", "-p", "x", "--config", wrong_key},
+                     "max-tokns (did you mean max-tokens?)");
+  const std::string wrong_value = folder.write("value.toml", "[run]\ntemp = \"hot\"\n");
+  expect_usage_error({"run", "-p", "x", "--config", wrong_value}, "temp: \"hot\"");
+  EXPECT_EQ(run({"run", "-p", "x", "--config", folder.file("absent.toml")}).code, 1);
+}
+
+TEST(Usage, Policies) {
+  const Outcome text = run({"policies"});
+  EXPECT_EQ(text.code, 0);
+  EXPECT_THAT(text.out, AllOf(HasSubstr("full: "), HasSubstr("streaming: ")));
+  auto json = run({"policies", "--json"}).json();
+  std::set<std::string> names;
+  for (const auto& policy : json["policies"]) {
+    names.insert(policy["name"]);
+    EXPECT_FALSE(policy["source"].get<std::string>().empty());
+    for (const auto& option : policy["options"]) EXPECT_TRUE(option.contains("default"));
+  }
+  EXPECT_TRUE(names.count("full") == 1 && names.count("streaming") == 1);
+}
+
+TEST(Usage, CompletionKnowsEveryCommandAndOption) {
+  for (const char* shell : {"bash", "zsh", "fish"}) {
+    const Outcome outcome = run({"completion", shell});
+    EXPECT_EQ(outcome.code, 0);
+    for (const char* command : kCommands) EXPECT_THAT(outcome.out, HasSubstr(command)) << shell;
+    EXPECT_THAT(outcome.out, AllOf(HasSubstr("temp"), HasSubstr("q8_0"))) << shell;
+  }
+  const TemporaryFolder folder;
+  const std::string script = folder.write("completion.bash", run({"completion", "bash"}).out);
+  const std::string ask = "source " + script +
+                          "; COMP_WORDS=(reprise run --kv-type q); COMP_CWORD=3; _reprise;"
+                          " echo \"${COMPREPLY[@]}\"";
+  const Outcome completed = run({"-c", ask}, {.program = "/bin/bash"});
+  EXPECT_EQ(completed.out, "q8_0\n") << completed.err;
+}
+
+// Long options at the start of lines that begin so.
+std::set<std::string> long_options(const std::string& text, const std::string& line_start) {
+  std::set<std::string> options;
+  const std::regex option("--[a-z][a-z-]*[a-z]");
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    if (!line.starts_with(line_start)) continue;
+    line =
+        line.substr(0, std::min(line.find("  ", 2), line.find(" | ")));  // without the explanation
+    for (std::sregex_iterator at(line.begin(), line.end(), option), end; at != end; ++at)
+      options.insert(at->str());
+  }
+  return options;
+}
+
+// docs/cli.md has one "## command" section for each, with its options in a table.
+TEST(Usage, DocumentationListsEveryOption) {
+  std::ifstream file(REPRISE_DOCS "/cli.md");
+  std::stringstream content;
+  content << file.rdbuf();
+  for (const char* command : kCommands) {
+    const std::string head = std::string("\n## ") + command + "\n";
+    const size_t start = content.str().find(head);
+    ASSERT_NE(start, std::string::npos) << command;
+    const std::string section =
+        content.str().substr(start, content.str().find("\n## ", start + 1) - start);
+    EXPECT_EQ(long_options(section, "| `"), long_options(run({command, "--help"}).out, "  -"))
+        << command;
+  }
+}
+
+}  // namespace
+}  // namespace reprise::test
