@@ -17,11 +17,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The tools lie beside the build folder of a source tree, or in share/ of an installation.
+// The tools lie in share/ of an installation, or in the source tree that this was built from.
 fs::path peer_script() {
   std::error_code ignored;
   const fs::path self = fs::read_symlink("/proc/self/exe", ignored).parent_path();
-  for (const fs::path& root : {self.parent_path(), self.parent_path() / "share/reprise"}) {
+  for (const fs::path& root :
+       {self.parent_path() / "share/reprise", fs::path(REPRISE_SOURCE_DIR)}) {
     const fs::path script = root / "tools/peers/llama_cpp_peer.py";
     if (fs::exists(script, ignored)) return script;
   }

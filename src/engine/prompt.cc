@@ -37,12 +37,6 @@ std::string mark_special(std::string_view text, const std::vector<std::string>& 
   return marked;
 }
 
-size_t character_bytes(std::string_view text) {
-  size_t bytes = 1;
-  while (bytes < text.size() && (static_cast<uint8_t>(text[bytes]) & 0xc0) == 0x80) ++bytes;
-  return bytes;
-}
-
 std::string_view family_template(const std::string& architecture) {
   static constexpr std::pair<std::string_view, std::string_view> kFamilies[] = {
       {"gemma", "gemma"},     {"Gemma", "gemma"},     {"phi3", "phi3"},      {"Phi3", "phi3"},
@@ -94,22 +88,19 @@ Result<std::vector<int32_t>> PromptBuilder::build(std::span<const Message> messa
 
 std::vector<int32_t> PromptBuilder::encode_rendered(std::string_view rendered,
                                                     std::string_view mark) const {
-  std::vector<int32_t> tokens;
-  const auto append = [&](std::string_view text, bool parse_special) {
-    const auto more =
-        tokenizer_->encode(text, {.add_special = false, .parse_special = parse_special});
-    tokens.insert(tokens.end(), more.begin(), more.end());
-  };
+  std::string text;
+  std::vector<TextRange> literal;  // what messages spelled; ordinary text
   size_t start = 0;
   for (size_t found; (found = rendered.find(mark, start)) != std::string_view::npos;) {
-    append(rendered.substr(start, found - start), true);
-    // Without its first character, what follows spells no special token any more.
-    const std::string_view spelled = rendered.substr(found + mark.size());
-    const size_t first = std::min(character_bytes(spelled), spelled.size());
-    append(spelled.substr(0, first), false);
-    start = found + mark.size() + first;
+    text += rendered.substr(start, found - start);
+    start = found + mark.size();
+    // Without its first byte, what follows spells no special token any more.
+    literal.push_back({text.size(), text.size() + 1});
   }
-  append(rendered.substr(start), true);
+  text += rendered.substr(start);
+  EncodeOptions options = {.add_special = false, .parse_special = true};
+  options.literal = literal;
+  auto tokens = tokenizer_->encode(text, options);
   // Templates spell BOS themselves; a model that wants it gets it once.
   const auto& data = tokenizer_->data();
   if (data.add_bos && data.bos && (tokens.empty() || tokens.front() != *data.bos)) {

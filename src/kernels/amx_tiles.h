@@ -117,21 +117,29 @@ struct SumProduct {
   }
 };
 
-// Spreads the steps of a product evenly over `calls` calls.
-template <typename Product>
+// Both products, one after the other, their steps spread evenly over `calls` calls.
 class Beside {
  public:
-  Beside(Product product, size_t calls)
-      : product_(product), steps_(product.steps()), calls_(calls) {}
+  Beside(const SumProduct& sum, const ScoreProduct& score, size_t calls)
+      : sum_(sum), score_(score), steps_(sum.steps() + score.steps()), calls_(calls) {}
   void call() {
-    for (due_ += steps_; due_ >= calls_; due_ -= calls_) product_.step();
+    for (due_ += steps_; due_ >= calls_; due_ -= calls_) step();
   }
   void finish() {
-    while (!product_.done()) product_.step();
+    while (!sum_.done() || !score_.done()) step();
   }
 
  private:
-  Product product_;
+  void step() {
+    if (!sum_.done()) {
+      sum_.step();
+    } else if (!score_.done()) {
+      score_.step();
+    }
+  }
+
+  SumProduct sum_;
+  ScoreProduct score_;
   size_t steps_, calls_, due_ = 0;
 };
 

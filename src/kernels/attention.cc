@@ -42,6 +42,7 @@ size_t attend_scratch_bytes(const AttendArgs& args) {
 size_t next_block(const AttendArgs& args, size_t first, size_t size, PageBlock& block) {
   const PageSpan* pages = args.pages.data();
   const size_t left = args.pages.size() - first;
+  std::fill_n(block.pages, kMaxBlockPages, nullptr);
   if (args.phase == Phase::kDecode) {
     block.slots = std::min(size, left);
     for (size_t i = 0; i < block.slots; ++i) block.pages[i] = pages + first + i;
@@ -51,7 +52,6 @@ size_t next_block(const AttendArgs& args, size_t first, size_t size, PageBlock& 
     return static_cast<size_t>(pages[i].index) / kPageTokens;
   };
   block.slots = size;
-  std::fill_n(block.pages, size, nullptr);
   const size_t range = page_number(first) / size;
   size_t free_slot = 0;
   for (; first < args.pages.size() && page_number(first) / size == range; ++first) {

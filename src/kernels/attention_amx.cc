@@ -20,7 +20,7 @@ struct Buffers {
   size_t rows;       // rows rounded up to kGroupRows
   uint16_t* q;       // [rows, dims] bf16, zero beyond head_dim and the last row
   float* sums;       // [rows, dims] weighted values, not normalised
-  float* largest;    // [rows] largest logit so far
+  float* largest;    // [rows] what logits are relative to
   float* totals;     // [rows, 16] weights summed lane by lane
   float* logits[2];  // [kGroupRows, kBlockKeys] of two groups; weights take their place
   uint32_t* keys;    // [kBlockPages][dims / 2][16] tiles that are not read in place
@@ -32,9 +32,7 @@ struct Group {
   size_t row = 0, rows = 0;
   size_t first = kBlockPages, last = 0;
   bool masked = false;      // some row does not see some key
-  float* logits = nullptr;  // [kGroupRows, kBlockKeys]
-  float keep[kGroupRows];   // factor of what was summed before
-  uint32_t rescaled = 0;    // rows whose keep is not 1
+  float* logits = nullptr;  // [kGroupRows, kBlockKeys]; weights take their place
 };
 
 Buffers carve(const AttendArgs& args, std::byte* scratch) {
@@ -111,11 +109,12 @@ Group next_group(const AttendArgs& args, const PageBlock& block, size_t row) {
       if (group.last == 0) group.first = slot & ~size_t{1};
       group.last = slot / 2 * 2 + 2;
     }
-    for (size_t slot = group.first; slot < group.last; ++slot) {
+    if (group.last == 0) continue;
+    for (size_t slot = 0; slot < kBlockPages; ++slot) {
       const PageSpan* page = block.pages[slot];
       group.masked |= page == nullptr || needs_mask(window, *page);
     }
-    if (group.last > 0) return group;
+    return group;
   }
   return {};
 }
@@ -142,103 +141,58 @@ SumProduct sum_product(const Buffers& b, const Group& group) {
   return product;
 }
 
-// Caps, masks and reports the logits of a row.
-void adjust_logits(const AttendArgs& args, const PageBlock& block, const Group& group, size_t r) {
-  for (size_t slot = group.first; slot < group.last; ++slot) {
-    const PageSpan* page = block.pages[slot];
-    float* at = group.logits + r * kBlockKeys + slot * kPageTokens;
-    __m512 x = _mm512_loadu_ps(at);
-    if (args.soft_cap > 0.0f) x = cap_logits(x, args.soft_cap);
-    if (group.masked) {
-      x = mask_logits(x, page == nullptr ? 0 : visible_slots(args, group.row + r, *page));
-    }
-    _mm512_storeu_ps(at, x);
-    if (args.page_max != nullptr && page != nullptr) {
-      const size_t number = static_cast<size_t>(page - args.pages.data());
-      args.page_max[(group.row + r) * args.pages.size() + number] = kLn2 * _mm512_reduce_max_ps(x);
+// Turns the logits of a row into weights in place.
+void weigh_row(const AttendArgs& args, const PageBlock& block, const Buffers& b, const Group& group,
+               size_t r) {
+  const size_t row = group.row + r;
+  float* at = group.logits + r * kBlockKeys;
+  __m512 logits[kBlockPages];
+  for (size_t slot = 0; slot < kBlockPages; ++slot) {
+    logits[slot] = _mm512_loadu_ps(at + slot * kPageTokens);
+  }
+  if (group.masked || args.soft_cap > 0.0f || args.page_max != nullptr) {
+    for (size_t slot = 0; slot < kBlockPages; ++slot) {
+      adjust_logits(args, row, block.pages[slot], logits[slot]);
     }
   }
-}
-
-// Finds the largest logits of the group's rows and from them `keep`, beside the product.
-void find_largest(const AttendArgs& args, const PageBlock& block, const Buffers& b, Group& group,
-                  Beside<SumProduct>& beside) {
-  const bool adjust = group.masked || args.soft_cap > 0.0f || args.page_max != nullptr;
-  group.rescaled = 0;
-  for (size_t half = 0; half < kGroupRows; half += kTileRows) {
-    __m512 top[kTileRows];
-    for (size_t i = 0; i < kTileRows; ++i) {
-      const size_t r = half + i;
-      if (adjust && r < group.rows) adjust_logits(args, block, group, r);
-      const float* logits = group.logits + r * kBlockKeys;
-      top[i] = _mm512_loadu_ps(logits + group.first * kPageTokens);
-      for (size_t slot = group.first + 1; slot < group.last; ++slot) {
-        top[i] = _mm512_max_ps(top[i], _mm512_loadu_ps(logits + slot * kPageTokens));
-      }
-      beside.call();
-    }
-    float* largest = b.largest + group.row + half;
-    const __m512 old_largest = _mm512_loadu_ps(largest);
-    const __m512 next = _mm512_max_ps(largest_lanes(top), old_largest);
-    const __m512 keep = exp2_512(_mm512_sub_ps(old_largest, next));
-    const __mmask16 moved = _mm512_cmp_ps_mask(old_largest, next, _CMP_NEQ_UQ);
-    group.rescaled |= static_cast<uint32_t>(moved) << half;
-    _mm512_storeu_ps(largest, next);
-    _mm512_storeu_ps(group.keep + half, keep);
+  __m512 top = logits[0];
+  for (size_t slot = 1; slot < kBlockPages; ++slot) top = _mm512_max_ps(top, logits[slot]);
+  float* totals = b.totals + row * 16;
+  raise_largest(top, b.largest + row, totals, b.sums + row * b.dims, b.dims);
+  const __m512 largest = _mm512_set1_ps(b.largest[row]);
+  __m512 total = _mm512_loadu_ps(totals);
+  for (size_t slot = 0; slot < kBlockPages; slot += 2) {
+    const __m512 low = exp2_fast_512(_mm512_sub_ps(logits[slot], largest));
+    const __m512 high = exp2_fast_512(_mm512_sub_ps(logits[slot + 1], largest));
+    total = _mm512_add_ps(total, _mm512_add_ps(low, high));
+    const __m512bh packed = _mm512_cvtne2ps_pbh(high, low);
+    _mm512_storeu_si512(at + slot * kPageTokens / 2, (__m512i)packed);
   }
-  beside.finish();
+  _mm512_storeu_ps(totals, total);
 }
 
-// Turns logits into weights in place and rescales what was summed before, beside the product.
-void weigh(const Buffers& b, const Group& group, Beside<ScoreProduct>& beside) {
-  for (size_t r = 0; r < kGroupRows; ++r) {
-    const size_t row = group.row + r;
-    const float* logits = group.logits + r * kBlockKeys;
-    auto* weights = reinterpret_cast<uint16_t*>(group.logits + r * kBlockKeys);
-    const __m512 top = _mm512_set1_ps(b.largest[row]), keep = _mm512_set1_ps(group.keep[r]);
-    __m512 total = _mm512_mul_ps(_mm512_loadu_ps(b.totals + row * 16), keep);
-    for (size_t key = group.first * kPageTokens; key < group.last * kPageTokens; key += 32) {
-      const __m512 low = exp2_fast_512(_mm512_sub_ps(_mm512_loadu_ps(logits + key), top));
-      const __m512 high = exp2_fast_512(_mm512_sub_ps(_mm512_loadu_ps(logits + key + 16), top));
-      total = _mm512_add_ps(total, _mm512_add_ps(low, high));
-      const __m512bh packed = _mm512_cvtne2ps_pbh(high, low);
-      _mm512_storeu_si512(weights + key, (__m512i)packed);
-    }
-    _mm512_storeu_ps(b.totals + row * 16, total);
-    if ((group.rescaled >> r & 1) != 0) {
-      float* sums = b.sums + row * b.dims;
-      for (size_t dim = 0; dim < b.dims; dim += 16) {
-        _mm512_storeu_ps(sums + dim, _mm512_mul_ps(_mm512_loadu_ps(sums + dim), keep));
-      }
-    }
-    beside.call();
-  }
-  beside.finish();
-}
-
-// One block for all rows. The product beside a group's vector work is that of the group after it or
-// before it.
+// One block for all rows. Beside the vector work of a group runs the tile work of its neighbours:
+// first the values of the group before, then, in the same buffer, the logits of the group after.
 void attend_block(const AttendArgs& args, const PageBlock& block, const uint32_t* const* k,
                   const Buffers& b) {
   Group group = next_group(args, block, 0);
   if (group.rows == 0) return;
   group.logits = b.logits[0];
-  Beside<ScoreProduct>(score_product(b, group, k), kGroupRows).finish();
-  Beside<SumProduct> nothing(SumProduct{}, kGroupRows);
-  find_largest(args, block, b, group, nothing);
+  Beside(SumProduct{}, score_product(b, group, k), 1).finish();
+  SumProduct sum;
   for (size_t turn = 1; group.rows > 0; ++turn) {
     Group next = next_group(args, block, group.row + kGroupRows);
     next.logits = b.logits[turn % 2];
-    Beside<ScoreProduct> scores(score_product(b, next, k), kGroupRows);
-    weigh(b, group, scores);
-    Beside<SumProduct> sums(sum_product(b, group), kGroupRows);
-    if (next.rows > 0) {
-      find_largest(args, block, b, next, sums);
-    } else {
-      sums.finish();
+    Beside beside(sum, score_product(b, next, k), group.rows);
+    for (size_t r = 0; r < group.rows; ++r) {
+      weigh_row(args, block, b, group, r);
+      beside.call();
     }
+    beside.finish();
+    sum = sum_product(b, group);
     group = next;
   }
+  Beside(sum, ScoreProduct{}, 1).finish();
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Attention with AVX-512: groups of up to 4 rows share every load of K and V. Logits are kept in
-// units of log2, so that the softmax needs no further scaling.
+// Attention with AVX-512: groups of up to 4 rows share every load of K and V, and logits go from
+// registers to weights four pages at a time. Logits are in units of log2.
 #include "kernels/attention_isa.h"
 #include "kernels/attention_rows.h"
 #include "kernels/attention_tiles.h"
@@ -9,9 +9,7 @@
 namespace reprise::kernels {
 namespace {
 
-constexpr size_t kGroupRows = 4, kPagesAtOnce = 4, kVectorsAtOnce = 4, kLanes = 16;
-constexpr size_t kBlockKeys = kMaxBlockPages * kPageTokens;
-constexpr size_t kAhead = 4;  // tiles between use and prefetch
+constexpr size_t kGroupRows = 4, kUnitPages = 4, kVectorsAtOnce = 4, kLanes = 16;
 
 // A lane of a vector is a pair of bf16.
 struct Bf16Math {
@@ -49,29 +47,28 @@ struct FloatMath {
 };
 
 struct Buffers {
-  size_t dims;        // head_dim rounded up to whole vectors
-  uint32_t* q;        // [rows, head_dim / packed]
-  float* sums;        // [rows, dims] weighted values, not normalised
-  float* largest;     // [rows] largest logit so far
-  float* totals;      // [rows, 16] weights summed lane by lane
-  float* logits;      // [kGroupRows, kBlockKeys]
-  uint32_t* weights;  // [kGroupRows, kBlockKeys / packed]
-  uint32_t* keys;     // [kMaxBlockPages] converted K tiles
-  uint32_t* values;   // [kMaxBlockPages] converted V tiles
+  size_t dims;       // head_dim rounded up to whole vectors
+  uint32_t* q;       // [rows, head_dim / packed]
+  float* sums;       // [rows, dims] weighted values, not normalised
+  float* largest;    // [rows] what logits are relative to
+  float* totals;     // [rows, 16] weights summed lane by lane
+  uint32_t* keys;    // [kMaxBlockPages] converted K tiles
+  uint32_t* values;  // [kMaxBlockPages] converted V tiles
 };
 
-// The block in the form that is multiplied, in reading order: K tiles, V tiles, the next block.
+// The block in the form that is multiplied, and the start of the next one. Absent pages point at
+// tiles that exist; their logits are masked.
 struct Tiles {
-  const uint32_t* k[kMaxBlockPages];
-  const uint32_t* v[kMaxBlockPages];
-  const uint32_t* order[2 * kMaxBlockPages + kAhead];
+  const uint32_t* k[kMaxBlockPages + kUnitPages];
+  const uint32_t* v[kMaxBlockPages + kUnitPages];
 };
 
-// Slots of a block that a group of rows reads.
-struct Visible {
-  size_t count = 0;
-  uint8_t slot[kMaxBlockPages];
-  bool masked[kMaxBlockPages];
+// Four slots of a block.
+struct Unit {
+  const PageSpan* const* pages;  // null = absent
+  const uint32_t* const* k;      // tiles; those of the next unit follow
+  const uint32_t* const* v;
+  bool masked;  // some row does not see some key
 };
 
 Buffers carve(const AttendArgs& args, std::byte* scratch) {
@@ -83,10 +80,8 @@ Buffers carve(const AttendArgs& args, std::byte* scratch) {
   b.sums = arena.take<float>(rows * b.dims);
   b.largest = arena.take<float>(rows);
   b.totals = arena.take<float>(rows * kLanes);
-  b.logits = arena.take<float>(kGroupRows * kBlockKeys);
-  b.weights = arena.take<uint32_t>(kGroupRows * kBlockKeys);
-  b.keys = arena.take<uint32_t>(kBlockKeys * head_dim);
-  b.values = arena.take<uint32_t>(kBlockKeys * head_dim);
+  b.keys = arena.take<uint32_t>(kMaxBlockPages * kPageTokens * head_dim);
+  b.values = arena.take<uint32_t>(kMaxBlockPages * kPageTokens * head_dim);
   return b;
 }
 
@@ -105,100 +100,81 @@ void prepare_block(const AttendArgs& args, const PageBlock& block, size_t next, 
                    Tiles& tiles) {
   const size_t tile = kPageTokens * args.layout->head_dim / Math::kPacked;
   const bool stored = args.layout->type == KvType::kBF16;
+  const uint32_t *some_k = nullptr, *some_v = nullptr;
   for (size_t slot = 0; slot < block.slots; ++slot) {
     const PageSpan* page = block.pages[slot];
-    if (page == nullptr) {
-      tiles.k[slot] = tiles.v[slot] = nullptr;
-      continue;
-    }
-    tiles.k[slot] = reinterpret_cast<const uint32_t*>(page->k);
-    tiles.v[slot] = reinterpret_cast<const uint32_t*>(page->v);
+    if (page == nullptr) continue;
+    some_k = reinterpret_cast<const uint32_t*>(page->k);
+    some_v = reinterpret_cast<const uint32_t*>(page->v);
     if (!stored || page->cos_sin != nullptr) {
       Math::convert_k(args, *page, b.keys + slot * tile);
-      tiles.k[slot] = b.keys + slot * tile;
+      some_k = b.keys + slot * tile;
     }
     if (!stored) {
       Math::convert_v(args, *page, b.values + slot * tile);
-      tiles.v[slot] = b.values + slot * tile;
+      some_v = b.values + slot * tile;
     }
-    tiles.order[slot] = tiles.k[slot];
-    tiles.order[block.slots + slot] = tiles.v[slot];
+    tiles.k[slot] = some_k;
+    tiles.v[slot] = some_v;
   }
-  for (size_t i = 0; i < kAhead; ++i) {
-    const bool more = stored && next + i < args.pages.size();
-    tiles.order[2 * block.slots + i] =
-        more ? reinterpret_cast<const uint32_t*>(args.pages.data()[next + i].k) : b.q;
+  const size_t left = args.pages.size() - next;
+  for (size_t slot = 0; slot < kMaxBlockPages + kUnitPages; ++slot) {
+    if (slot < block.slots && block.pages[slot] != nullptr) continue;
+    const bool follows = stored && slot >= block.slots && slot - block.slots < left;
+    const PageSpan* page = follows ? args.pages.data() + next + slot - block.slots : nullptr;
+    tiles.k[slot] = follows ? reinterpret_cast<const uint32_t*>(page->k) : some_k;
+    tiles.v[slot] = follows ? reinterpret_cast<const uint32_t*>(page->v) : some_v;
   }
 }
 
-Visible visible_pages(const PageBlock& block, const RowWindow& window) {
-  Visible visible;
-  for (size_t slot = 0; slot < block.slots; ++slot) {
-    const PageSpan* page = block.pages[slot];
-    if (page == nullptr || !sees(window, *page)) continue;
-    visible.slot[visible.count] = static_cast<uint8_t>(slot);
-    visible.masked[visible.count++] = needs_mask(window, *page);
-  }
-  return visible;
+inline void prefetch(const uint32_t* next) {
+  _mm_prefetch(reinterpret_cast<const char*>(next), _MM_HINT_T1);
 }
 
-// logits[r][slot] of R rows and P pages.
-template <typename Math, int R, int P>
-void score_pages(const uint32_t* q, size_t steps, const Tiles& tiles, const uint8_t* slots,
-                 float* logits) {
-  __m512 sums[R][P];
-  const uint32_t *k[P], *ahead[P];
-  for (int p = 0; p < P; ++p) {
-    k[p] = tiles.k[slots[p]];
-    ahead[p] = tiles.order[slots[p] + kAhead];
-    for (int r = 0; r < R; ++r) sums[r][p] = _mm512_setzero_ps();
+// logits[r][page] of R rows and the pages of a unit.
+template <typename Math, int R>
+inline void score_unit(const uint32_t* q, size_t steps, const Unit& unit,
+                       __m512 (&logits)[R][kUnitPages]) {
+  for (int r = 0; r < R; ++r) {
+    for (__m512& sum : logits[r]) sum = _mm512_setzero_ps();
   }
   for (size_t step = 0; step < steps; ++step) {
-    __m512i keys[P];
-    for (int p = 0; p < P; ++p) {
-      keys[p] = _mm512_loadu_si512(k[p] + step * kLanes);
-      _mm_prefetch(reinterpret_cast<const char*>(ahead[p] + step * kLanes), _MM_HINT_T0);
+    __m512i keys[kUnitPages];
+    for (size_t p = 0; p < kUnitPages; ++p) {
+      keys[p] = _mm512_loadu_si512(unit.k[p] + step * kLanes);
+      prefetch(unit.k[p + kUnitPages] + step * kLanes);
     }
     for (int r = 0; r < R; ++r) {
       const __m512i query = _mm512_set1_epi32(static_cast<int>(q[r * steps + step]));
-      for (int p = 0; p < P; ++p) sums[r][p] = Math::mac(sums[r][p], query, keys[p]);
-    }
-  }
-  for (int r = 0; r < R; ++r) {
-    for (int p = 0; p < P; ++p) {
-      _mm512_storeu_ps(logits + r * kBlockKeys + slots[p] * kPageTokens, sums[r][p]);
+      for (size_t p = 0; p < kUnitPages; ++p) {
+        logits[r][p] = Math::mac(logits[r][p], query, keys[p]);
+      }
     }
   }
 }
 
-// sums[r][dim..] = sums * keep + weights x values, of R rows and N vectors of dims.
+// sums[r][dim..] += weights x values, of R rows and N vectors of dims.
 template <typename Math, int R, int N>
-void sum_values(const uint32_t* weights, size_t slots, const Tiles& tiles, const Visible& visible,
-                size_t head_dim, size_t dim, const float* keep, float* sums, size_t stride) {
+inline void sum_unit(const uint32_t* weights, const Unit& unit, size_t head_dim, size_t dim,
+                     float* sums, size_t stride) {
   constexpr size_t kSteps = kPageTokens / Math::kPacked;
   const __mmask16 last = first_lanes(static_cast<unsigned>(head_dim - dim - (N - 1) * kLanes));
   __m512 acc[R][N];
   for (int r = 0; r < R; ++r) {
-    for (int n = 0; n < N; ++n) {
-      const __m512 sum = _mm512_loadu_ps(sums + r * stride + dim + n * kLanes);
-      acc[r][n] = _mm512_mul_ps(sum, _mm512_set1_ps(keep[r]));
-    }
+    for (int n = 0; n < N; ++n) acc[r][n] = _mm512_loadu_ps(sums + r * stride + dim + n * kLanes);
   }
-  for (size_t i = 0; i < visible.count; ++i) {
-    const size_t slot = visible.slot[i];
-    const uint32_t* v = tiles.v[slot] + dim;
-    const uint32_t* ahead = tiles.order[slots + slot + kAhead] + dim;
-    const uint32_t* w = weights + slot * kSteps;
-    for (size_t step = 0; step < kSteps; ++step, v += head_dim, ahead += head_dim, ++w) {
+  for (size_t p = 0; p < kUnitPages; ++p) {
+    const uint32_t *v = unit.v[p] + dim, *next = unit.v[p + kUnitPages] + dim;
+    for (size_t step = 0; step < kSteps; ++step, v += head_dim, next += head_dim, ++weights) {
       __m512i values[N];
       for (int n = 0; n < N; ++n) {
         values[n] = n + 1 < N ? _mm512_loadu_si512(v + n * kLanes)
                               : _mm512_maskz_loadu_epi32(last, v + n * kLanes);
-        _mm_prefetch(reinterpret_cast<const char*>(ahead + n * kLanes), _MM_HINT_T0);
+        prefetch(next + n * kLanes);
       }
       for (int r = 0; r < R; ++r) {
         const __m512i weight =
-            _mm512_set1_epi32(static_cast<int>(w[r * kBlockKeys / Math::kPacked]));
+            _mm512_set1_epi32(static_cast<int>(weights[r * kUnitPages * kSteps]));
         for (int n = 0; n < N; ++n) acc[r][n] = Math::mac(acc[r][n], weight, values[n]);
       }
     }
@@ -208,79 +184,63 @@ void sum_values(const uint32_t* weights, size_t slots, const Tiles& tiles, const
   }
 }
 
-// Caps, masks and reports the logits of a row; returns the largest.
-float finish_logits(const AttendArgs& args, size_t row, const PageBlock& block,
-                    const Visible& visible, float* logits) {
-  __m512 largest = _mm512_set1_ps(kNoLogit);
-  for (size_t i = 0; i < visible.count; ++i) {
-    const PageSpan& page = *block.pages[visible.slot[i]];
-    float* at = logits + visible.slot[i] * kPageTokens;
-    __m512 x = _mm512_loadu_ps(at);
-    if (args.soft_cap > 0.0f) x = cap_logits(x, args.soft_cap);
-    if (visible.masked[i]) x = mask_logits(x, visible_slots(args, row, page));
-    if (visible.masked[i] || args.soft_cap > 0.0f) _mm512_storeu_ps(at, x);
-    largest = _mm512_max_ps(largest, x);
-    if (args.page_max != nullptr) {
-      const size_t number = static_cast<size_t>(&page - args.pages.data());
-      args.page_max[row * args.pages.size() + number] = kLn2 * _mm512_reduce_max_ps(x);
-    }
-  }
-  return _mm512_reduce_max_ps(largest);
-}
-
-// Turns the logits of a row into weights; returns the factor of what was summed before.
+// Turns the logits of one row into weights.
 template <typename Math>
-float weigh(const Visible& visible, float largest, const float* logits, float* old_largest,
-            float* totals, uint32_t* weights) {
-  const float next = largest > *old_largest ? largest : *old_largest;
-  const __m512 top = _mm512_set1_ps(next);
-  const __m512 keep = exp2_512(_mm512_set1_ps(*old_largest - next));
-  __m512 total = _mm512_mul_ps(_mm512_loadu_ps(totals), keep);
-  for (size_t i = 0; i < visible.count; ++i) {
-    const size_t slot = visible.slot[i];
-    const __m512 x = _mm512_loadu_ps(logits + slot * kPageTokens);
-    const __m512 weight = exp2_512(_mm512_sub_ps(x, top));
+inline void weigh(const AttendArgs& args, size_t row, const Unit& unit, const Buffers& b,
+                  __m512 (&logits)[kUnitPages], uint32_t* weights) {
+  if (unit.masked || args.soft_cap > 0.0f || args.page_max != nullptr) {
+    for (size_t p = 0; p < kUnitPages; ++p) adjust_logits(args, row, unit.pages[p], logits[p]);
+  }
+  const __m512 top =
+      _mm512_max_ps(_mm512_max_ps(logits[0], logits[1]), _mm512_max_ps(logits[2], logits[3]));
+  float* totals = b.totals + row * kLanes;
+  raise_largest(top, b.largest + row, totals, b.sums + row * b.dims, b.dims);
+  const __m512 largest = _mm512_set1_ps(b.largest[row]);
+  __m512 total = _mm512_loadu_ps(totals);
+  for (size_t p = 0; p < kUnitPages; ++p) {
+    const __m512 weight = exp2_512(_mm512_sub_ps(logits[p], largest));
     total = _mm512_add_ps(total, weight);
-    Math::store(weights + slot * kPageTokens / Math::kPacked, weight);
+    Math::store(weights + p * kPageTokens / Math::kPacked, weight);
   }
   _mm512_storeu_ps(totals, total);
-  *old_largest = next;
-  return _mm512_cvtss_f32(keep);
+}
+
+// One unit for R rows.
+template <typename Math, int R>
+void attend_unit(const AttendArgs& args, size_t row, const Unit& unit, const Buffers& b) {
+  constexpr size_t kWeights = kUnitPages * kPageTokens / Math::kPacked;
+  const size_t head_dim = args.layout->head_dim, steps = head_dim / Math::kPacked;
+  __m512 logits[R][kUnitPages];
+  score_unit<Math, R>(b.q + row * steps, steps, unit, logits);
+  alignas(64) uint32_t weights[R * kWeights];
+  for (int r = 0; r < R; ++r) {
+    weigh<Math>(args, row + r, unit, b, logits[r], weights + r * kWeights);
+  }
+  float* sums = b.sums + row * b.dims;
+  size_t dim = 0;
+  for (; dim + kVectorsAtOnce * kLanes <= b.dims; dim += kVectorsAtOnce * kLanes) {
+    sum_unit<Math, R, kVectorsAtOnce>(weights, unit, head_dim, dim, sums, b.dims);
+  }
+  for (; dim < b.dims; dim += kLanes) {
+    sum_unit<Math, R, 1>(weights, unit, head_dim, dim, sums, b.dims);
+  }
 }
 
 // One block for R rows.
 template <typename Math, int R>
 void attend_group(const AttendArgs& args, size_t row, const PageBlock& block, const Tiles& tiles,
                   const Buffers& b) {
-  const Visible visible = visible_pages(block, row_window(args, row, R));
-  if (visible.count == 0) return;
-  const size_t head_dim = args.layout->head_dim, steps = head_dim / Math::kPacked;
-  const uint32_t* q = b.q + row * steps;
-  size_t i = 0;
-  for (; i + kPagesAtOnce <= visible.count; i += kPagesAtOnce) {
-    score_pages<Math, R, kPagesAtOnce>(q, steps, tiles, visible.slot + i, b.logits);
+  const RowWindow window = row_window(args, row, R);
+  for (size_t slot = 0; slot < block.slots; slot += kUnitPages) {
+    Unit unit = {block.pages + slot, tiles.k + slot, tiles.v + slot, false};
+    bool seen = false;
+    for (size_t p = 0; p < kUnitPages; ++p) {
+      const PageSpan* page = unit.pages[p];
+      seen |= page != nullptr && sees(window, *page);
+      unit.masked |= page == nullptr || needs_mask(window, *page);
+    }
+    if (seen) attend_unit<Math, R>(args, row, unit, b);
   }
-  for (; i < visible.count; ++i) {
-    score_pages<Math, R, 1>(q, steps, tiles, visible.slot + i, b.logits);
-  }
-  float keep[R];
-  for (int r = 0; r < R; ++r) {
-    float* logits = b.logits + r * kBlockKeys;
-    const float largest = finish_logits(args, row + r, block, visible, logits);
-    keep[r] =
-        weigh<Math>(visible, largest, logits, b.largest + row + r, b.totals + (row + r) * kLanes,
-                    b.weights + r * kBlockKeys / Math::kPacked);
-  }
-  float* sums = b.sums + row * b.dims;
-  const auto add = [&]<int N>(size_t dim) {
-    sum_values<Math, R, N>(b.weights, block.slots, tiles, visible, head_dim, dim, keep, sums,
-                           b.dims);
-  };
-  size_t dim = 0;
-  for (; dim + kVectorsAtOnce * kLanes <= b.dims; dim += kVectorsAtOnce * kLanes) {
-    add.template operator()<kVectorsAtOnce>(dim);
-  }
-  for (; dim < b.dims; dim += kLanes) add.template operator()<1>(dim);
 }
 
 template <typename Math>

@@ -13,9 +13,9 @@ void attend_amx(const AttendArgs& args, std::byte* scratch);
 
 inline constexpr size_t kMaxBlockPages = 16;
 
-/// Pages that go through one step of the online softmax.
+/// Pages that are read together; [0, slots) are in use and may be absent too.
 struct PageBlock {
-  size_t slots = 0;                       // pages [0, slots), of which some may be absent
+  size_t slots = 0;
   const PageSpan* pages[kMaxBlockPages];  // null = absent
 };
 

@@ -5,15 +5,15 @@
 
 namespace reprise::kernels {
 const MatmulKernels& matmul_kernels(Isa isa) {
-  static constexpr MatmulKernels kRef = {round_int8_ref, decode_ref, round_bf16_ref, expand_ref,
-                                         multiply_ref};
+  static constexpr MatmulKernels kRef = {round_int8_ref, decode_ref,   round_bf16_ref,
+                                         expand_ref,     multiply_ref, write_ref};
 #if defined(__x86_64__)
-  static constexpr MatmulKernels kAvx2 = {round_int8_avx2, decode_avx2, round_bf16_avx2,
-                                          expand_avx2, multiply_avx2};
-  static constexpr MatmulKernels kAvx512 = {round_int8_avx512, decode_avx512, round_bf16_avx512,
-                                            expand_avx512, multiply_avx512};
+  static constexpr MatmulKernels kAvx2 = {round_int8_avx2, decode_avx2,   round_bf16_avx2,
+                                          expand_avx2,     multiply_avx2, write_avx2};
+  static constexpr MatmulKernels kAvx512 = {round_int8_avx512, decode_avx512,   round_bf16_avx512,
+                                            expand_avx512,     multiply_avx512, write_avx512};
   static constexpr MatmulKernels kAmx = {round_int8_avx512, decode_avx512, round_bf16_avx512,
-                                         expand_avx512, multiply_amx};
+                                         expand_avx512,     multiply_amx,  write_avx512};
   if (isa == Isa::kAmx) return kAmx;
   if (isa == Isa::kAvx512) return kAvx512;
   if (isa == Isa::kAvx2) return kAvx2;

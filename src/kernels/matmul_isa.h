@@ -46,7 +46,7 @@ struct DecodeJob {
 /// 1 KB: activations [16 rows][32], weights [16 column pairs][16 rows][2].
 inline constexpr size_t kTileElements = 512;
 /// Steps multiplied in one pass, at most: the weight tiles of a pass stay in the first-level cache.
-inline constexpr size_t kMaxPassSteps = 12;
+inline constexpr size_t kMaxPassSteps = 9;
 /// Sums of 16 rows and 2 panels: [2 panels][16 rows][16].
 inline constexpr size_t kSumElements = 512;
 
@@ -56,11 +56,23 @@ struct MultiplyJob {
   size_t rows = 0;
   const uint16_t* w = nullptr;  // [2 panels][steps] tiles
   size_t steps = 0;
-  float* sums = nullptr;  // [row tiles][kSumElements], kept between passes
+  float* sums = nullptr;  // [row tiles][kSumElements]
   bool first = false;     // the sums start from zero
-  bool last = false;      // the sums go to out
-  MatmulOut out;          // of the first row
-  size_t column = 0;      // of the first panel
+};
+
+/// Complete sums of some units of 2 panels, to be written row by row: wide rows, because short
+/// pieces of many rows would wait for memory at each.
+struct WriteJob {
+  const float* sums = nullptr;  // [units][unit_sums]
+  size_t unit_sums = 0;         // elements between units
+  size_t units = 0;
+  size_t rows = 0;
+  MatmulOut out;      // of the first row
+  size_t column = 0;  // of the first unit
+
+  const float* at(size_t row, size_t unit, size_t panel) const {
+    return sums + unit * unit_sums + row / 16 * kSumElements + (panel * 16 + row % 16) * 16;
+  }
 };
 
 struct MatmulKernels {
@@ -74,7 +86,9 @@ struct MatmulKernels {
   /// bf16 tiles of columns [32 step_begin, 32 step_end) of a panel.
   void (*expand)(const PackedLayout& layout, const std::byte* panel, size_t step_begin,
                  size_t step_end, uint16_t* out);
+  /// One pass of the products of all rows with 2 panels.
   void (*multiply)(const MultiplyJob& job);
+  void (*write)(const WriteJob& job);
 };
 
 /// Of the instruction set in force.
@@ -86,6 +100,7 @@ void round_bf16_ref(const float* x, size_t count, uint16_t* out);
 void expand_ref(const PackedLayout& layout, const std::byte* panel, size_t step_begin,
                 size_t step_end, uint16_t* out);
 void multiply_ref(const MultiplyJob& job);
+void write_ref(const WriteJob& job);
 
 void round_int8_avx2(const float* x, size_t blocks, size_t tile_rows, ActivationBlock* out);
 void decode_avx2(const DecodeJob& job);
@@ -93,6 +108,7 @@ void round_bf16_avx2(const float* x, size_t count, uint16_t* out);
 void expand_avx2(const PackedLayout& layout, const std::byte* panel, size_t step_begin,
                  size_t step_end, uint16_t* out);
 void multiply_avx2(const MultiplyJob& job);
+void write_avx2(const WriteJob& job);
 
 void round_int8_avx512(const float* x, size_t blocks, size_t tile_rows, ActivationBlock* out);
 void decode_avx512(const DecodeJob& job);
@@ -100,6 +116,7 @@ void round_bf16_avx512(const float* x, size_t count, uint16_t* out);
 void expand_avx512(const PackedLayout& layout, const std::byte* panel, size_t step_begin,
                    size_t step_end, uint16_t* out);
 void multiply_avx512(const MultiplyJob& job);
+void write_avx512(const WriteJob& job);
 
 void multiply_amx(const MultiplyJob& job);
 

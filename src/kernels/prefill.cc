@@ -6,9 +6,9 @@ namespace reprise::kernels {
 namespace {
 
 constexpr size_t kUnitPanels = 2, kUnitCols = kUnitPanels * kPanelRows;
-constexpr size_t kMaxUnitsPerTask = 8;  // which share the activations of a pass in the cache
-constexpr size_t kTasksPerThread = 4;
-constexpr size_t kMinRowsPerTask = 128;  // fewer would expand the weights too often
+constexpr size_t kMaxUnitsPerTask = 8;    // whose sums of 512 rows fit the second-level cache
+constexpr size_t kMinTasksPerThread = 2;  // enough to even out the threads' speeds
+constexpr size_t kMinRowsPerTask = 128;   // fewer would expand the weights too often
 
 constexpr size_t ceil_div(size_t a, size_t b) { return (a + b - 1) / b; }
 
@@ -29,18 +29,17 @@ const uint16_t* round_input(const MatmulInput& input, size_t cols, size_t steps)
 
 // How a call is cut: tasks = chunks of units x blocks of rows.
 struct Cut {
-  size_t units_per_task, chunks, row_blocks, rows_per_block;
+  size_t chunks, row_blocks, rows_per_block;
 };
 
 Cut cut(size_t units, size_t rows, size_t threads) {
-  Cut c{};
-  c.units_per_task = std::clamp<size_t>(units / (threads * kTasksPerThread), 1, kMaxUnitsPerTask);
-  c.chunks = ceil_div(units, c.units_per_task);
-  const size_t wanted = threads == 1 ? 1 : ceil_div(2 * threads, c.chunks);
+  const size_t per_thread =
+      std::max(ceil_div(units, threads * kMaxUnitsPerTask), kMinTasksPerThread);
+  const size_t chunks = std::min(units, threads * per_thread);
+  const size_t wanted = threads == 1 ? 1 : ceil_div(threads * kMinTasksPerThread, chunks);
   const size_t blocks = std::clamp<size_t>(rows / kMinRowsPerTask, 1, wanted);
-  c.rows_per_block = ceil_div(ceil_div(rows, blocks), 32) * 32;
-  c.row_blocks = ceil_div(rows, c.rows_per_block);
-  return c;
+  const size_t rows_per_block = ceil_div(ceil_div(rows, blocks), 32) * 32;
+  return {chunks, ceil_div(rows, rows_per_block), rows_per_block};
 }
 
 struct PrefillTask {
@@ -77,10 +76,6 @@ void multiply_unit(const PrefillTask& task, const Part& part, size_t unit, size_
   job.steps = count;
   job.sums = sums;
   job.first = step == 0;
-  job.last = step + count == task.steps;
-  job.out = {p.out + task.row_begin * p.out_stride, p.out_stride, p.weight->rows(), p.bias,
-             p.accumulate};
-  job.column = unit * kUnitCols;
   task.input->kernels->multiply(job);
 }
 
@@ -93,6 +88,16 @@ void run_task(const PrefillTask& task, std::span<const Part> parts, size_t begin
       }
     });
   }
+  const float* sums = task.sums;
+  for_units(parts, begin, end, [&](const Part& part, size_t first, size_t last) {
+    const Projection& p = part.projection;
+    WriteJob job{sums, task.unit_sums(), last - first, task.row_end - task.row_begin, {}, 0};
+    job.out = {p.out + task.row_begin * p.out_stride, p.out_stride, p.weight->rows(), p.bias,
+               p.accumulate};
+    job.column = first * kUnitCols;
+    task.input->kernels->write(job);
+    sums += (last - first) * task.unit_sums();
+  });
 }
 
 }  // namespace
@@ -104,7 +109,8 @@ void prefill(std::span<const Projection> projections, const MatmulInput& input) 
   const size_t threads = static_cast<size_t>(input.pool->size()), units = parts.back().end;
   const Cut c = cut(units, input.rows, threads);
   const size_t w_floats = kUnitPanels * kMaxPassSteps * kTileElements / 2;
-  const size_t sum_floats = c.units_per_task * ceil_div(c.rows_per_block, 16) * kSumElements;
+  const size_t sum_floats =
+      ceil_div(units, c.chunks) * ceil_div(c.rows_per_block, 16) * kSumElements;
   auto* rooms = reserve<float>(input.scratch->panels, threads * (w_floats + sum_floats));
   PrefillTask task{};
   task.input = &input;
@@ -117,8 +123,8 @@ void prefill(std::span<const Projection> projections, const MatmulInput& input) 
     mine.row_end = std::min(input.rows, mine.row_begin + c.rows_per_block);
     mine.sums = rooms + static_cast<size_t>(thread) * (w_floats + sum_floats);
     mine.w = reinterpret_cast<uint16_t*>(mine.sums + sum_floats);
-    const size_t first = index / c.row_blocks * c.units_per_task;
-    run_task(mine, parts, first, std::min(units, first + c.units_per_task));
+    const size_t chunk = index / c.row_blocks;
+    run_task(mine, parts, units * chunk / c.chunks, units * (chunk + 1) / c.chunks);
   });
 }
 

@@ -1,7 +1,6 @@
 #include <immintrin.h>
 
 #include "kernels/matmul_isa.h"
-#include "kernels/output_avx512.h"
 
 namespace reprise::kernels {
 namespace {
@@ -26,11 +25,6 @@ void configure_tiles() {
 // The tile intrinsics do not tell the compiler which memory they touch.
 inline void memory_barrier() { asm volatile("" ::: "memory"); }
 
-// Brings the tile into the first-level cache.
-inline void prefetch_tile(const uint16_t* tile) {
-  for (size_t line = 0; line < kTileElements; line += 32) _mm_prefetch(tile + line, _MM_HINT_T0);
-}
-
 // 32 rows times 2 panels. Tiles 0-3 are the sums, 4-5 activations, 6-7 weights.
 void multiply_two(const MultiplyJob& job, const uint16_t* x, float* sums) {
   memory_barrier();
@@ -53,9 +47,7 @@ void multiply_two(const MultiplyJob& job, const uint16_t* x, float* sums) {
     _tile_loadd(7, w1 + i, 64);
     _tile_dpbf16ps(1, 4, 7);
     _tile_loadd(5, x1 + i, 64);
-    prefetch_tile(x1 + job.x_row_tile + i);
     _tile_dpbf16ps(2, 5, 6);
-    prefetch_tile(x1 + 2 * job.x_row_tile + i);
     _tile_dpbf16ps(3, 5, 7);
   }
   _tile_stored(0, sums, 64);
@@ -92,18 +84,10 @@ void multiply_one(const MultiplyJob& job, const uint16_t* x, float* sums) {
 
 void multiply_amx(const MultiplyJob& job) {
   configure_tiles();
-  size_t written = 0;  // rows; one round behind, so that writing overlaps the tile products
   for (size_t row = 0; row < job.rows; row += 32) {
-    const uint16_t* x = job.x + row / 16 * job.x_row_tile;
-    float* sums = job.sums + row / 16 * kSumElements;
-    if (job.rows - row > 16) {
-      multiply_two(job, x, sums);
-    } else {
-      multiply_one(job, x, sums);
-    }
-    for (; job.last && written < row; written += 16) write_row_tile(job, written);
+    const auto multiply = job.rows - row > 16 ? multiply_two : multiply_one;
+    multiply(job, job.x + row / 16 * job.x_row_tile, job.sums + row / 16 * kSumElements);
   }
-  for (; job.last && written < job.rows; written += 16) write_row_tile(job, written);
   _tile_release();
 }
 

@@ -140,11 +140,17 @@ void multiply_avx2(const MultiplyJob& job) {
     for (size_t panel = 0; panel < 2; ++panel) {
       float* sums = job.sums + row / 16 * kSumElements + (panel * 16 + row % 16) * 16;
       multiply_quarter(job, x, job.w + panel * job.steps * kTileElements, sums);
-      for (size_t r = row; job.last && r < job.rows && r < row + 4; ++r, sums += 16) {
-        const size_t column = job.column + panel * kPanelRows;
-        write_half(job.out, r, column, _mm256_load_ps(sums));
-        write_half(job.out, r, column + 8, _mm256_load_ps(sums + 8));
-      }
+    }
+  }
+}
+
+void write_avx2(const WriteJob& job) {
+  for (size_t row = 0; row < job.rows; ++row) {
+    for (size_t panel = 0; panel < 2 * job.units; ++panel) {
+      const float* sums = job.at(row, panel / 2, panel % 2);
+      const size_t column = job.column + panel * kPanelRows;
+      write_half(job.out, row, column, _mm256_load_ps(sums));
+      write_half(job.out, row, column + 8, _mm256_load_ps(sums + 8));
     }
   }
 }

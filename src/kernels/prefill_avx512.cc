@@ -138,7 +138,16 @@ void multiply_avx512(const MultiplyJob& job) {
     float* sums = job.sums + row / 16 * kSumElements;
     multiply_half(job, x, sums);
     if (job.rows - row > 8) multiply_half(job, x + 8 * kBlockCols, sums + 8 * 16);
-    if (job.last) write_row_tile(job, row);
+  }
+}
+
+void write_avx512(const WriteJob& job) {
+  for (size_t row = 0; row < job.rows; ++row) {
+    for (size_t unit = 0; unit < job.units; ++unit) {
+      const size_t column = job.column + unit * 2 * kPanelRows;
+      write_panel(job.out, row, column, _mm512_load_ps(job.at(row, unit, 0)));
+      write_panel(job.out, row, column + kPanelRows, _mm512_load_ps(job.at(row, unit, 1)));
+    }
   }
 }
 

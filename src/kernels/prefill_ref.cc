@@ -28,7 +28,7 @@ void expand_ref(const PackedLayout& layout, const std::byte* panel, size_t step_
 void multiply_ref(const MultiplyJob& job) {
   for (size_t row = 0; row < job.rows; ++row) {
     const uint16_t* x = job.x + row / 16 * job.x_row_tile + row % 16 * kBlockCols;
-    for (size_t i = 0; i < 2 * kPanelRows && job.column + i < job.out.cols; ++i) {
+    for (size_t i = 0; i < 2 * kPanelRows; ++i) {
       const size_t panel = i / kPanelRows, lane = i % kPanelRows;
       const uint16_t* w = job.w + panel * job.steps * kTileElements;
       float& sum = job.sums[row / 16 * kSumElements + (panel * 16 + row % 16) * 16 + lane];
@@ -38,8 +38,16 @@ void multiply_ref(const MultiplyJob& job) {
         sum += to_float(Bf16{x[tile + c]}) *
                to_float(Bf16{w[tile + (c / 2 * kPanelRows + lane) * 2 + c % 2]});
       }
-      if (!job.last) continue;
-      const size_t column = job.column + i;
+    }
+  }
+}
+
+void write_ref(const WriteJob& job) {
+  const size_t end = std::min(job.out.cols, job.column + job.units * 2 * kPanelRows);
+  for (size_t row = 0; row < job.rows; ++row) {
+    for (size_t column = job.column; column < end; ++column) {
+      const size_t i = column - job.column;
+      const float sum = job.at(row, i / 32, i / 16 % 2)[i % 16];
       float& out = job.out.data[row * job.out.stride + column];
       const float value = job.out.bias ? sum + job.out.bias[column] : sum;
       out = job.out.accumulate ? out + value : value;

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "kernels/attention.h"
+#include "kernels/attention_rows.h"
 #include "kernels/simd_avx512.h"
 
 namespace reprise::kernels {
@@ -60,6 +61,35 @@ static inline __m512 cap_logits(__m512 x, float soft_cap) {
 static inline __m512 mask_logits(__m512 x, uint32_t visible) {
   const __m512 hidden = _mm512_set1_ps(-__builtin_inff());
   return _mm512_mask_mov_ps(hidden, static_cast<__mmask16>(visible), x);
+}
+
+// Caps, masks and reports the logits of a row and a page (null = all masked).
+static inline void adjust_logits(const AttendArgs& args, size_t row, const PageSpan* page,
+                                 __m512& logits) {
+  if (args.soft_cap > 0.0f) logits = cap_logits(logits, args.soft_cap);
+  logits = mask_logits(logits, page == nullptr ? 0 : visible_slots(args, row, *page));
+  if (args.page_max == nullptr || page == nullptr) return;
+  const size_t number = static_cast<size_t>(page - args.pages.data());
+  args.page_max[row * args.pages.size() + number] = kLn2 * _mm512_reduce_max_ps(logits);
+}
+
+// Weights are 2^(logit - largest), where `largest` follows the largest logit only when that is more
+// than kSlack above it: rescaling is rare, and weights up to 2^kSlack lose nothing in floating
+// point.
+static constexpr float kSlack = 16.0f;
+
+// Follows `top`, the largest logits of a row lane by lane, rescaling what was summed before.
+static inline void raise_largest(__m512 top, float* largest, float* totals, float* sums,
+                                 size_t dims) {
+  const __m512 limit = _mm512_set1_ps(*largest + kSlack);
+  if (_mm512_cmp_ps_mask(top, limit, _CMP_GT_OQ) == 0) return;
+  const float raised = _mm512_reduce_max_ps(top);
+  const __m512 keep = exp2_512(_mm512_set1_ps(*largest - raised));
+  *largest = raised;
+  _mm512_storeu_ps(totals, _mm512_mul_ps(_mm512_loadu_ps(totals), keep));
+  for (size_t i = 0; i < dims; i += 16) {
+    _mm512_storeu_ps(sums + i, _mm512_mul_ps(_mm512_loadu_ps(sums + i), keep));
+  }
 }
 
 static inline void clear_page_max(const AttendArgs& args) {

@@ -32,7 +32,8 @@ constexpr std::string_view kLlama2 =
 {{ raise_exception('Roles must alternate user/assistant/user/assistant/...') }}
 {% endif %}
 {% if message.role == 'user' %}
-{% set system = '<<SYS>>\n' + messages[0].content + '\n<</SYS>>\n\n' if loop.first and start else '' %}
+{% set system = '<<SYS>>\n' + messages[0].content + '\n<</SYS>>\n\n' %}
+{% set system = system if loop.first and start else '' %}
 {{ bos_token + '[INST] ' + system + message.content | trim + ' [/INST]' }}
 {%- else %}
 {{ ' ' + message.content | trim + ' ' + eos_token }}

@@ -36,7 +36,8 @@ def chat(*messages, **more):
 
 
 def tool_use(**more):
-    context = chat(("system", "Be brief."), ("user", "Weather in Zürich?"), tools=[WEATHER], **more)
+    context = chat(("system", "Be brief."), ("user", "Weather in Zürich?"), tools=[WEATHER],
+                   **more)
     context["messages"] += [
         {"role": "assistant", "content": "", "tool_calls": [CALL]},
         {"role": "tool", "name": "get_weather", "tool_call_id": "call00001",

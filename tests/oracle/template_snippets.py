@@ -550,7 +550,8 @@ STATEMENTS = [
     "{% for i in numbers %}{{ loop.depth }}{{ loop.depth0 }}{% endfor %}",
     "{% for i in numbers %}{% if i == 2 %}{% break %}{% endif %}{{ i }}{% endfor %}",
     "{% for i in numbers %}{% if i == 1 %}{% continue %}{% endif %}{{ i }}{% endfor %}",
-    "{% for i in [1, 2] %}{% for j in [1, 2] %}{{ loop.index }}{% break %}{% endfor %}{{ loop.index }}"
+    "{% for i in [1, 2] %}{% for j in [1, 2] %}{{ loop.index }}{% break %}{% endfor %}"
+    "{{ loop.index }}"
     "{% endfor %}",
     "{% break %}",
     "{% for i in numbers %}{% set x = i %}{% endfor %}{{ x }}",
@@ -560,7 +561,8 @@ STATEMENTS = [
     "{% set a, b = 1, 2 %}{{ a }}{{ b }}",
     "{% set (a, b) = [1, 2] %}{{ a }}{{ b }}",
     "{% set a = 1, 2 %}{{ a }}",
-    "{% set ns = namespace(n=0) %}{% for i in numbers %}{% set ns.n = ns.n + i %}{% endfor %}{{ ns.n }}",
+    "{% set ns = namespace(n=0) %}{% for i in numbers %}{% set ns.n = ns.n + i %}"
+    "{% endfor %}{{ ns.n }}",
     "{% set ns = namespace({'a': 1}, b=2) %}{{ ns.a }}{{ ns.b }}{{ ns['a'] }}{{ ns }}",
     "{% set ns = namespace() %}{{ ns.x }}{% set ns.x = 1 %}{{ ns.x }}",
     "{% set name.x = 1 %}",
@@ -589,8 +591,10 @@ STATEMENTS = [
     "{% call(x) m([1, 2]) %}<{{ x }}>{% endcall %}",
     "{% macro m() %}{% endmacro %}{% call m() %}{% endcall %}",
     "{% call name %}{% endcall %}",
-    "{% macro m() %}x{% endmacro %}{{ m() | upper }}{{ m().strip() }}{{ m is callable }}{{ m.name }}",
-    "{% macro m(x) %}\n  {%- if x is mapping -%}\n    {{ x | tojson }}\n  {%- else -%}\n    {{ x }}\n"
+    "{% macro m() %}x{% endmacro %}{{ m() | upper }}{{ m().strip() }}{{ m is callable }}"
+    "{{ m.name }}",
+    "{% macro m(x) %}\n  {%- if x is mapping -%}\n    {{ x | tojson }}\n  {%- else -%}\n    "
+    "{{ x }}\n"
     "  {%- endif -%}\n{% endmacro %}\n{{ m({'a': 1}) }}{{ m(5) }}",
     "{% macro m(args) %}{{ args }}{% endmacro %}{{ m(*[1]) }}{{ m(**{'args': 2}) }}",
     "{% set c = cycler('a', 'b') %}{{ c.next() }}{{ c.next() }}{{ c.current }}{{ c.next() }}",
@@ -618,13 +622,15 @@ STATEMENTS = [
     "{% set g = numbers | select('odd') %}{{ g | list }}{{ g | list }}",
     "{% set g = numbers | map('string') %}{{ g | first }}{{ g | join }}",
     "{% for u in users | groupby('age') %}{{ u.grouper }}:{{ u.list | length }};{% endfor %}",
-    "{% for age, group in users | groupby('age') %}{{ age }}:{{ group | map(attribute='name') | join }};"
+    "{% for age, group in users | groupby('age') %}{{ age }}:"
+    "{{ group | map(attribute='name') | join }};"
     "{% endfor %}",
     "{% set a = [1, 2] %}{% set a = a + [3] %}{{ a }}",
     "{% set m = dict(map, z=1) %}{{ m }}",
     "{% if name is string and n is number and not missing %}ok{% endif %}",
     "{% if (users | selectattr('active') | list | length) > 0 %}ok{% endif %}",
-    "{%- for m in users -%}\n  {%- if loop.first -%}first{%- endif %}\n  {{ m.name }}\n{% endfor -%}\nend\n",
+    "{%- for m in users -%}\n  {%- if loop.first -%}first{%- endif %}\n  {{ m.name }}\n"
+    "{% endfor -%}\nend\n",
     "{{ '{{' }}{{ '%}' }}{{ \"}}\" }}",
     "{{ {'a': {'b': 1}}['a']['b'] }}",
     "{{ [[1, 2], [3]][0][1] }}",
@@ -635,7 +641,8 @@ STATEMENTS = [
     "{{ caller is defined }}",
     "日本 {% if yes %}é{% endif %}\n",
     "{% for x in [1,2,3] %}{% if loop.index is odd %}{{ x }}{% endif %}{% endfor %}",
-    "{% set x = namespace(found=false) %}{% for m in users %}{% if m.active %}{% set x.found = true %}"
+    "{% set x = namespace(found=false) %}{% for m in users %}{% if m.active %}"
+    "{% set x.found = true %}"
     "{% break %}{% endif %}{% endfor %}{{ x.found }}",
 ]
 

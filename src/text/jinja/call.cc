@@ -1,10 +1,24 @@
 // Calls of macros, functions and methods; attributes of values.
 #include <algorithm>
+#include <optional>
 
 #include "base/try.h"
 #include "text/jinja/interpreter.h"
 
 namespace reprise::jinja {
+namespace {
+
+// Takes a named argument out, if it was given.
+std::optional<Value> take_named(Arguments& arguments, std::string_view name) {
+  const auto found = std::find_if(arguments.named.begin(), arguments.named.end(),
+                                  [&](const auto& entry) { return entry.first == name; });
+  if (found == arguments.named.end()) return {};
+  Value value = std::move(found->second);
+  arguments.named.erase(found);
+  return value;
+}
+
+}  // namespace
 
 Result<Arguments> Interpreter::evaluate_arguments(const Expr& expr) {
   Arguments arguments;
@@ -74,21 +88,12 @@ Result<Value> Interpreter::make_macro(const MacroSource& source) {
 
 // Sets the parameters in the innermost scope, the macro's own.
 Status Interpreter::bind_parameters(const MacroSource& source, Arguments& arguments) {
-  auto& [positional, named] = arguments;
-  const auto take_named = [&](std::string_view name) -> std::optional<Value> {
-    const auto found = std::find_if(named.begin(), named.end(),
-                                    [&](const auto& entry) { return entry.first == name; });
-    if (found == named.end()) return {};
-    Value value = std::move(found->second);
-    named.erase(found);
-    return value;
-  };
   for (size_t i = 0; i < source.parameters.size(); ++i) {
     const Parameter& parameter = source.parameters[i];
     Value value;
-    if (i < positional.size()) {
-      value = positional[i];
-    } else if (auto given = take_named(parameter.name)) {
+    if (i < arguments.positional.size()) {
+      value = arguments.positional[i];
+    } else if (auto given = take_named(arguments, parameter.name)) {
       value = std::move(*given);
     } else if (parameter.otherwise != nullptr) {
       REPRISE_TRY(value, evaluate(*parameter.otherwise));
@@ -97,8 +102,13 @@ Status Interpreter::bind_parameters(const MacroSource& source, Arguments& argume
     }
     scope_->set(parameter.name, std::move(value));
   }
+  return bind_rest(source, arguments);
+}
+
+// caller, kwargs and varargs, if the macro mentions them; other arguments are too many.
+Status Interpreter::bind_rest(const MacroSource& source, Arguments& arguments) {
   if (source.uses_caller) {
-    auto caller = take_named("caller");
+    auto caller = take_named(arguments, "caller");
     if (!caller) {
       REPRISE_TRY(caller, undefined("No caller defined"));
     }
@@ -106,22 +116,21 @@ Status Interpreter::bind_parameters(const MacroSource& source, Arguments& argume
   }
   if (source.uses_kwargs) {
     std::vector<std::pair<Value, Value>> entries;
-    for (auto& [name, value] : named) {
+    for (auto& [name, value] : arguments.named) {
       REPRISE_TRY(Value key, text(name));
       entries.emplace_back(std::move(key), std::move(value));
     }
-    named.clear();
+    arguments.named.clear();
     REPRISE_TRY(Value kwargs, dict(std::move(entries)));
     scope_->set("kwargs", std::move(kwargs));
   }
-  if (!named.empty()) {
+  if (!arguments.named.empty()) {
     return fail(ErrorCode::kTemplateRuntime, "macro '{}' takes no keyword argument '{}'",
-                source.name, named.front().first);
+                source.name, arguments.named.front().first);
   }
-  std::vector<Value> rest;
-  for (size_t i = source.parameters.size(); i < positional.size(); ++i) {
-    rest.push_back(std::move(positional[i]));
-  }
+  const size_t taken = std::min(source.parameters.size(), arguments.positional.size());
+  std::vector<Value> rest(arguments.positional.begin() + static_cast<ptrdiff_t>(taken),
+                          arguments.positional.end());
   if (!rest.empty() && !source.uses_varargs) {
     return fail(ErrorCode::kTemplateRuntime, "macro '{}' takes not more than {} argument(s)",
                 source.name, source.parameters.size());

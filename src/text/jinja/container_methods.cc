@@ -3,8 +3,8 @@
 
 #include "base/try.h"
 #include "text/jinja/compare.h"
+#include "text/jinja/methods.h"
 #include "text/jinja/print.h"
-#include "text/jinja/text_methods.h"
 
 namespace reprise::jinja {
 namespace {

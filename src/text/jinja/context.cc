@@ -39,7 +39,7 @@ Result<Value> Interpreter::from_json(const nlohmann::ordered_json& json, int dep
         REPRISE_TRY(Value value, from_json(element, depth + 1));
         entries.emplace_back(Value::borrowed(key), std::move(value));
       }
-      return dict(std::move(entries));
+      return dict(std::move(entries), true);
     }
     default:
       return Value::none();

@@ -30,12 +30,6 @@ Interpreter::Interpreter(const TemplateLimits& limits, int64_t now, std::string_
   open_scope(context_scope_);
 }
 
-// Values give their bytes back to the budget, which must still be there: drop them first.
-Interpreter::~Interpreter() {
-  scopes_.clear();
-  kept_.clear();
-}
-
 Scope& Interpreter::open_scope(Scope* parent) {
   if (free_scopes_.empty()) {
     scopes_.emplace_back();

@@ -40,7 +40,6 @@ class Interpreter : public Runtime {
   /// source and context must outlive the interpreter.
   Interpreter(const TemplateLimits& limits, int64_t now, std::string_view source,
               const nlohmann::ordered_json& context);
-  ~Interpreter() override;
 
   Result<std::string> render(const Body& body);
   Result<Value> attribute(const Value& value, std::string_view name) override;
@@ -88,6 +87,7 @@ class Interpreter : public Runtime {
   Result<Value> call(const Value& callee, Arguments arguments);
   Result<Value> call_macro(const Macro& macro, Arguments arguments);
   Status bind_parameters(const MacroSource& source, Arguments& arguments);
+  Status bind_rest(const MacroSource& source, Arguments& arguments);
   Result<Value> make_macro(const MacroSource& source);
 
   Result<Value> from_json(const nlohmann::ordered_json& json, int depth);

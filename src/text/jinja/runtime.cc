@@ -13,7 +13,6 @@ namespace {
 constexpr size_t kBytesPerStep = 256;   // copied text that costs as much as one node
 constexpr size_t kElementsPerStep = 8;  // copied or compared elements likewise
 constexpr size_t kMemoryPerOutput = 4;  // live values may take this many times the output limit
-constexpr size_t kMaxRange = 100'000;   // as Jinja's sandbox
 
 }  // namespace
 
@@ -57,7 +56,7 @@ Result<Value> Runtime::sequence(Flavour flavour, std::vector<Value> items) {
   return Value::object(Kind::kSequence, std::move(object));
 }
 
-Result<Value> Runtime::dict(std::vector<std::pair<Value, Value>> entries) {
+Result<Value> Runtime::dict(std::vector<std::pair<Value, Value>> entries, bool distinct) {
   const size_t bytes = entries.size() * 2 * sizeof(Value) + sizeof(Dict);
   REPRISE_CHECK(budget_.spend(entries.size() / kElementsPerStep));
   REPRISE_CHECK(budget_.reserve(bytes));
@@ -66,7 +65,10 @@ Result<Value> Runtime::dict(std::vector<std::pair<Value, Value>> entries) {
   object->budget = &budget_;
   for (auto& [key, value] : entries) {
     REPRISE_CHECK(check_hashable(key));
-    REPRISE_TRY(const Value* old, find(*object, key));
+    const Value* old = nullptr;
+    if (!distinct) {
+      REPRISE_TRY(old, find(*object, key));
+    }
     object->depth = std::max({object->depth, key.depth() + 1, value.depth() + 1});
     if (old != nullptr) {
       *const_cast<Value*>(old) = std::move(value);

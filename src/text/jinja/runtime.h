@@ -21,9 +21,9 @@ class Runtime {
   Result<Value> text(std::string text, bool markup = false);
   Result<Value> undefined(std::string hint);
   Result<Value> sequence(Flavour flavour, std::vector<Value> items);
-  /// Later entries replace earlier ones of an equal key. Errors: also kTemplateRuntime for a key
-  /// that Python cannot hash.
-  Result<Value> dict(std::vector<std::pair<Value, Value>> entries);
+  /// Later entries replace earlier ones of an equal key, unless the keys are known to be distinct.
+  /// Errors: also kTemplateRuntime for a key that Python cannot hash.
+  Result<Value> dict(std::vector<std::pair<Value, Value>> entries, bool distinct = false);
   /// A namespace that lives as long as the rendering.
   Result<Value> name_space();
   /// Keeps an object alive until the rendering ends.

@@ -1,10 +1,9 @@
 // Methods of strings, as Python's str has them.
-#include "text/jinja/text_methods.h"
-
 #include <algorithm>
 
 #include "base/try.h"
 #include "text/jinja/format.h"
+#include "text/jinja/methods.h"
 #include "text/jinja/print.h"
 #include "text/jinja/text_tools.h"
 #include "text/jinja/unicode.h"

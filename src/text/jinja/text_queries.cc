@@ -1,6 +1,6 @@
 // Methods of strings that look for something in them.
 #include "base/try.h"
-#include "text/jinja/text_methods.h"
+#include "text/jinja/methods.h"
 #include "text/jinja/unicode.h"
 
 namespace reprise::jinja {
