@@ -47,7 +47,8 @@ struct BenchRow {
   double tok_s = 0;
   double bytes_per_token = 0;  ///< decode: weights and KV that a step reads / batch
   double flops_per_token = 0;  ///< prefill: of matrices and attention
-  double roof_pct = 0;         ///< of read bandwidth (decode) or bf16 throughput (prefill)
+  double roof_gb_s = 0;  ///< decode: measured read bandwidth of a working set of that many bytes
+  double roof_pct = 0;   ///< of that bandwidth (decode), or of bf16 throughput (prefill)
   double vs_full = 0, vs_peer = 0;
   std::string note;  ///< e.g. the peer's setting that was faster
 };

@@ -12,9 +12,9 @@
 namespace reprise {
 namespace {
 
-constexpr size_t kReadWords = size_t{64} << 20;  // 512 MiB: far beyond every cache
-constexpr size_t kPieceWords = size_t{1} << 17;
-constexpr int kRuns = 5;
+constexpr size_t kReadBytes = size_t{512} << 20;
+constexpr size_t kPieceWords = size_t{1} << 15;  // 256 KiB
+constexpr int kRuns = 8;
 
 double best_seconds(const std::function<void()>& body) {
   double best = 1e9;
@@ -29,27 +29,30 @@ double best_seconds(const std::function<void()>& body) {
 
 }  // namespace
 
-MachineRoof measure_machine(ThreadPool& pool) {
-  MachineRoof roof;
-  const auto words = std::make_unique_for_overwrite<uint64_t[]>(kReadWords);
-  const size_t pieces = kReadWords / kPieceWords;
+double measure_read_gb_s(ThreadPool& pool, size_t bytes) {
+  const size_t pieces = (bytes / sizeof(uint64_t) + kPieceWords - 1) / kPieceWords;
+  const auto words = std::make_unique_for_overwrite<uint64_t[]>(pieces * kPieceWords);
   pool.run(pieces, [&](size_t piece, int) {
     std::fill_n(&words[piece * kPieceWords], kPieceWords, piece);
   });
   std::atomic<uint64_t> sink = 0;  // keeps the reads alive
-  const double read_s = best_seconds([&] {
+  const double seconds = best_seconds([&] {
     pool.run(pieces, [&](size_t piece, int) {
       sink += kernels::read_all(&words[piece * kPieceWords], kPieceWords);
     });
   });
-  roof.read_gb_s = static_cast<double>(kReadWords * sizeof(uint64_t)) / read_s * 1e-9;
+  return static_cast<double>(pieces * kPieceWords * sizeof(uint64_t)) / seconds * 1e-9;
+}
 
+MachineRoof measure_machine(ThreadPool& pool) {
+  MachineRoof roof;
+  roof.read_gb_s = measure_read_gb_s(pool, kReadBytes);
   constexpr size_t kTasksPerThread = 8;
   const size_t tasks = kTasksPerThread * static_cast<size_t>(pool.size());
   const double flops = kernels::bf16_peak_flops() * static_cast<double>(tasks);
-  const double peak_s =
+  const double seconds =
       best_seconds([&] { pool.run(tasks, [&](size_t, int) { kernels::run_bf16_peak(); }); });
-  roof.bf16_tflop_s = flops / peak_s * 1e-12;
+  roof.bf16_tflop_s = flops / seconds * 1e-12;
   return roof;
 }
 

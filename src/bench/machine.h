@@ -6,11 +6,15 @@
 namespace reprise {
 
 struct MachineRoof {
-  double read_gb_s = 0;     ///< sequential read of memory by every thread, 1e9 bytes per second
+  double read_gb_s = 0;     ///< sequential read of 512 MiB by every thread, 1e9 bytes per second
   double bf16_tflop_s = 0;  ///< bf16 products from registers on every thread, 1e12 per second
 };
 
 /// Takes the best of several short runs; about a second.
 MachineRoof measure_machine(ThreadPool& pool);
+
+/// Sequential read by every thread, over and over, of a working set of this size: smaller ones are
+/// served in part by the caches, for a model as well as for this.
+double measure_read_gb_s(ThreadPool& pool, size_t bytes);
 
 }  // namespace reprise

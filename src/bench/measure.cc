@@ -63,6 +63,7 @@ class Bench {
   const BenchPlan& plan_;
   const ProgressFn& progress_;
   BenchReport report_;
+  std::unique_ptr<ThreadPool> pool_;  // for the roof
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<Peer> peer_;
   std::vector<Subject> subjects_;
@@ -77,9 +78,9 @@ Status Bench::start() {
   options.prefix_cache = false;  // every prefill is really computed
   REPRISE_TRY(engine_, Engine::load(options));
   report_.model = engine_->info();
-  ThreadPool pool(static_cast<int>(options.threads));
-  report_.threads = static_cast<uint32_t>(pool.size());
-  report_.machine = measure_machine(pool);
+  pool_ = std::make_unique<ThreadPool>(static_cast<int>(options.threads));
+  report_.threads = static_cast<uint32_t>(pool_->size());
+  report_.machine = measure_machine(*pool_);
   for (const std::string& policy : plan_.policies) {
     Subject& subject = subjects_.emplace_back();
     subject.name = policy;
@@ -238,7 +239,8 @@ BenchRow Bench::decode_row(const Subject& subject, uint32_t context) const {
   row.tok_s = row.batch * 1000.0 / row.median_ms;
   if (!subject.is_peer) {
     row.bytes_per_token = subject.decode_bytes / row.batch;
-    row.roof_pct = subject.decode_bytes / (report_.machine.read_gb_s * 1e6) / row.median_ms * 100;
+    row.roof_gb_s = measure_read_gb_s(*pool_, static_cast<size_t>(subject.decode_bytes));
+    row.roof_pct = subject.decode_bytes / (row.roof_gb_s * 1e6) / row.median_ms * 100;
   }
   return row;
 }

@@ -31,6 +31,7 @@ nlohmann::ordered_json bench_json(const BenchReport& report) {
                     {"tok_s", row.tok_s},
                     {"bytes_per_token", row.bytes_per_token},
                     {"flops_per_token", row.flops_per_token},
+                    {"roof_gb_s", row.roof_gb_s},
                     {"roof_pct", row.roof_pct},
                     {"vs_full", row.vs_full},
                     {"vs_peer", row.vs_peer},

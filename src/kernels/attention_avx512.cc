@@ -226,37 +226,40 @@ void attend_unit(const AttendArgs& args, size_t row, const Unit& unit, const Buf
   }
 }
 
-// One block for R rows.
+// One unit for R rows, if they read any of it.
 template <typename Math, int R>
-void attend_group(const AttendArgs& args, size_t row, const PageBlock& block, const Tiles& tiles,
-                  const Buffers& b) {
+void attend_group(const AttendArgs& args, size_t row, Unit unit, const Buffers& b) {
   const RowWindow window = row_window(args, row, R);
-  for (size_t slot = 0; slot < block.slots; slot += kUnitPages) {
-    Unit unit = {block.pages + slot, tiles.k + slot, tiles.v + slot, false};
-    bool seen = false;
-    for (size_t p = 0; p < kUnitPages; ++p) {
-      const PageSpan* page = unit.pages[p];
-      seen |= page != nullptr && sees(window, *page);
-      unit.masked |= page == nullptr || needs_mask(window, *page);
-    }
-    if (seen) attend_unit<Math, R>(args, row, unit, b);
+  bool seen = false;
+  for (size_t p = 0; p < kUnitPages; ++p) {
+    const PageSpan* page = unit.pages[p];
+    seen |= page != nullptr && sees(window, *page);
+    unit.masked |= page == nullptr || needs_mask(window, *page);
   }
+  if (seen) attend_unit<Math, R>(args, row, unit, b);
 }
 
+// One block for all rows; the tiles of a unit stay in the first cache.
 template <typename Math>
 void attend_block(const AttendArgs& args, const PageBlock& block, const Tiles& tiles,
                   const Buffers& b) {
-  size_t row = 0;
-  for (; row + kGroupRows <= args.rows; row += kGroupRows) {
-    attend_group<Math, kGroupRows>(args, row, block, tiles, b);
-  }
-  switch (args.rows - row) {
-    case 3:
-      return attend_group<Math, 3>(args, row, block, tiles, b);
-    case 2:
-      return attend_group<Math, 2>(args, row, block, tiles, b);
-    case 1:
-      return attend_group<Math, 1>(args, row, block, tiles, b);
+  for (size_t slot = 0; slot < block.slots; slot += kUnitPages) {
+    const Unit unit = {block.pages + slot, tiles.k + slot, tiles.v + slot, false};
+    size_t row = 0;
+    for (; row + kGroupRows <= args.rows; row += kGroupRows) {
+      attend_group<Math, kGroupRows>(args, row, unit, b);
+    }
+    switch (args.rows - row) {
+      case 3:
+        attend_group<Math, 3>(args, row, unit, b);
+        break;
+      case 2:
+        attend_group<Math, 2>(args, row, unit, b);
+        break;
+      case 1:
+        attend_group<Math, 1>(args, row, unit, b);
+        break;
+    }
   }
 }
 

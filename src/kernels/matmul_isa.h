@@ -46,7 +46,7 @@ struct DecodeJob {
 /// 1 KB: activations [16 rows][32], weights [16 column pairs][16 rows][2].
 inline constexpr size_t kTileElements = 512;
 /// Steps multiplied in one pass, at most: the weight tiles of a pass stay in the first-level cache.
-inline constexpr size_t kMaxPassSteps = 9;
+inline constexpr size_t kMaxPassSteps = 12;
 /// Sums of 16 rows and 2 panels: [2 panels][16 rows][16].
 inline constexpr size_t kSumElements = 512;
 

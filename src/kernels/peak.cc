@@ -30,17 +30,22 @@ PeakLoop peak_loop() {
 
 }  // namespace
 
-uint64_t read_all(const uint64_t* words, size_t count) {
+uint64_t read_scalar(const uint64_t* words, size_t count) {
   uint64_t sums[8] = {};
-  for (size_t i = 0; i < count; i += 64) {
-    __builtin_prefetch(words + i + 512);
-    for (size_t j = 0; j < 64; j += 8) {
-      for (size_t lane = 0; lane < 8; ++lane) sums[lane] += words[i + j + lane];
-    }
+  for (size_t i = 0; i < count; i += 8) {
+    for (size_t lane = 0; lane < 8; ++lane) sums[lane] += words[i + lane];
   }
   uint64_t sum = 0;
   for (const uint64_t lane : sums) sum += lane;
   return sum;
+}
+
+uint64_t read_all(const uint64_t* words, size_t count) {
+#if defined(__x86_64__)
+  if (cpu_isa() >= Isa::kAvx512) return read_avx512(words, count);
+  if (cpu_isa() >= Isa::kAvx2) return read_avx2(words, count);
+#endif
+  return read_scalar(words, count);
 }
 
 void peak_scalar(size_t iterations) {

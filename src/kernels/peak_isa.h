@@ -1,7 +1,8 @@
-// One loop per instruction set; flops of an iteration beside it.
+// Loops per instruction set, with the flops of an iteration; reads add up words [count].
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 
 namespace reprise::kernels {
 
@@ -9,6 +10,10 @@ void peak_scalar(size_t iterations);
 void peak_avx2(size_t iterations);
 void peak_avx512(size_t iterations);
 void peak_amx(size_t iterations);
+
+uint64_t read_scalar(const uint64_t* words, size_t count);
+uint64_t read_avx2(const uint64_t* words, size_t count);
+uint64_t read_avx512(const uint64_t* words, size_t count);
 
 inline constexpr double kPeakScalarFlops = 2.0 * 8;
 inline constexpr double kPeakAvx2Flops = 2.0 * 8 * 12;           // 12 FMA of 8 floats
