@@ -43,7 +43,7 @@ class Bench {
     std::string name, note;
     size_t setting = 0;
     bool is_peer = false;
-    std::unique_ptr<Session> session;  // holds the context while decode is measured
+    std::vector<std::unique_ptr<Session>> sessions;  // hold the contexts while decode is measured
     std::vector<double> prefill_ms, decode_ms;
     double decode_bytes = 0;
   };
@@ -51,13 +51,14 @@ class Bench {
   Status start();
   Status measure_context(uint32_t context);
   Status prepare(Subject& subject, uint32_t context);
+  static Status read_prompt(Session& session, std::vector<int32_t> tokens);
   Status measure_prefill(Subject& subject, uint32_t context);
   Status measure_decode(Subject& subject);
   Status decode_sessions(Subject& subject);
   void add_rows(uint32_t context);
   BenchRow decode_row(const Subject& subject, uint32_t context) const;
   BenchRow prefill_row(const Subject& subject, uint32_t context) const;
-  std::vector<int32_t> prompt(uint32_t context) const;
+  std::vector<int32_t> prompt(uint32_t context, uint32_t sequence) const;
   Status tick();
 
   const BenchPlan& plan_;
@@ -128,15 +129,15 @@ Status Bench::measure_context(uint32_t context) {
   for (uint32_t round = 0; round < rounds; ++round) {
     for (Subject& subject : subjects_) REPRISE_CHECK(measure_decode(subject));
   }
-  for (Subject& subject : subjects_) subject.session.reset();
+  for (Subject& subject : subjects_) subject.sessions.clear();
   add_rows(context);
   return {};
 }
 
-std::vector<int32_t> Bench::prompt(uint32_t context) const {
+std::vector<int32_t> Bench::prompt(uint32_t context, uint32_t sequence) const {
   // Speed does not depend on what the tokens say; every one is an ordinary word of the vocabulary.
   std::vector<int32_t> tokens(context);
-  uint32_t state = context;
+  uint32_t state = context + sequence;
   for (int32_t& token : tokens) {
     state = state * 1664525u + 1013904223u;
     token =
@@ -153,34 +154,37 @@ Status Bench::tick() {
   return {};
 }
 
+Status Bench::read_prompt(Session& session, std::vector<int32_t> tokens) {
+  Request request;
+  request.prompt = std::move(tokens);
+  request.max_tokens = 0;
+  return session.generate(request).map([](auto&&) {});
+}
+
 Status Bench::measure_prefill(Subject& subject, uint32_t context) {
-  const auto tokens = prompt(context);
   if (subject.is_peer) {
-    REPRISE_TRY(const double ms, peer_->prefill(subject.setting, tokens));
+    REPRISE_TRY(const double ms, peer_->prefill(subject.setting, prompt(context, 0)));
     subject.prefill_ms.push_back(ms);
     return tick();
   }
   REPRISE_TRY(const auto session, engine_->open(subject.name));
-  Request request;
-  request.prompt = tokens;
-  request.max_tokens = 0;
   const auto start = Clock::now();
-  REPRISE_CHECK(session->generate(request).map([](auto&&) {}));
+  REPRISE_CHECK(read_prompt(*session, prompt(context, 0)));
   subject.prefill_ms.push_back(ms_since(start));
   return tick();
 }
 
 Status Bench::prepare(Subject& subject, uint32_t context) {
-  const auto tokens = prompt(context);
   if (subject.is_peer) {
-    REPRISE_CHECK(peer_->fill(subject.setting, tokens));
+    REPRISE_CHECK(peer_->fill(subject.setting, prompt(context, 0)));
     return tick();
   }
-  REPRISE_TRY(subject.session, engine_->open(subject.name));
-  Request request;
-  request.prompt = tokens;
-  request.max_tokens = 0;
-  REPRISE_CHECK(subject.session->generate(request).map([](auto&&) {}));
+  // Sequences share no KV, as users' do not.
+  for (uint32_t i = 0; i < plan_.bench.sequences; ++i) {
+    REPRISE_TRY(auto session, engine_->open(subject.name));
+    REPRISE_CHECK(read_prompt(*session, prompt(context, i)));
+    subject.sessions.push_back(std::move(session));
+  }
   return tick();
 }
 
@@ -198,10 +202,10 @@ Status Bench::decode_sessions(Subject& subject) {
   Status status;
   std::vector<std::unique_ptr<Session>> sessions;
   uint64_t kv_bytes = 0;
-  for (uint32_t i = 0; i < plan_.bench.sequences; ++i) {
-    sessions.push_back(subject.session->fork());
+  for (const auto& session : subject.sessions) {
+    sessions.push_back(session->fork());
     Request request;
-    const auto held = subject.session->tokens();
+    const auto held = session->tokens();
     request.prompt.assign(held.begin(), held.end());
     request.prompt.push_back(request.prompt.back());
     request.max_tokens = plan_.bench.max_tokens + 1;

@@ -34,6 +34,17 @@ fs::path peer_python(const fs::path& script) {
   return script.parent_path().parent_path().parent_path() / ".venv-peer/bin/python";
 }
 
+/// A field of the peer's answer; kBadJson when it is missing or of another type.
+template <class T>
+Result<T> field(const nlohmann::json& answer, const char* name) {
+  try {
+    return answer.at(name).get<T>();
+  } catch (const nlohmann::json::exception&) {
+    return fail(ErrorCode::kBadJson, "the peer's answer has no proper \"{}\": {}", name,
+                answer.dump());
+  }
+}
+
 }  // namespace
 
 struct Peer::Process {
@@ -84,8 +95,8 @@ Result<Peer> Peer::start(const Settings& settings) {
                                                     {"model", settings.model},
                                                     {"threads", settings.threads},
                                                     {"context", settings.context}}));
-  peer.version_ = hello.value("version", "");
-  peer.settings_ = hello.value("settings", std::vector<std::string>());
+  REPRISE_TRY(peer.version_, field<std::string>(hello, "version"));
+  REPRISE_TRY(peer.settings_, field<std::vector<std::string>>(hello, "settings"));
   if (peer.settings_.empty()) return fail(ErrorCode::kUnsupported, "the peer has no settings");
   return peer;
 }
@@ -115,7 +126,7 @@ Result<double> Peer::prefill(size_t setting, std::span<const int32_t> tokens) {
               ask({{"op", "prefill"},
                    {"setting", setting},
                    {"tokens", std::vector<int32_t>(tokens.begin(), tokens.end())}}));
-  return answer.value("ms", 0.0);
+  return field<double>(answer, "ms");
 }
 
 Status Peer::fill(size_t setting, std::span<const int32_t> tokens) {
@@ -123,14 +134,16 @@ Status Peer::fill(size_t setting, std::span<const int32_t> tokens) {
               ask({{"op", "fill"},
                    {"setting", setting},
                    {"tokens", std::vector<int32_t>(tokens.begin(), tokens.end())}}));
-  return answer.value("filled", size_t{0}) == tokens.size()
-             ? Status()
-             : fail(ErrorCode::kUnsupported, "the peer did not fill {} tokens", tokens.size());
+  REPRISE_TRY(const auto filled, field<size_t>(answer, "filled"));
+  if (filled == tokens.size()) return {};
+  return fail(ErrorCode::kUnsupported, "the peer filled {} of {} tokens", filled, tokens.size());
 }
 
 Result<std::vector<double>> Peer::decode(size_t setting, uint32_t n) {
   REPRISE_TRY(const auto answer, ask({{"op", "decode"}, {"setting", setting}, {"n", n}}));
-  return answer.value("ms", std::vector<double>());
+  REPRISE_TRY(auto times, field<std::vector<double>>(answer, "ms"));
+  if (times.size() == n) return times;
+  return fail(ErrorCode::kUnsupported, "the peer timed {} of {} steps", times.size(), n);
 }
 
 }  // namespace reprise
