@@ -50,7 +50,8 @@ class Session {
   /// Drops tokens from the end. kUnsupported when the policy has given up KV that this would need.
   Status truncate(size_t length);
   /// Writes tokens and KV to a file, with text of the caller's own; see docs/kv.md.
-  Status save(const std::string& path, std::string_view note, const ProgressFn& progress = {}) const;
+  Status save(const std::string& path, std::string_view note,
+              const ProgressFn& progress = {}) const;
   /// Replaces this session's content; returns the note. On error the session is unchanged.
   Result<std::string> restore(const std::string& path, const ProgressFn& progress = {});
 

@@ -15,8 +15,8 @@ namespace reprise {
 struct OptionSpec {
   std::string_view name;  ///< long name without dashes; REPRISE_NAME with '-' as '_' is its twin
   std::string_view help;  ///< one line
-  std::string_view unit = {};     ///< "tokens", "bytes" (then 512M, 2G are read), ...; may be empty
-  double min = 0;                 ///< smallest allowed number
+  std::string_view unit = {};  ///< "tokens", "bytes" (then 512M, 2G are read), ...; may be empty
+  double min = 0;              ///< smallest allowed number
   double max = std::numeric_limits<uint32_t>::max();  ///< largest allowed number
   std::string_view choices = {};  ///< allowed words, separated by '|'; empty = any
 };
@@ -72,11 +72,13 @@ void visit_options(EngineOptions& o, Visitor&& visit) {
   visit(OptionSpec{"ctx", "context limit; 0 = the model's trained length", "tokens", 0, 1 << 24},
         o.ctx);
   visit(OptionSpec{"threads", "threads; 0 = every usable core", "", 0, 1024}, o.threads);
-  visit(OptionSpec{"chunk", "prompt tokens computed per step; a cancel waits for one step", "tokens",
-                   16, 8192}, o.chunk);
+  visit(OptionSpec{"chunk", "prompt tokens computed per step; a cancel waits for one step",
+                   "tokens", 16, 8192},
+        o.chunk);
   visit(OptionSpec{"batch", "sequences computed together at most", "sequences", 1, 1024}, o.batch);
   visit(OptionSpec{"kv-memory", "limit of KV memory; 0 = half of the free memory", "bytes", 0,
-                   0x1p50}, o.kv_memory);
+                   0x1p50},
+        o.kv_memory);
   visit(OptionSpec{"kv-type", "element type of keys and values", "", 0, 0, "bf16|f16|f32|q8_0"},
         o.kv_type);
   visit(OptionSpec{"prefix-cache", "keep the KV of prompts for later prompts that start alike"},

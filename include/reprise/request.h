@@ -18,8 +18,8 @@ struct Message {
 };
 
 enum class FinishReason { kEnd, kLength, kStop, kContext, kCancelled };
-/// "end" (the model ended), "length" (max_tokens), "stop" (a stop string), "context" (the context is
-/// full), "cancelled".
+/// "end" (the model ended), "length" (max_tokens), "stop" (a stop string), "context" (the context
+/// is full), "cancelled".
 std::string_view finish_reason_name(FinishReason reason);
 
 /// One new token, as it is made.
@@ -30,7 +30,7 @@ struct TokenEvent {
 using TokenFn = std::function<bool(const TokenEvent&)>;  ///< returns false to stop
 
 struct Request {
-  std::vector<int32_t> prompt;  ///< the whole sequence so far; what the session holds is not re-read
+  std::vector<int32_t> prompt;  ///< the whole sequence so far; what is held is not re-read
   uint32_t max_tokens = 256;
   std::vector<std::string> stop;  ///< the answer ends before any of these
   bool ignore_end = false;        ///< go on past end-of-turn tokens (benchmarks)

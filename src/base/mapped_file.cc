@@ -12,7 +12,8 @@
 namespace reprise {
 
 Result<MappedFile> MappedFile::open(const std::string& path) {
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  // O_NONBLOCK: a pipe without a writer is refused, not waited for.
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) {
     const auto code = errno == ENOENT ? ErrorCode::kFileNotFound : ErrorCode::kFileUnreadable;
     return fail(code, "cannot open '{}': {}", path, std::strerror(errno));

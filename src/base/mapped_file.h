@@ -11,8 +11,8 @@ namespace reprise {
 
 class MappedFile {
  public:
-  /// Errors: kFileNotFound, kFileUnreadable (also for folders and devices). An empty file maps to an
-  /// empty span.
+  /// Errors: kFileNotFound, kFileUnreadable (also for folders and devices). An empty file maps to
+  /// an empty span.
   static Result<MappedFile> open(const std::string& path);
 
   MappedFile() = default;

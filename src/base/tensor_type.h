@@ -11,8 +11,20 @@
 namespace reprise {
 
 enum class TensorType : uint8_t {
-  kF32, kF16, kBF16, kQ8_0, kQ4_0, kQ4_1, kQ5_0, kQ5_1,
-  kQ2_K, kQ3_K, kQ4_K, kQ5_K, kQ6_K, kIQ4_NL,
+  kF32,
+  kF16,
+  kBF16,
+  kQ8_0,
+  kQ4_0,
+  kQ4_1,
+  kQ5_0,
+  kQ5_1,
+  kQ2_K,
+  kQ3_K,
+  kQ4_K,
+  kQ5_K,
+  kQ6_K,
+  kIQ4_NL
 };
 
 struct TensorTypeInfo {
@@ -27,7 +39,7 @@ const TensorTypeInfo& tensor_type_info(TensorType type);
 struct TensorView {
   std::string name;
   TensorType type = TensorType::kF32;
-  std::vector<uint64_t> shape;       ///< row-major, outermost first; the last dimension is contiguous
+  std::vector<uint64_t> shape;       ///< row-major, outermost first; the last is contiguous
   std::span<const std::byte> bytes;  ///< product(shape) / block * block_bytes bytes
 };
 

@@ -24,6 +24,10 @@ int usable_cores() {
 
 // Long enough to bridge the serial work between two kernels, short enough not to burn an idle core.
 constexpr auto kSpin = std::chrono::microseconds(200);
+// A task that takes longer than these spins may wait for the core that the caller spins on.
+constexpr int kYieldSpins = 4096;
+
+constexpr uint64_t kTicketMask = 0xffffffff;
 
 }  // namespace
 
@@ -43,24 +47,33 @@ ThreadPool::~ThreadPool() {
   for (auto& worker : workers_) worker.join();
 }
 
+// A task is taken by advancing the low half of tickets_, whose high half is their number, and only
+// then are call_ and context_ read: the region cannot end before that task is done. So a worker
+// that comes late finds no ticket, and the caller waits for tasks, never for workers to show up.
 void ThreadPool::run_erased(size_t tasks, Erased call, void* context) {
   call_ = call;
   context_ = context;
-  tasks_ = tasks;
-  next_.store(0, std::memory_order_relaxed);
-  busy_.store(static_cast<int>(workers_.size()), std::memory_order_relaxed);
+  done_.store(0, std::memory_order_relaxed);
+  tickets_.store(static_cast<uint64_t>(tasks) << 32, std::memory_order_release);
   job_.fetch_add(1);  // seq_cst: pairs with the sleeping_ increment in wait_for_job
   if (sleeping_.load() > 0) {
     std::lock_guard lock(mutex_);
     wake_.notify_all();
   }
   take_tasks(0);
-  while (busy_.load(std::memory_order_acquire) != 0) relax();
+  for (int spins = 1; done_.load(std::memory_order_acquire) != tasks; ++spins) {
+    relax();
+    if (spins % kYieldSpins == 0) std::this_thread::yield();
+  }
 }
 
 void ThreadPool::take_tasks(int thread) {
-  for (size_t task; (task = next_.fetch_add(1, std::memory_order_relaxed)) < tasks_;) {
-    call_(context_, task, thread);
+  uint64_t tickets = tickets_.load(std::memory_order_acquire);
+  while ((tickets & kTicketMask) < tickets >> 32) {
+    if (!tickets_.compare_exchange_weak(tickets, tickets + 1, std::memory_order_acquire)) continue;
+    call_(context_, tickets & kTicketMask, thread);
+    done_.fetch_add(1, std::memory_order_release);
+    tickets = tickets_.load(std::memory_order_acquire);
   }
 }
 
@@ -82,7 +95,6 @@ void ThreadPool::work(int thread) {
   for (uint64_t seen = 0; wait_for_job(seen);) {
     ++seen;
     take_tasks(thread);
-    busy_.fetch_sub(1, std::memory_order_release);
   }
 }
 

@@ -21,9 +21,9 @@ class ThreadPool {
 
   int size() const { return static_cast<int>(workers_.size()) + 1; }
 
-  /// Calls body(task, thread) once for every task in [0, tasks), thread in [0, size()); returns when
-  /// all are done. Tasks are handed out in order, one by one; results may not depend on which thread
-  /// runs a task. body does not throw. Not reentrant.
+  /// Calls body(task, thread) once for every task in [0, tasks), thread in [0, size()); returns
+  /// when all are done. Tasks are handed out in order, one by one; results may not depend on which
+  /// thread runs a task. body does not throw. Not reentrant. tasks < 2^32.
   template <class Body>
   void run(size_t tasks, Body&& body) {
     if (tasks == 0) return;
@@ -32,9 +32,12 @@ class ThreadPool {
       return;
     }
     using BodyType = std::remove_reference_t<Body>;
-    run_erased(tasks, [](void* context, size_t task, int thread) {
-      (*static_cast<BodyType*>(context))(task, thread);
-    }, const_cast<void*>(static_cast<const void*>(&body)));
+    run_erased(
+        tasks,
+        [](void* context, size_t task, int thread) {
+          (*static_cast<BodyType*>(context))(task, thread);
+        },
+        const_cast<void*>(static_cast<const void*>(&body)));
   }
 
  private:
@@ -48,10 +51,9 @@ class ThreadPool {
   std::vector<std::thread> workers_;
   Erased call_ = nullptr;
   void* context_ = nullptr;
-  size_t tasks_ = 0;
-  alignas(64) std::atomic<size_t> next_{0};
+  alignas(64) std::atomic<uint64_t> tickets_{0};  // tasks << 32 | next task
   alignas(64) std::atomic<uint64_t> job_{0};
-  alignas(64) std::atomic<int> busy_{0};
+  alignas(64) std::atomic<size_t> done_{0};
   std::atomic<bool> stop_{false};
   std::atomic<int> sleeping_{0};
   std::mutex mutex_;

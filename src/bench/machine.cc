@@ -30,7 +30,8 @@ double best_seconds(const std::function<void()>& body) {
 }  // namespace
 
 double measure_read_gb_s(ThreadPool& pool, size_t bytes) {
-  const size_t pieces = (bytes / sizeof(uint64_t) + kPieceWords - 1) / kPieceWords;
+  constexpr size_t kPieceBytes = kPieceWords * sizeof(uint64_t);
+  const size_t pieces = (bytes + kPieceBytes - 1) / kPieceBytes;
   const auto words = std::make_unique_for_overwrite<uint64_t[]>(pieces * kPieceWords);
   pool.run(pieces, [&](size_t piece, int) {
     std::fill_n(&words[piece * kPieceWords], kPieceWords, piece);
@@ -41,7 +42,7 @@ double measure_read_gb_s(ThreadPool& pool, size_t bytes) {
       sink += kernels::read_all(&words[piece * kPieceWords], kPieceWords);
     });
   });
-  return static_cast<double>(pieces * kPieceWords * sizeof(uint64_t)) / seconds * 1e-9;
+  return static_cast<double>(pieces * kPieceBytes) / seconds * 1e-9;
 }
 
 MachineRoof measure_machine(ThreadPool& pool) {

@@ -1,8 +1,8 @@
 #include <algorithm>
 #include <chrono>
-#include <map>
 #include <memory>
 
+#include "base/percentile.h"
 #include "base/try.h"
 #include "bench/bench.h"
 #include "bench/peer.h"
@@ -14,12 +14,6 @@ using Clock = std::chrono::steady_clock;
 
 double ms_since(Clock::time_point start) {
   return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
-}
-
-double percentile(std::vector<double> values, double p) {
-  if (values.empty()) return 0.0;
-  std::sort(values.begin(), values.end());
-  return values[static_cast<size_t>(p * static_cast<double>(values.size() - 1) + 0.5)];
 }
 
 /// Multiply-adds of the matrices for one row, without the output head.
@@ -49,6 +43,7 @@ class Bench {
   };
 
   Status start();
+  Status start_peer(uint32_t longest);
   Status measure_context(uint32_t context);
   Status prepare(Subject& subject, uint32_t context);
   static Status read_prompt(Session& session, std::vector<int32_t> tokens);
@@ -81,18 +76,22 @@ Status Bench::start() {
   report_.model = engine_->info();
   pool_ = std::make_unique<ThreadPool>(static_cast<int>(options.threads));
   report_.threads = static_cast<uint32_t>(pool_->size());
-  report_.machine = measure_machine(*pool_);
   for (const std::string& policy : plan_.policies) {
     Subject& subject = subjects_.emplace_back();
     subject.name = policy;
     REPRISE_CHECK(engine_->open(policy).map([](auto&&) {}));  // a wrong spec is told at once
   }
-  if (plan_.peer.empty()) return {};
+  if (!plan_.peer.empty()) REPRISE_CHECK(start_peer(options.ctx));
+  report_.machine = measure_machine(*pool_);
+  return {};
+}
+
+Status Bench::start_peer(uint32_t longest) {
   if (plan_.peer != "llama.cpp") {
     return fail(ErrorCode::kInvalidArgument, "no peer is called \"{}\"; there is llama.cpp",
                 plan_.peer);
   }
-  REPRISE_TRY(auto peer, Peer::start({report_.model.path, report_.threads, options.ctx}));
+  REPRISE_TRY(auto peer, Peer::start({report_.model.path, report_.threads, longest}));
   peer_ = std::make_unique<Peer>(std::move(peer));
   for (size_t i = 0; i < peer_->settings().size(); ++i) {
     Subject& subject = subjects_.emplace_back();

@@ -4,6 +4,7 @@
 #include <iterator>
 #include <utility>
 
+#include "base/percentile.h"
 #include "base/system.h"
 #include "base/try.h"
 
@@ -13,14 +14,6 @@ namespace {
 double ms_between(std::chrono::steady_clock::time_point from,
                   std::chrono::steady_clock::time_point to) {
   return std::chrono::duration<double, std::milli>(to - from).count();
-}
-
-double percentile(std::vector<double> values, double p) {
-  if (values.empty()) return 0.0;
-  const auto rank = static_cast<size_t>(p * static_cast<double>(values.size() - 1) + 0.5);
-  const auto at = values.begin() + static_cast<std::ptrdiff_t>(rank);
-  std::nth_element(values.begin(), at, values.end());
-  return *at;
 }
 
 std::vector<const RopeTable*> layer_ropes(const Model& model) {

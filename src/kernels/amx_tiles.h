@@ -1,7 +1,5 @@
-// The two matrix products of attention in AMX tiles, cut into steps of four tile products, so that
-// the caller can do vector work between them: both units then run at once. A product works on 32
-// rows; it keeps its sums in tiles 0 to 3, so only one is under way at a time. Everything is
-// static: see simd_avx512.h.
+// The two matrix products of attention in AMX tiles, for 32 rows. Everything is static: see
+// simd_avx512.h.
 #pragma once
 
 #include <cstddef>
@@ -57,90 +55,43 @@ static inline void store_tiles(float* upper, size_t stride) {
   _tile_stored(3, lower + kTileFloats, bytes);
 }
 
-// logits[32 rows][pages] = q K^T; pages in pairs.
-struct ScoreProduct {
-  const uint16_t* q = nullptr;         // [32][dims] bf16
-  const uint32_t* const* k = nullptr;  // K tiles of the pages [dims / 2][16]
-  float* logits = nullptr;             // [32][stride], 16 columns a page
-  size_t dims = 0, pages = 0, stride = 0;
-  size_t page = 0, dim = 0;
-
-  bool done() const { return page >= pages; }
-  size_t steps() const { return pages / 2 * (dims / kTileBf16); }
-  void step() {
-    if (dim == 0) {
-      _tile_zero(0);
-      _tile_zero(1);
-      _tile_zero(2);
-      _tile_zero(3);
+// logits[32][stride] = q[32][dims] K^T over an even number of pages, 16 columns a page. k: K tiles
+// of the pages, [dims / 2][16 tokens] pairs of bf16.
+static inline void multiply_keys(const uint16_t* q, const uint32_t* const* k, size_t pages,
+                                 size_t dims, float* logits, size_t stride) {
+  for (size_t page = 0; page < pages; page += 2) {
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+    for (size_t dim = 0; dim < dims; dim += kTileBf16) {
+      multiply_tiles(q + dim, q + kTileRows * dims + dim, dims * sizeof(uint16_t),
+                     k[page] + dim / 2 * 16, k[page + 1] + dim / 2 * 16, kTileRowBytes);
     }
-    const uint16_t* upper = q + dim;
-    multiply_tiles(upper, upper + kTileRows * dims, dims * sizeof(uint16_t), k[page] + dim / 2 * 16,
-                   k[page + 1] + dim / 2 * 16, kTileRowBytes);
-    dim += kTileBf16;
-    if (dim < dims) return;
     store_tiles(logits + page * 16, stride);
-    dim = 0;
-    page += 2;
   }
-};
+}
 
-// sums[32 rows][dims] += weights V; pages in pairs.
-struct SumProduct {
-  const uint16_t* weights = nullptr;  // [32][stride] bf16, 16 a page
-  const uint32_t* values = nullptr;   // [pages][8 token pairs][dims]
-  float* sums = nullptr;              // [32][dims]
-  size_t dims = 0, pages = 0, stride = 0;
-  size_t page = 0, dim = 0;
-
-  bool done() const { return dim >= dims || pages == 0; }
-  size_t steps() const { return pages / 2 * (dims / kTileBf16); }
-  void step() {
-    if (page == 0) {
-      const size_t bytes = dims * sizeof(float);
-      float *upper = sums + dim, *lower = upper + kTileRows * dims;
-      finish_stores();
-      _tile_loadd(0, upper, bytes);
-      _tile_loadd(1, upper + kTileFloats, bytes);
-      _tile_loadd(2, lower, bytes);
-      _tile_loadd(3, lower + kTileFloats, bytes);
+// sums[32][dims] += weights[32][stride] V over an even number of pages. values: [pages][8 token
+// pairs][dims] pairs of bf16.
+static inline void multiply_values(const uint16_t* weights, size_t stride, const uint32_t* values,
+                                   size_t pages, size_t dims, float* sums) {
+  const size_t sum_bytes = dims * sizeof(float);
+  for (size_t dim = 0; dim < dims; dim += kTileBf16) {
+    float *upper = sums + dim, *lower = upper + kTileRows * dims;
+    finish_stores();
+    _tile_loadd(0, upper, sum_bytes);
+    _tile_loadd(1, upper + kTileFloats, sum_bytes);
+    _tile_loadd(2, lower, sum_bytes);
+    _tile_loadd(3, lower + kTileFloats, sum_bytes);
+    for (size_t page = 0; page < pages; page += 2) {
+      const uint16_t* row = weights + page * 16;
+      const uint32_t* value = values + page * 8 * dims + dim;
+      multiply_tiles(row, row + kTileRows * stride, stride * sizeof(uint16_t), value,
+                     value + kTileFloats, dims * sizeof(uint32_t));
     }
-    const uint16_t* upper = weights + page * 16;
-    const uint32_t* left = values + page * 8 * dims + dim;
-    multiply_tiles(upper, upper + kTileRows * stride, stride * sizeof(uint16_t), left,
-                   left + kTileFloats, dims * sizeof(uint32_t));
-    page += 2;
-    if (page < pages) return;
-    store_tiles(sums + dim, dims);
-    page = 0;
-    dim += kTileBf16;
+    store_tiles(upper, dims);
   }
-};
-
-// Both products, one after the other, their steps spread evenly over `calls` calls.
-class Beside {
- public:
-  Beside(const SumProduct& sum, const ScoreProduct& score, size_t calls)
-      : sum_(sum), score_(score), steps_(sum.steps() + score.steps()), calls_(calls) {}
-  void call() {
-    for (due_ += steps_; due_ >= calls_; due_ -= calls_) step();
-  }
-  void finish() {
-    while (!sum_.done() || !score_.done()) step();
-  }
-
- private:
-  void step() {
-    if (!sum_.done()) {
-      sum_.step();
-    } else if (!score_.done()) {
-      score_.step();
-    }
-  }
-
-  SumProduct sum_;
-  ScoreProduct score_;
-  size_t steps_, calls_, due_ = 0;
-};
+}
 
 }  // namespace reprise::kernels

@@ -21,8 +21,9 @@ bool rounds_to_bf16(KvType type) { return type == KvType::kBF16 || type == KvTyp
 void attend(const AttendArgs& args, std::byte* scratch) {
 #if defined(__x86_64__)
   const Isa isa = cpu_isa();
-  if (isa == Isa::kAmx && args.phase == Phase::kPrefill && rounds_to_bf16(args.layout->type)) {
-    return attend_amx(args, scratch);
+  if (isa == Isa::kAmx && rounds_to_bf16(args.layout->type)) {
+    if (args.phase == Phase::kPrefill) return attend_prefill_amx(args, scratch);
+    if (args.layout->head_dim % 32 == 0) return attend_decode_amx(args, scratch);
   }
   if (isa >= Isa::kAvx512) return attend_avx512(args, scratch);
   if (isa >= Isa::kAvx2) return attend_avx2(args, scratch);

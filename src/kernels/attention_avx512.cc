@@ -50,7 +50,7 @@ struct Buffers {
   size_t dims;       // head_dim rounded up to whole vectors
   uint32_t* q;       // [rows, head_dim / packed]
   float* sums;       // [rows, dims] weighted values, not normalised
-  float* largest;    // [rows] what logits are relative to
+  float* base;       // [rows] what logits are relative to
   float* totals;     // [rows, 16] weights summed lane by lane
   uint32_t* keys;    // [kMaxBlockPages] converted K tiles
   uint32_t* values;  // [kMaxBlockPages] converted V tiles
@@ -78,7 +78,7 @@ Buffers carve(const AttendArgs& args, std::byte* scratch) {
   Arena arena(scratch);
   b.q = arena.take<uint32_t>(rows * head_dim);
   b.sums = arena.take<float>(rows * b.dims);
-  b.largest = arena.take<float>(rows);
+  b.base = arena.take<float>(rows);
   b.totals = arena.take<float>(rows * kLanes);
   b.keys = arena.take<uint32_t>(kMaxBlockPages * kPageTokens * head_dim);
   b.values = arena.take<uint32_t>(kMaxBlockPages * kPageTokens * head_dim);
@@ -90,7 +90,7 @@ void prepare_rows(const AttendArgs& args, const Buffers& b) {
   const size_t head_dim = args.layout->head_dim, steps = head_dim / Math::kPacked;
   for (size_t r = 0; r < args.rows; ++r) {
     scale_row<Math::kRounds>(args.q + r * args.q_stride, head_dim, args.scale, b.q + r * steps);
-    clear_row(b.sums + r * b.dims, b.dims, b.largest + r, b.totals + r * kLanes);
+    clear_row(b.sums + r * b.dims, b.dims, b.base + r, b.totals + r * kLanes);
   }
 }
 
@@ -194,11 +194,11 @@ inline void weigh(const AttendArgs& args, size_t row, const Unit& unit, const Bu
   const __m512 top =
       _mm512_max_ps(_mm512_max_ps(logits[0], logits[1]), _mm512_max_ps(logits[2], logits[3]));
   float* totals = b.totals + row * kLanes;
-  raise_largest(top, b.largest + row, totals, b.sums + row * b.dims, b.dims);
-  const __m512 largest = _mm512_set1_ps(b.largest[row]);
+  move_base(top, b.base + row, totals, b.sums + row * b.dims, b.dims);
+  const __m512 base = _mm512_set1_ps(b.base[row]);
   __m512 total = _mm512_loadu_ps(totals);
   for (size_t p = 0; p < kUnitPages; ++p) {
-    const __m512 weight = exp2_512(_mm512_sub_ps(logits[p], largest));
+    const __m512 weight = exp2_512(_mm512_sub_ps(logits[p], base));
     total = _mm512_add_ps(total, weight);
     Math::store(weights + p * kPageTokens / Math::kPacked, weight);
   }
@@ -275,7 +275,7 @@ void attend_pages(const AttendArgs& args, std::byte* scratch) {
     attend_block<Math>(args, block, tiles, b);
   }
   for (size_t r = 0; r < args.rows; ++r) {
-    finish_row(b.sums + r * b.dims, b.largest[r], b.totals + r * kLanes, args.layout->head_dim,
+    finish_row(b.sums + r * b.dims, b.base[r], b.totals + r * kLanes, args.layout->head_dim,
                args.out + r * args.out_stride, args.lse + r);
   }
 }

@@ -8,8 +8,9 @@ namespace reprise::kernels {
 void attend_ref(const AttendArgs& args, std::byte* scratch);
 void attend_avx2(const AttendArgs& args, std::byte* scratch);
 void attend_avx512(const AttendArgs& args, std::byte* scratch);
-/// Prefill of bf16 and q8_0 pages only.
-void attend_amx(const AttendArgs& args, std::byte* scratch);
+// Of bf16 and q8_0 pages only, decode with head dims that are multiples of 32.
+void attend_decode_amx(const AttendArgs& args, std::byte* scratch);
+void attend_prefill_amx(const AttendArgs& args, std::byte* scratch);
 
 inline constexpr size_t kMaxBlockPages = 16;
 

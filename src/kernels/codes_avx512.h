@@ -24,8 +24,9 @@ inline __m512i move_bits(__m512i bytes) {
 template <int kFrom, int kTo>
 inline __m512i merge_bits(__m512i code, __m512i plane, int mask) {
   constexpr int kOrAnd = 0xf8;
-  return _mm512_ternarylogic_epi32(code, move_bits<kFrom, kTo>(plane),
-                                   _mm512_set1_epi8(static_cast<char>(mask << kTo)), kOrAnd);
+  const __m512i moved = move_bits<kFrom, kTo>(plane);
+  const __m512i bits = _mm512_set1_epi8(static_cast<char>(mask << kTo));
+  return _mm512_ternarylogic_epi32(code, moved, bits, kOrAnd);
 }
 
 inline void load_nibbles(const std::byte* plane, __m512i codes[8]) {

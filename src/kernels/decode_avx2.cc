@@ -157,7 +157,7 @@ void round_int8_avx2(const float* x, size_t blocks, size_t tile_rows, Activation
     __m256 values[4];
     for (size_t i = 0; i < 4; ++i) values[i] = _mm256_loadu_ps(x + 8 * i);
     const float largest = largest_magnitude(values);
-    const __m256 inverse = _mm256_set1_ps(largest > 0 ? 127.0f / largest : 0.0f);
+    const __m256 inverse = _mm256_set1_ps(largest > kSmallestMagnitude ? 127.0f / largest : 0.0f);
     out->scale = largest / 127.0f;
     __m256i q[4];
     for (size_t i = 0; i < 4; ++i) q[i] = _mm256_cvtps_epi32(_mm256_mul_ps(values[i], inverse));

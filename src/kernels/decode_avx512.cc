@@ -139,7 +139,7 @@ void round_int8_avx512(const float* x, size_t blocks, size_t tile_rows, Activati
     const __m512 low = _mm512_loadu_ps(x), high = _mm512_loadu_ps(x + 16);
     const float largest =
         _mm512_reduce_max_ps(_mm512_max_ps(_mm512_abs_ps(low), _mm512_abs_ps(high)));
-    const __m512 inverse = _mm512_set1_ps(largest > 0 ? 127.0f / largest : 0.0f);
+    const __m512 inverse = _mm512_set1_ps(largest > kSmallestMagnitude ? 127.0f / largest : 0.0f);
     out->scale = largest / 127.0f;
     const __m512i q[2] = {_mm512_cvtps_epi32(_mm512_mul_ps(low, inverse)),
                           _mm512_cvtps_epi32(_mm512_mul_ps(high, inverse))};

@@ -50,7 +50,7 @@ void round_int8_ref(const float* x, size_t blocks, size_t tile_rows, ActivationB
   for (size_t block = 0; block < blocks; ++block, x += kBlockCols, out += tile_rows) {
     float largest = 0;
     for (size_t i = 0; i < kBlockCols; ++i) largest = std::max(largest, std::fabs(x[i]));
-    const float inverse = largest > 0 ? 127.0f / largest : 0.0f;
+    const float inverse = largest > kSmallestMagnitude ? 127.0f / largest : 0.0f;
     out->scale = largest / 127.0f;
     int32_t sums[3] = {};
     for (size_t i = 0; i < kBlockCols; ++i) {

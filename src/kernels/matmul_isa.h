@@ -18,6 +18,9 @@ struct alignas(64) ActivationBlock {
   float sum[3];        // scale times these sums
 };
 
+/// Blocks whose largest activation is below this round to zero: 127 / max must be finite.
+inline constexpr float kSmallestMagnitude = 1e-30f;
+
 /// Rows of activations that one pass over a panel serves; a batch is cut in tiles of 8, 4, 2 and 1,
 /// and stored [tile][column block][row of the tile].
 constexpr size_t row_tile(size_t rows_left) {
@@ -46,7 +49,7 @@ struct DecodeJob {
 /// 1 KB: activations [16 rows][32], weights [16 column pairs][16 rows][2].
 inline constexpr size_t kTileElements = 512;
 /// Steps multiplied in one pass, at most: the weight tiles of a pass stay in the first-level cache.
-inline constexpr size_t kMaxPassSteps = 12;
+inline constexpr size_t kMaxPassSteps = 9;
 /// Sums of 16 rows and 2 panels: [2 panels][16 rows][16].
 inline constexpr size_t kSumElements = 512;
 

@@ -11,8 +11,8 @@
 namespace reprise::kernels {
 
 static constexpr float kLog2e = 1.44269504f, kLn2 = 0.69314718f;
-// Stands for "none yet": finite, so that a difference of two of them is zero and not NaN.
-static constexpr float kNoLogit = -3.0e38f;
+// The base of a row that has seen no key: finite, so that no difference with it is NaN.
+static constexpr float kNoBase = -3.0e38f;
 
 // Hands out pieces of the scratch, each aligned to a cache line.
 class Arena {
@@ -47,10 +47,10 @@ static inline void scale_row(const float* q, size_t n, float scale, uint32_t* ou
   }
 }
 
-static inline void clear_row(float* sums, size_t dims, float* largest, float* totals) {
+static inline void clear_row(float* sums, size_t dims, float* base, float* totals) {
   for (size_t i = 0; i < dims; i += 16) _mm512_storeu_ps(sums + i, _mm512_setzero_ps());
   _mm512_storeu_ps(totals, _mm512_setzero_ps());
-  *largest = kNoLogit;
+  *base = kNoBase;
 }
 
 static inline __m512 cap_logits(__m512 x, float soft_cap) {
@@ -73,19 +73,19 @@ static inline void adjust_logits(const AttendArgs& args, size_t row, const PageS
   args.page_max[row * args.pages.size() + number] = kLn2 * _mm512_reduce_max_ps(logits);
 }
 
-// Weights are 2^(logit - largest), where `largest` follows the largest logit only when that is more
-// than kSlack above it: rescaling is rare, and weights up to 2^kSlack lose nothing in floating
-// point.
-static constexpr float kSlack = 16.0f;
+// Weights are 2^(logit - base). The base of a row is 0 unless that could overflow or lose its
+// weights: weights up to 2^kReach cost nothing in floating point, so most rows are never rescaled.
+static constexpr float kReach = 60.0f;
 
-// Follows `top`, the largest logits of a row lane by lane, rescaling what was summed before.
-static inline void raise_largest(__m512 top, float* largest, float* totals, float* sums,
-                                 size_t dims) {
-  const __m512 limit = _mm512_set1_ps(*largest + kSlack);
+// Moves the base of a row for logits whose lane-wise maximum is `top`, rescaling what was summed
+// before. The choice depends on nothing but the row's own logits.
+static inline void move_base(__m512 top, float* base, float* totals, float* sums, size_t dims) {
+  const __m512 limit = _mm512_set1_ps(*base + kReach);
   if (_mm512_cmp_ps_mask(top, limit, _CMP_GT_OQ) == 0) return;
-  const float raised = _mm512_reduce_max_ps(top);
-  const __m512 keep = exp2_512(_mm512_set1_ps(*largest - raised));
-  *largest = raised;
+  const float largest = _mm512_reduce_max_ps(top);
+  const float next = *base == kNoBase && largest <= kReach && largest >= -kReach ? 0.0f : largest;
+  const __m512 keep = exp2_512(_mm512_set1_ps(*base - next));
+  *base = next;
   _mm512_storeu_ps(totals, _mm512_mul_ps(_mm512_loadu_ps(totals), keep));
   for (size_t i = 0; i < dims; i += 16) {
     _mm512_storeu_ps(sums + i, _mm512_mul_ps(_mm512_loadu_ps(sums + i), keep));
@@ -100,15 +100,15 @@ static inline void clear_page_max(const AttendArgs& args) {
 }
 
 // Normalises one row: out = sums / total, lse in natural units.
-static inline void finish_row(const float* sums, float largest, const float* totals,
-                              size_t head_dim, float* out, float* lse) {
+static inline void finish_row(const float* sums, float base, const float* totals, size_t head_dim,
+                              float* out, float* lse) {
   const float total = _mm512_reduce_add_ps(_mm512_loadu_ps(totals));
   const __m512 inverse = _mm512_set1_ps(total > 0.0f ? 1.0f / total : 0.0f);
   for (size_t i = 0; i < head_dim; i += 16) {
     const __mmask16 lanes = first_lanes(static_cast<unsigned>(head_dim - i));
     _mm512_mask_storeu_ps(out + i, lanes, _mm512_mul_ps(_mm512_loadu_ps(sums + i), inverse));
   }
-  *lse = total > 0.0f ? largest * kLn2 + logf(total) : -__builtin_inff();
+  *lse = total > 0.0f ? base * kLn2 + logf(total) : -__builtin_inff();
 }
 
 }  // namespace reprise::kernels

@@ -15,7 +15,7 @@ namespace reprise {
 namespace {
 
 constexpr size_t kGrowBytes = size_t{2} << 20;  // memory is made writable in steps of a huge page
-constexpr size_t kHugeFrom = size_t{2} << 20;  // before that, rounding to huge pages would show
+constexpr size_t kHugeFrom = size_t{2} << 20;   // before that, rounding to huge pages would show
 constexpr uint64_t kReturnFraction = 4;         // free pages kept backed: up to limit / 4
 
 uintptr_t round_up(uintptr_t value, size_t to) { return (value + to - 1) / to * to; }

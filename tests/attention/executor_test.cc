@@ -1,10 +1,10 @@
 #include "attention/executor.h"
-#include "attention/partial.h"
 
 #include <gtest/gtest.h>
 
 #include <functional>
 
+#include "attention/partial.h"
 #include "attention/toy.h"
 
 namespace reprise {

@@ -1,0 +1,255 @@
+// Decode with AMX tiles: up to 16 rows against units of four pages. Both K and V tiles multiply as
+// they are stored, V as half-height tiles of 8 token pairs. Three units are under way at a time, so
+// that no step waits for the one before it: the logits of one, the softmax of the unit before that,
+// the values of the unit before that. Logits are in units of log2.
+#include "kernels/amx_tiles.h"
+#include "kernels/attention_isa.h"
+#include "kernels/attention_rows.h"
+#include "kernels/attention_tiles.h"
+#include "kernels/softmax_avx512.h"
+
+namespace reprise::kernels {
+namespace {
+
+constexpr size_t kUnitPages = 4, kUnitKeys = kUnitPages * kPageTokens;
+constexpr size_t kUnits = 3, kLine = 64;
+constexpr size_t kUnitsAhead = 1;  // units between reading and fetching
+
+struct Buffers {
+  uint16_t* q;           // [16, head_dim] bf16
+  float* sums;           // [16, head_dim] weighted values, not normalised
+  float* base;           // [16] what logits are relative to
+  float* totals;         // [16, 16] weights summed lane by lane
+  float* logits[2];      // [16, kUnitKeys] of alternating units
+  uint16_t* weights[2];  // [16, kUnitKeys] bf16
+  uint32_t* keys;        // [kUnitPages] tiles that are not read in place
+  uint32_t* values;      // [kUnits, kUnitPages]
+};
+
+// Four pages; those past the end of the list are null and repeat a tile.
+struct Unit {
+  const PageSpan* pages[kUnitPages];
+  const uint32_t *k[kUnitPages], *v[kUnitPages];
+  bool masked = false;  // some row does not see some key
+};
+
+// The tiles of the pages after a unit, kilobyte by kilobyte in the order in which they lie in
+// memory: fetched while the unit is multiplied, as many at a time as are read.
+class Ahead {
+ public:
+  Ahead(const AttendArgs& args, size_t first) : tile_bytes_(args.layout->tile_bytes()) {
+    for (size_t p = 0; p < kUnitPages && first + p < args.pages.size(); ++p) {
+      const PageSpan& page = args.pages.data()[first + p];
+      tiles_[count_++] = page.k;
+      tiles_[count_++] = page.v;
+    }
+  }
+  void fetch() {
+    if (tile_ == count_) return;
+    const std::byte* from = tiles_[tile_] + offset_;
+    for (size_t line = 0; line < kTileRows; ++line) {
+      _mm_prefetch(reinterpret_cast<const char*>(from + line * kLine), _MM_HINT_T1);
+    }
+    offset_ += kTileRows * kLine;
+    if (offset_ < tile_bytes_) return;
+    offset_ = 0;
+    ++tile_;
+  }
+
+ private:
+  const std::byte* tiles_[2 * kUnitPages];
+  size_t tile_bytes_, count_ = 0, tile_ = 0, offset_ = 0;
+};
+
+// Tiles 0 to 3: sums [rows][16]. 4: q [rows][32]. 5: K [16 pairs of dims][16 tokens].
+// 6: weights [rows][16]. 7: V [8 pairs of tokens][16 dims].
+void load_decode_config(size_t rows) {
+  TileConfig config;
+  for (int tile = 0; tile < 8; ++tile) {
+    config.row_bytes[tile] = tile == 6 ? kTileRowBytes / 2 : kTileRowBytes;
+    config.rows[tile] = static_cast<uint8_t>(tile == 5 ? kTileRows : tile == 7 ? 8 : rows);
+  }
+  _tile_loadconfig(&config);
+}
+
+Buffers carve(const AttendArgs& args, std::byte* scratch) {
+  Buffers b;
+  const size_t head_dim = args.layout->head_dim;
+  Arena arena(scratch);
+  b.q = arena.take<uint16_t>(kTileRows * head_dim);
+  b.sums = arena.take<float>(kTileRows * head_dim);
+  b.base = arena.take<float>(kTileRows);
+  b.totals = arena.take<float>(kTileRows * kTileFloats);
+  for (float*& logits : b.logits) logits = arena.take<float>(kTileRows * kUnitKeys);
+  for (uint16_t*& weights : b.weights) weights = arena.take<uint16_t>(kTileRows * kUnitKeys);
+  b.keys = arena.take<uint32_t>(kUnitKeys * head_dim / 2);
+  b.values = arena.take<uint32_t>(kUnits * kUnitKeys * head_dim / 2);
+  return b;
+}
+
+Unit make_unit(const AttendArgs& args, size_t number, const RowWindow& window, const Buffers& b) {
+  Unit unit;
+  const size_t first = number * kUnitPages;
+  const size_t tile = kPageTokens * args.layout->head_dim / 2;
+  const bool stored = args.layout->type == KvType::kBF16;
+  for (size_t p = 0; p < kUnitPages; ++p) {
+    if (first + p >= args.pages.size()) {
+      unit.pages[p] = nullptr;
+      unit.k[p] = unit.k[0];
+      unit.v[p] = unit.v[0];
+      unit.masked = true;
+      continue;
+    }
+    const PageSpan* page = args.pages.data() + first + p;
+    unit.pages[p] = page;
+    unit.k[p] = reinterpret_cast<const uint32_t*>(page->k);
+    unit.v[p] = reinterpret_cast<const uint32_t*>(page->v);
+    unit.masked |= needs_mask(window, *page);
+    if (!stored || page->cos_sin != nullptr) {
+      bf16_k_tile_avx512(args, *page, b.keys + p * tile);
+      unit.k[p] = b.keys + p * tile;
+    }
+    if (stored) continue;
+    uint32_t* values = b.values + (number % kUnits * kUnitPages + p) * tile;
+    bf16_v_tile_avx512(args, *page, values, args.layout->head_dim);
+    unit.v[p] = values;
+  }
+  return unit;
+}
+
+// Tile C = q K^T of one page; the tile number must be a constant.
+#define REPRISE_SCORE_PAGE(C)                                         \
+  for (size_t dim = 0; dim < head_dim; dim += kTileBf16) {            \
+    _tile_loadd(4, q + dim, head_dim * sizeof(uint16_t));             \
+    _tile_loadd(5, unit.k[C] + dim / 2 * kPageTokens, kTileRowBytes); \
+    _tile_dpbf16ps(C, 4, 5);                                          \
+    ahead.fetch();                                                    \
+  }                                                                   \
+  _tile_stored(C, logits + C * kPageTokens, kUnitKeys * sizeof(float))
+
+// logits[rows][64] = q K^T
+void multiply_keys(const Unit& unit, const uint16_t* q, size_t head_dim, float* logits,
+                   Ahead& ahead) {
+  finish_stores();
+  _tile_zero(0);
+  _tile_zero(1);
+  _tile_zero(2);
+  _tile_zero(3);
+  REPRISE_SCORE_PAGE(0);
+  REPRISE_SCORE_PAGE(1);
+  REPRISE_SCORE_PAGE(2);
+  REPRISE_SCORE_PAGE(3);
+}
+
+#undef REPRISE_SCORE_PAGE
+
+// sums[rows][N tiles of dims] += weights V; N is 2 or 4.
+template <int N>
+void multiply_values(const Unit& unit, const uint16_t* weights, size_t head_dim, float* sums,
+                     size_t dim, Ahead& ahead) {
+  const size_t sum_bytes = head_dim * sizeof(float), value_bytes = head_dim * sizeof(uint32_t);
+  sums += dim;
+  finish_stores();
+  _tile_loadd(0, sums, sum_bytes);
+  _tile_loadd(1, sums + kTileFloats, sum_bytes);
+  if constexpr (N > 2) _tile_loadd(2, sums + 2 * kTileFloats, sum_bytes);
+  if constexpr (N > 2) _tile_loadd(3, sums + 3 * kTileFloats, sum_bytes);
+  for (size_t p = 0; p < kUnitPages; ++p) {
+    const uint32_t* v = unit.v[p] + dim;
+    _tile_loadd(6, weights + p * kPageTokens, kUnitKeys * sizeof(uint16_t));
+    _tile_loadd(7, v, value_bytes);
+    _tile_dpbf16ps(0, 6, 7);
+    _tile_loadd(7, v + kTileFloats, value_bytes);
+    _tile_dpbf16ps(1, 6, 7);
+    ahead.fetch();
+    if constexpr (N > 2) {
+      _tile_loadd(7, v + 2 * kTileFloats, value_bytes);
+      _tile_dpbf16ps(2, 6, 7);
+      _tile_loadd(7, v + 3 * kTileFloats, value_bytes);
+      _tile_dpbf16ps(3, 6, 7);
+      ahead.fetch();
+    }
+  }
+  _tile_stored(0, sums, sum_bytes);
+  _tile_stored(1, sums + kTileFloats, sum_bytes);
+  if constexpr (N > 2) _tile_stored(2, sums + 2 * kTileFloats, sum_bytes);
+  if constexpr (N > 2) _tile_stored(3, sums + 3 * kTileFloats, sum_bytes);
+}
+
+// Turns the logits of a row into weights. row: of the call; r: of the tile.
+void weigh(const AttendArgs& args, size_t row, size_t r, const Unit& unit, const Buffers& b,
+           const float* from, uint16_t* weights) {
+  __m512 logits[kUnitPages], top = _mm512_set1_ps(kNoBase);
+  const bool adjust = unit.masked || args.soft_cap > 0.0f || args.page_max != nullptr;
+  for (size_t p = 0; p < kUnitPages; ++p) {
+    logits[p] = _mm512_loadu_ps(from + r * kUnitKeys + p * kPageTokens);
+    if (adjust) adjust_logits(args, row, unit.pages[p], logits[p]);
+    top = _mm512_max_ps(top, logits[p]);
+  }
+  const size_t head_dim = args.layout->head_dim;
+  float* totals = b.totals + r * kTileFloats;
+  move_base(top, b.base + r, totals, b.sums + r * head_dim, head_dim);
+  const __m512 base = _mm512_set1_ps(b.base[r]);
+  __m512 total = _mm512_loadu_ps(totals);
+  for (size_t p = 0; p < kUnitPages; p += 2) {
+    const __m512 low = exp2_512(_mm512_sub_ps(logits[p], base));
+    const __m512 high = exp2_512(_mm512_sub_ps(logits[p + 1], base));
+    total = _mm512_add_ps(total, _mm512_add_ps(low, high));
+    const __m512bh packed = _mm512_cvtne2ps_pbh(high, low);
+    _mm512_storeu_si512(weights + r * kUnitKeys + p * kPageTokens, (__m512i)packed);
+  }
+  _mm512_storeu_ps(totals, total);
+}
+
+void add_values(const Unit& unit, const uint16_t* weights, size_t head_dim, float* sums,
+                Ahead& ahead) {
+  size_t dim = 0;
+  for (; dim + 4 * kTileFloats <= head_dim; dim += 4 * kTileFloats) {
+    multiply_values<4>(unit, weights, head_dim, sums, dim, ahead);
+  }
+  if (dim < head_dim) multiply_values<2>(unit, weights, head_dim, sums, dim, ahead);
+}
+
+void attend_rows(const AttendArgs& args, size_t row, size_t rows, const Buffers& b) {
+  const size_t head_dim = args.layout->head_dim;
+  for (size_t r = 0; r < rows; ++r) {
+    scale_row<true>(args.q + (row + r) * args.q_stride, head_dim, args.scale,
+                    reinterpret_cast<uint32_t*>(b.q + r * head_dim));
+    clear_row(b.sums + r * head_dim, head_dim, b.base + r, b.totals + r * kTileFloats);
+  }
+  const RowWindow window = row_window(args, row, rows);
+  load_decode_config(rows);
+  const size_t count = (args.pages.size() + kUnitPages - 1) / kUnitPages;
+  Unit units[kUnits];
+  for (size_t i = 0; i < count + 2; ++i) {
+    Ahead ahead(args, (i + kUnitsAhead) * kUnitPages);
+    if (i < count) {
+      units[i % kUnits] = make_unit(args, i, window, b);
+      multiply_keys(units[i % kUnits], b.q, head_dim, b.logits[i % 2], ahead);
+    }
+    if (i >= 2) add_values(units[(i - 2) % kUnits], b.weights[i % 2], head_dim, b.sums, ahead);
+    if (i < 1 || i > count) continue;
+    for (size_t r = 0; r < rows; ++r) {
+      weigh(args, row + r, r, units[(i - 1) % kUnits], b, b.logits[(i - 1) % 2],
+            b.weights[(i - 1) % 2]);
+    }
+  }
+  _tile_release();
+  for (size_t r = 0; r < rows; ++r) {
+    finish_row(b.sums + r * head_dim, b.base[r], b.totals + r * kTileFloats, head_dim,
+               args.out + (row + r) * args.out_stride, args.lse + row + r);
+  }
+}
+
+}  // namespace
+
+void attend_decode_amx(const AttendArgs& args, std::byte* scratch) {
+  clear_page_max(args);
+  const Buffers b = carve(args, scratch);
+  for (size_t row = 0; row < args.rows; row += kTileRows) {
+    const size_t left = args.rows - row;
+    attend_rows(args, row, left < kTileRows ? left : kTileRows, b);
+  }
+}
+
+}  // namespace reprise::kernels

@@ -1,0 +1,29 @@
+#include "bench/machine.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+namespace reprise {
+namespace {
+
+TEST(Machine, MeasuresSomething) {
+  ThreadPool pool(2);
+  const MachineRoof roof = measure_machine(pool);
+  EXPECT_TRUE(std::isfinite(roof.read_gb_s));
+  EXPECT_GT(roof.read_gb_s, 0);
+  EXPECT_TRUE(std::isfinite(roof.bf16_tflop_s));
+  EXPECT_GT(roof.bf16_tflop_s, 0);
+}
+
+TEST(Machine, ReadsWorkingSetsOfAnySize) {
+  ThreadPool pool(2);
+  for (const size_t bytes : {size_t{1}, size_t{1000}, size_t{1} << 20, (size_t{4} << 20) + 1}) {
+    const double speed = measure_read_gb_s(pool, bytes);
+    EXPECT_TRUE(std::isfinite(speed)) << bytes;
+    EXPECT_GT(speed, 0) << bytes;
+  }
+}
+
+}  // namespace
+}  // namespace reprise

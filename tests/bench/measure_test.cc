@@ -1,0 +1,139 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "bench/bench.h"
+#include "engine/tiny_model.h"
+
+namespace reprise {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr uint32_t kSteps = 8;
+
+BenchPlan tiny_plan() {
+  BenchPlan plan;
+  plan.engine = test::tiny_options();
+  plan.bench.max_tokens = kSteps;
+  plan.bench.rounds = 2;
+  plan.contexts = {32, 64};
+  plan.policies = {"full", "streaming:window=16"};
+  return plan;
+}
+
+Error error_of(const BenchPlan& plan) {
+  const auto report = run_bench(plan);
+  EXPECT_FALSE(report);
+  return report ? Error{} : report.error();
+}
+
+void expect_measured(const BenchRow& row) {
+  EXPECT_GT(row.median_ms, 0);
+  EXPECT_GE(row.p99_ms, row.median_ms);
+  EXPECT_DOUBLE_EQ(row.tok_s,
+                   (row.phase == "decode" ? row.batch : row.context) * 1000.0 / row.median_ms);
+  EXPECT_EQ(row.vs_peer, 0) << "no peer was measured";
+  EXPECT_EQ(row.note, "");
+}
+
+// Keys of one layer that a decode step reads on average: its row follows the context and one token.
+double full_keys(uint32_t context) { return context + 2 + (kSteps - 1) / 2.0; }
+
+TEST(Measure, RowsCountWhatEveryPolicyReads) {
+  const auto report = run_bench(tiny_plan());
+  ASSERT_TRUE(report) << report.error().message;
+  EXPECT_EQ(report->threads, 2u);
+  EXPECT_EQ(report->model.name, "tiny");
+  EXPECT_GT(report->machine.read_gb_s, 0);
+  ASSERT_EQ(report->rows.size(), 8u);
+  const auto kv_bytes = static_cast<double>(report->model.kv_bytes_per_token);
+  const auto weight_bytes = static_cast<double>(report->model.weight_bytes);
+  for (size_t i = 0; i < report->rows.size(); i += 2) {
+    const BenchRow &full = report->rows[i], &streaming = report->rows[i + 1];
+    const bool decode = i % 4 == 2;
+    for (const BenchRow* row : {&full, &streaming}) {
+      EXPECT_EQ(row->phase, decode ? "decode" : "prefill");
+      EXPECT_EQ(row->context, i < 4 ? 32u : 64u);
+      EXPECT_EQ(row->batch, 1u);
+      expect_measured(*row);
+      EXPECT_EQ(row->roof_gb_s > 0, decode);
+    }
+    EXPECT_EQ(full.policy, "full");
+    EXPECT_EQ(streaming.policy, "streaming:window=16");
+    EXPECT_DOUBLE_EQ(full.vs_full, 1);
+    EXPECT_DOUBLE_EQ(streaming.vs_full, full.median_ms / streaming.median_ms);
+    EXPECT_GT(full.roof_pct, 0);
+    if (decode) {
+      EXPECT_DOUBLE_EQ(full.bytes_per_token, weight_bytes + kv_bytes * full_keys(full.context));
+      EXPECT_DOUBLE_EQ(streaming.bytes_per_token, weight_bytes + kv_bytes * (4 + 16));
+    } else {
+      EXPECT_GT(full.flops_per_token, 0);
+    }
+  }
+  EXPECT_GT(report->rows[4].flops_per_token, report->rows[0].flops_per_token);
+}
+
+TEST(Measure, SequencesShareTheWeights) {
+  BenchPlan plan = tiny_plan();
+  plan.policies = {"full"};
+  plan.contexts = {32};
+  plan.bench.sequences = 3;
+  plan.bench.prefill = false;
+  const auto report = run_bench(plan);
+  ASSERT_TRUE(report) << report.error().message;
+  ASSERT_EQ(report->rows.size(), 1u);
+  const BenchRow& row = report->rows.front();
+  EXPECT_EQ(row.phase, "decode");
+  EXPECT_EQ(row.batch, 3u);
+  expect_measured(row);
+  EXPECT_DOUBLE_EQ(row.bytes_per_token,
+                   static_cast<double>(report->model.weight_bytes) / 3 +
+                       static_cast<double>(report->model.kv_bytes_per_token) * full_keys(32));
+}
+
+TEST(Measure, LongContextsAreNotPrefilledAgain) {
+  BenchPlan plan = tiny_plan();
+  plan.bench.prefill_max = 32;
+  plan.policies = {"full"};
+  const auto report = run_bench(plan);
+  ASSERT_TRUE(report) << report.error().message;
+  std::vector<std::string> phases;
+  for (const BenchRow& row : report->rows) phases.push_back(row.phase);
+  EXPECT_THAT(phases, testing::ElementsAre("prefill", "decode", "decode"));
+}
+
+TEST(Measure, ProgressCountsToTheEndAndCancels) {
+  uint64_t last = 0, total = 0;
+  const auto report = run_bench(tiny_plan(), [&](const Progress& progress) {
+    EXPECT_EQ(progress.done, last + 1);
+    last = progress.done;
+    total = progress.total;
+    return true;
+  });
+  EXPECT_TRUE(report);
+  EXPECT_EQ(last, total);
+  const auto cancelled = run_bench(tiny_plan(), [](const Progress& p) { return p.done < 3; });
+  ASSERT_FALSE(cancelled);
+  EXPECT_EQ(cancelled.error().code, ErrorCode::kCancelled);
+}
+
+TEST(Measure, RefusesImpossiblePlans) {
+  BenchPlan plan = tiny_plan();
+  plan.contexts = {};
+  EXPECT_EQ(error_of(plan).code, ErrorCode::kInvalidArgument);
+  plan.contexts = {32, 0};
+  EXPECT_EQ(error_of(plan).code, ErrorCode::kInvalidArgument);
+  plan = tiny_plan();
+  plan.policies = {"streeming"};
+  EXPECT_EQ(error_of(plan).code, ErrorCode::kUnknownPolicy);
+  EXPECT_THAT(error_of(plan).message, HasSubstr("did you mean streaming?"));
+  plan = tiny_plan();
+  plan.engine.model = "/nowhere/model.gguf";
+  EXPECT_EQ(error_of(plan).code, ErrorCode::kFileNotFound);
+  plan = tiny_plan();
+  plan.peer = "other";
+  EXPECT_EQ(error_of(plan).code, ErrorCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace reprise

@@ -1,0 +1,116 @@
+#include "bench/peer.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <cstdlib>
+#include <fstream>
+
+#include "bench/bench.h"
+#include "engine/tiny_model.h"
+
+namespace reprise {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+/// A peer of two settings, the second twice as fast. It is a shell script in place of the Python
+/// that would run llama.cpp.
+constexpr const char* kHonest = R"sh(
+  *'"op":"start"'*) echo '{"version":"fake 1","settings":["slow","fast"]}' ;;
+  *'"op":"fill"'*)
+    tokens=${line#*[}
+    set -- $(echo "${tokens%%]*}" | tr ',' ' ')
+    echo "{\"filled\":$#}" ;;
+  *'"op":"prefill"'*'"setting":0'*) echo '{"ms":20.0}' ;;
+  *'"op":"prefill"'*) echo '{"ms":10.0}' ;;
+  *'"setting":0'*) echo '{"ms":[9,4,4,4]}' ;;
+  *) echo '{"ms":[9,2,2,2]}' ;;
+)sh";
+
+class PeerTest : public testing::Test {
+ protected:
+  ~PeerTest() override { unsetenv("REPRISE_PEER_PYTHON"); }
+
+  /// cases: those of a shell case over the request's line.
+  static void install(const std::string& cases) {
+    const std::string path = test::scratch_folder() + "/peer.sh";
+    std::ofstream(path) << "#!/bin/sh\nwhile read -r line; do\n  case \"$line\" in\n"
+                        << cases << "\n  esac\ndone\n";
+    chmod(path.c_str(), 0700);
+    setenv("REPRISE_PEER_PYTHON", path.c_str(), 1);
+  }
+  static Error start_error(const std::string& cases) {
+    install(cases);
+    const auto peer = Peer::start({"model.gguf", 2, 64});
+    EXPECT_FALSE(peer);
+    return peer ? Error{} : peer.error();
+  }
+};
+
+TEST_F(PeerTest, MissingOneIsExplained) {
+  setenv("REPRISE_PEER_PYTHON", "/nowhere/python", 1);
+  const auto peer = Peer::start({"model.gguf", 2, 64});
+  ASSERT_FALSE(peer);
+  EXPECT_EQ(peer.error().code, ErrorCode::kUnsupported);
+  EXPECT_THAT(peer.error().message, HasSubstr("/nowhere/python is missing"));
+  EXPECT_THAT(peer.error().message, HasSubstr("make peer"));
+  EXPECT_THAT(peer.error().message, HasSubstr("REPRISE_PEER_PYTHON"));
+}
+
+TEST_F(PeerTest, AnswersInTurn) {
+  install(kHonest);
+  auto peer = Peer::start({"model.gguf", 2, 64});
+  ASSERT_TRUE(peer) << peer.error().message;
+  EXPECT_EQ(peer->version(), "fake 1");
+  EXPECT_THAT(peer->settings(), ElementsAre("slow", "fast"));
+  const std::vector<int32_t> tokens = {5, 6, 7};
+  EXPECT_EQ(peer->prefill(0, tokens), 20.0);
+  EXPECT_EQ(peer->prefill(1, tokens), 10.0);
+  EXPECT_TRUE(peer->fill(0, tokens));
+  EXPECT_THAT(*peer->decode(1, 4), ElementsAre(9, 2, 2, 2));
+  const auto short_answer = peer->decode(1, 5);
+  ASSERT_FALSE(short_answer) << "four times for five steps";
+  EXPECT_EQ(short_answer.error().code, ErrorCode::kUnsupported);
+}
+
+TEST_F(PeerTest, BadAnswersAreErrors) {
+  EXPECT_EQ(start_error("*) exit 1 ;;").code, ErrorCode::kUnsupported);
+  EXPECT_EQ(start_error("*) echo hello ;;").code, ErrorCode::kBadJson);
+  EXPECT_EQ(start_error("*) echo '[]' ;;").code, ErrorCode::kBadJson);
+  EXPECT_EQ(start_error("*) echo '{\"version\":\"1\"}' ;;").code, ErrorCode::kBadJson);
+  EXPECT_EQ(start_error("*) echo '{\"version\":1,\"settings\":[\"a\"]}' ;;").code,
+            ErrorCode::kBadJson);
+  EXPECT_EQ(start_error("*) echo '{\"version\":\"1\",\"settings\":[]}' ;;").code,
+            ErrorCode::kUnsupported);
+  const Error told = start_error("*) echo '{\"error\":\"no such model\"}' ;;");
+  EXPECT_EQ(told.code, ErrorCode::kUnsupported);
+  EXPECT_THAT(told.message, HasSubstr("no such model"));
+}
+
+TEST_F(PeerTest, BenchComparesWithItsFasterSetting) {
+  install(kHonest);
+  BenchPlan plan;
+  plan.engine = test::tiny_options();
+  plan.bench.max_tokens = 4;
+  plan.bench.rounds = 2;
+  plan.contexts = {32};
+  plan.peer = "llama.cpp";
+  const auto report = run_bench(plan);
+  ASSERT_TRUE(report) << report.error().message;
+  ASSERT_EQ(report->rows.size(), 4u);  // ours and the peer's, prefill and decode
+  for (const size_t first : {0, 2}) {
+    const BenchRow &ours = report->rows[first], &peer = report->rows[first + 1];
+    const double peer_ms = first == 0 ? 10 : 2;
+    EXPECT_EQ(peer.policy, "llama.cpp");
+    EXPECT_EQ(peer.note, "fake 1, fast");
+    EXPECT_EQ(peer.median_ms, peer_ms);
+    EXPECT_DOUBLE_EQ(peer.vs_peer, 1);
+    EXPECT_DOUBLE_EQ(ours.vs_peer, peer_ms / ours.median_ms);
+  }
+}
+
+}  // namespace
+}  // namespace reprise

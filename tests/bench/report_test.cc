@@ -1,0 +1,97 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "bench/bench.h"
+
+namespace reprise {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::Not;
+
+BenchReport made_up() {
+  BenchReport report;
+  report.machine = {31.25, 3.5};
+  report.model.name = "tiny";
+  report.model.path = "/models/tiny.gguf";
+  report.model.load_ms = 41.6;
+  report.model.weight_bytes = 1000;
+  report.model.kv_bytes_per_token = 512;
+  report.threads = 2;
+  BenchRow decode;
+  decode.phase = "decode";
+  decode.policy = "full";
+  decode.context = 8192;
+  decode.batch = 4;
+  decode.median_ms = 12.345;
+  decode.p99_ms = 15.5;
+  decode.tok_s = 324.02;
+  decode.bytes_per_token = 123456;
+  decode.roof_gb_s = 30.5;
+  decode.roof_pct = 87.6;
+  decode.vs_full = 1;
+  decode.vs_peer = 2.345;
+  BenchRow peer;
+  peer.phase = "prefill";
+  peer.policy = "llama.cpp";
+  peer.context = 128;
+  peer.note = "version 1, fa=0";
+  report.rows = {decode, peer};
+  return report;
+}
+
+TEST(BenchReportText, JsonHasEveryField) {
+  const nlohmann::ordered_json json = bench_json(made_up());
+  EXPECT_EQ(json["machine"],
+            (nlohmann::ordered_json{{"read_gb_s", 31.25}, {"bf16_tflop_s", 3.5}, {"threads", 2}}));
+  EXPECT_EQ(json["model"]["name"], "tiny");
+  EXPECT_EQ(json["model"]["path"], "/models/tiny.gguf");
+  EXPECT_EQ(json["model"]["load_ms"], 41.6);
+  EXPECT_EQ(json["model"]["weight_bytes"], 1000);
+  EXPECT_EQ(json["model"]["kv_bytes_per_token"], 512);
+  ASSERT_EQ(json["rows"].size(), 2u);
+  std::vector<std::string> keys;
+  for (const auto& [key, value] : json["rows"][0].items()) keys.push_back(key);
+  EXPECT_THAT(keys, ElementsAre("phase", "policy", "context", "batch", "median_ms", "p99_ms",
+                                "tok_s", "bytes_per_token", "flops_per_token", "roof_gb_s",
+                                "roof_pct", "vs_full", "vs_peer", "note"));
+  const auto& decode = json["rows"][0];
+  EXPECT_EQ(decode["phase"], "decode");
+  EXPECT_EQ(decode["context"], 8192);
+  EXPECT_EQ(decode["batch"], 4);
+  EXPECT_EQ(decode["median_ms"], 12.345);
+  EXPECT_EQ(decode["bytes_per_token"], 123456);
+  EXPECT_EQ(decode["vs_peer"], 2.345);
+  EXPECT_EQ(json["rows"][1]["note"], "version 1, fa=0");
+  EXPECT_EQ(nlohmann::ordered_json::parse(json.dump()), json);
+}
+
+TEST(BenchReportText, MarkdownHasALineForEveryRow) {
+  const std::string text = bench_markdown(made_up());
+  EXPECT_THAT(text, HasSubstr("tiny on 2 threads; measured: read 31.2 GB/s, bf16 3.50 TFLOP/s; "
+                              "load 42 ms\n"));
+  EXPECT_THAT(text, HasSubstr("\n| decode | 8192 | full | 4 | 12.35 | 15.50 | 324.0 | 88 % | 1.00x "
+                              "| 2.35x |  |\n"));
+  EXPECT_THAT(text, HasSubstr("\n| prefill | 128 | llama.cpp | 1 | 0.00 | 0.00 | 0.0 | - | - | - | "
+                              "version 1, fa=0 |\n"));
+}
+
+TEST(BenchReportText, MarkdownColumnsAgree) {
+  const std::string text = bench_markdown(made_up());
+  size_t lines = 0;
+  for (size_t at = text.find("\n|"); at != std::string::npos; at = text.find("\n|", at + 1)) {
+    const std::string line = text.substr(at + 1, text.find('\n', at + 1) - at - 1);
+    EXPECT_EQ(std::count(line.begin(), line.end(), '|'), 12) << line;
+    ++lines;
+  }
+  EXPECT_EQ(lines, 4u);  // names, rule, two rows
+}
+
+TEST(BenchReportText, EmptyReportIsStillAReport) {
+  EXPECT_EQ(bench_json({})["rows"].dump(), "[]");
+  EXPECT_THAT(bench_markdown({}), Not(HasSubstr("decode")));
+}
+
+}  // namespace
+}  // namespace reprise

@@ -1,0 +1,124 @@
+#include "kernels/kv_page.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <random>
+#include <vector>
+
+#include "base/float16.h"
+
+namespace reprise::kernels {
+namespace {
+
+std::vector<float> random_floats(size_t n, uint32_t seed) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal;
+  std::vector<float> values(n);
+  for (float& x : values) x = normal(random);
+  return values;
+}
+
+// Largest error of storing x: half a step of the type; q8_0 has 127 steps to the block's largest.
+float storing_error(KvType type, float x, float block_largest) {
+  switch (type) {
+    case KvType::kBF16:
+      return std::fabs(x) * 0x1p-8f;
+    case KvType::kF16:
+      return std::fabs(x) * 0x1p-11f + 0x1p-25f;
+    case KvType::kF32:
+      return 0.0f;
+    case KvType::kQ8_0:
+      return block_largest / 127.0f * 0.5001f;
+  }
+  return 0.0f;
+}
+
+class KvPage : public testing::TestWithParam<KvType> {};
+
+TEST_P(KvPage, TokensComeBackWithinAStepAndDoNotDisturbEachOther) {
+  for (const uint32_t head_dim : {32u, 64u, 80u, 96u, 128u, 256u}) {
+    if (GetParam() == KvType::kQ8_0 && head_dim % 32 != 0) continue;
+    const KvLayout layout = {GetParam(), 3, head_dim};
+    const size_t width = layout.n_kv_head * head_dim;
+    std::vector<std::byte> page(layout.page_bytes());
+    const auto k = random_floats(kPageTokens * width, 1), v = random_floats(kPageTokens * width, 2);
+    for (const size_t slot : {3, 0, 15, 7, 1, 2, 4, 5, 6, 8, 9, 10, 11, 12, 13, 14}) {
+      store_token(layout, page.data(), slot, &k[slot * width], &v[slot * width]);
+    }
+    std::vector<float> got_k(width), got_v(width);
+    for (size_t slot = 0; slot < kPageTokens; ++slot) {
+      load_token(layout, page.data(), slot, got_k.data(), got_v.data());
+      for (size_t i = 0; i < width; ++i) {
+        const auto largest = [&](const std::vector<float>& values) {
+          const float* block = &values[slot * width + i / 32 * 32];
+          float most = 0.0f;
+          for (int j = 0; j < 32; ++j) most = std::max(most, std::fabs(block[j]));
+          return most;
+        };
+        const float want_k = k[slot * width + i], want_v = v[slot * width + i];
+        const bool quantised = GetParam() == KvType::kQ8_0;
+        ASSERT_LE(std::fabs(got_k[i] - want_k),
+                  storing_error(GetParam(), want_k, quantised ? largest(k) : 0.0f));
+        ASSERT_LE(std::fabs(got_v[i] - want_v),
+                  storing_error(GetParam(), want_v, quantised ? largest(v) : 0.0f));
+      }
+    }
+  }
+}
+
+TEST_P(KvPage, ZerosAndSpecialValues) {
+  const KvLayout layout = {GetParam(), 1, 64};
+  std::vector<std::byte> page(layout.page_bytes());
+  std::vector<float> k(64, 0.0f), v(64, 0.0f), got_k(64, 1.0f), got_v(64, 1.0f);
+  store_token(layout, page.data(), 5, k.data(), v.data());
+  load_token(layout, page.data(), 5, got_k.data(), got_v.data());
+  EXPECT_EQ(got_k, k);
+  EXPECT_EQ(got_v, v);
+}
+
+TEST_P(KvPage, TilesOfHeadsAreDisjointAndFillThePage) {
+  const KvLayout layout = {GetParam(), 4, 96};
+  size_t offset = 0;
+  for (size_t head = 0; head < layout.n_kv_head; ++head) {
+    EXPECT_EQ(layout.k_offset(head), offset);
+    EXPECT_EQ(layout.v_offset(head), offset + layout.tile_bytes());
+    offset += 2 * layout.tile_bytes();
+  }
+  EXPECT_EQ(layout.page_bytes(), offset);
+  EXPECT_EQ(layout.tile_bytes() % 64, 0u);
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, KvPage,
+                         testing::Values(KvType::kBF16, KvType::kF16, KvType::kF32, KvType::kQ8_0),
+                         [](const auto& test) { return std::string(kv_type_name(test.param)); });
+
+TEST(KvLayout, ElementsLieWhereTheContractSays) {
+  const KvLayout layout = {KvType::kBF16, 1, 64};
+  std::vector<std::byte> page(layout.page_bytes());
+  std::vector<float> k(64), v(64);
+  for (size_t slot = 0; slot < kPageTokens; ++slot) {
+    for (size_t d = 0; d < 64; ++d) {  // exact in bf16: at most 8 bits
+      k[d] = static_cast<float>(d);
+      v[d] = static_cast<float>(slot * 8 + d % 8);
+    }
+    store_token(layout, page.data(), slot, k.data(), v.data());
+  }
+  const auto element = [&](size_t i) {
+    Bf16 value;
+    std::memcpy(&value, &page[2 * i], 2);
+    return to_float(value);
+  };
+  for (size_t slot = 0; slot < kPageTokens; ++slot) {
+    for (size_t d = 0; d < 64; ++d) {
+      EXPECT_EQ(element(d / 2 * 32 + slot * 2 + d % 2), static_cast<float>(d));
+      EXPECT_EQ(element(64 * 16 + slot / 2 * 128 + d * 2 + slot % 2),
+                static_cast<float>(slot * 8 + d % 8));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace reprise::kernels
