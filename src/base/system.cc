@@ -2,7 +2,9 @@
 
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <fstream>
+#include <limits>
 #include <string>
 
 namespace reprise {
@@ -13,12 +15,25 @@ uint64_t peak_rss_bytes() {
   return static_cast<uint64_t>(usage.ru_maxrss) * 1024;
 }
 
+namespace {
+
+// What the container may still take (cgroup v2); no limit when there is none.
+uint64_t cgroup_memory_left() {
+  constexpr uint64_t kNone = std::numeric_limits<uint64_t>::max();
+  uint64_t limit = 0, used = 0;
+  std::ifstream max("/sys/fs/cgroup/memory.max"), current("/sys/fs/cgroup/memory.current");
+  if (!(max >> limit) || !(current >> used)) return kNone;  // "max" is not a number
+  return limit > used ? limit - used : 0;
+}
+
+}  // namespace
+
 uint64_t available_memory_bytes() {
   std::ifstream meminfo("/proc/meminfo");
   std::string key, unit;
   uint64_t kib = 0;
   while (meminfo >> key >> kib >> unit) {
-    if (key == "MemAvailable:") return kib * 1024;
+    if (key == "MemAvailable:") return std::min(kib * 1024, cgroup_memory_left());
   }
   return 0;
 }

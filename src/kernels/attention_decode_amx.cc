@@ -1,7 +1,5 @@
-// Decode with AMX tiles: up to 16 rows against units of four pages. Both K and V tiles multiply as
-// they are stored, V as half-height tiles of 8 token pairs. Three units are under way at a time, so
-// that no step waits for the one before it: the logits of one, the softmax of the unit before that,
-// the values of the unit before that. Logits are in units of log2.
+// Decode with AMX tiles: up to 16 rows against four pages at a time. Both K and V tiles multiply as
+// they are stored, V as half-height tiles of 8 token pairs. Logits are in units of log2.
 #include "kernels/amx_tiles.h"
 #include "kernels/attention_isa.h"
 #include "kernels/attention_rows.h"
@@ -12,18 +10,17 @@ namespace reprise::kernels {
 namespace {
 
 constexpr size_t kUnitPages = 4, kUnitKeys = kUnitPages * kPageTokens;
-constexpr size_t kUnits = 3, kLine = 64;
-constexpr size_t kUnitsAhead = 1;  // units between reading and fetching
+constexpr size_t kLine = 64;
 
 struct Buffers {
-  uint16_t* q;           // [16, head_dim] bf16
-  float* sums;           // [16, head_dim] weighted values, not normalised
-  float* base;           // [16] what logits are relative to
-  float* totals;         // [16, 16] weights summed lane by lane
-  float* logits[2];      // [16, kUnitKeys] of alternating units
-  uint16_t* weights[2];  // [16, kUnitKeys] bf16
-  uint32_t* keys;        // [kUnitPages] tiles that are not read in place
-  uint32_t* values;      // [kUnits, kUnitPages]
+  uint16_t* q;        // [16, head_dim] bf16
+  float* sums;        // [16, head_dim] weighted values, not normalised
+  float* base;        // [16] what logits are relative to
+  float* totals;      // [16, 16] weights summed lane by lane
+  float* logits;      // [16, kUnitKeys]
+  uint16_t* weights;  // [16, kUnitKeys] bf16
+  uint32_t* keys;     // [kUnitPages] tiles that are not read in place
+  uint32_t* values;
 };
 
 // Four pages; those past the end of the list are null and repeat a tile.
@@ -80,16 +77,15 @@ Buffers carve(const AttendArgs& args, std::byte* scratch) {
   b.sums = arena.take<float>(kTileRows * head_dim);
   b.base = arena.take<float>(kTileRows);
   b.totals = arena.take<float>(kTileRows * kTileFloats);
-  for (float*& logits : b.logits) logits = arena.take<float>(kTileRows * kUnitKeys);
-  for (uint16_t*& weights : b.weights) weights = arena.take<uint16_t>(kTileRows * kUnitKeys);
+  b.logits = arena.take<float>(kTileRows * kUnitKeys);
+  b.weights = arena.take<uint16_t>(kTileRows * kUnitKeys);
   b.keys = arena.take<uint32_t>(kUnitKeys * head_dim / 2);
-  b.values = arena.take<uint32_t>(kUnits * kUnitKeys * head_dim / 2);
+  b.values = arena.take<uint32_t>(kUnitKeys * head_dim / 2);
   return b;
 }
 
-Unit make_unit(const AttendArgs& args, size_t number, const RowWindow& window, const Buffers& b) {
+Unit make_unit(const AttendArgs& args, size_t first, const RowWindow& window, const Buffers& b) {
   Unit unit;
-  const size_t first = number * kUnitPages;
   const size_t tile = kPageTokens * args.layout->head_dim / 2;
   const bool stored = args.layout->type == KvType::kBF16;
   for (size_t p = 0; p < kUnitPages; ++p) {
@@ -110,45 +106,48 @@ Unit make_unit(const AttendArgs& args, size_t number, const RowWindow& window, c
       unit.k[p] = b.keys + p * tile;
     }
     if (stored) continue;
-    uint32_t* values = b.values + (number % kUnits * kUnitPages + p) * tile;
-    bf16_v_tile_avx512(args, *page, values, args.layout->head_dim);
-    unit.v[p] = values;
+    bf16_v_tile_avx512(args, *page, b.values + p * tile, args.layout->head_dim);
+    unit.v[p] = b.values + p * tile;
   }
   return unit;
 }
 
-// Tile C = q K^T of one page; the tile number must be a constant.
-#define REPRISE_SCORE_PAGE(C)                                         \
-  for (size_t dim = 0; dim < head_dim; dim += kTileBf16) {            \
-    _tile_loadd(4, q + dim, head_dim * sizeof(uint16_t));             \
-    _tile_loadd(5, unit.k[C] + dim / 2 * kPageTokens, kTileRowBytes); \
-    _tile_dpbf16ps(C, 4, 5);                                          \
-    ahead.fetch();                                                    \
-  }                                                                   \
-  _tile_stored(C, logits + C * kPageTokens, kUnitKeys * sizeof(float))
-
 // logits[rows][64] = q K^T
-void multiply_keys(const Unit& unit, const uint16_t* q, size_t head_dim, float* logits,
-                   Ahead& ahead) {
+void multiply_keys(const Unit& unit, size_t head_dim, const Buffers& b, Ahead& ahead) {
+  const size_t stride = kUnitKeys * sizeof(float);
   finish_stores();
   _tile_zero(0);
   _tile_zero(1);
   _tile_zero(2);
   _tile_zero(3);
-  REPRISE_SCORE_PAGE(0);
-  REPRISE_SCORE_PAGE(1);
-  REPRISE_SCORE_PAGE(2);
-  REPRISE_SCORE_PAGE(3);
+  for (size_t dim = 0; dim < head_dim; dim += kTileBf16) {
+    const size_t offset = dim / 2 * kPageTokens;
+    _tile_loadd(4, b.q + dim, head_dim * sizeof(uint16_t));
+    _tile_loadd(5, unit.k[0] + offset, kTileRowBytes);
+    _tile_dpbf16ps(0, 4, 5);
+    ahead.fetch();
+    _tile_loadd(5, unit.k[1] + offset, kTileRowBytes);
+    _tile_dpbf16ps(1, 4, 5);
+    ahead.fetch();
+    _tile_loadd(5, unit.k[2] + offset, kTileRowBytes);
+    _tile_dpbf16ps(2, 4, 5);
+    ahead.fetch();
+    _tile_loadd(5, unit.k[3] + offset, kTileRowBytes);
+    _tile_dpbf16ps(3, 4, 5);
+    ahead.fetch();
+  }
+  _tile_stored(0, b.logits, stride);
+  _tile_stored(1, b.logits + kPageTokens, stride);
+  _tile_stored(2, b.logits + 2 * kPageTokens, stride);
+  _tile_stored(3, b.logits + 3 * kPageTokens, stride);
 }
-
-#undef REPRISE_SCORE_PAGE
 
 // sums[rows][N tiles of dims] += weights V; N is 2 or 4.
 template <int N>
-void multiply_values(const Unit& unit, const uint16_t* weights, size_t head_dim, float* sums,
-                     size_t dim, Ahead& ahead) {
+void multiply_values(const Unit& unit, size_t head_dim, size_t dim, const Buffers& b,
+                     Ahead& ahead) {
   const size_t sum_bytes = head_dim * sizeof(float), value_bytes = head_dim * sizeof(uint32_t);
-  sums += dim;
+  float* sums = b.sums + dim;
   finish_stores();
   _tile_loadd(0, sums, sum_bytes);
   _tile_loadd(1, sums + kTileFloats, sum_bytes);
@@ -156,7 +155,7 @@ void multiply_values(const Unit& unit, const uint16_t* weights, size_t head_dim,
   if constexpr (N > 2) _tile_loadd(3, sums + 3 * kTileFloats, sum_bytes);
   for (size_t p = 0; p < kUnitPages; ++p) {
     const uint32_t* v = unit.v[p] + dim;
-    _tile_loadd(6, weights + p * kPageTokens, kUnitKeys * sizeof(uint16_t));
+    _tile_loadd(6, b.weights + p * kPageTokens, kUnitKeys * sizeof(uint16_t));
     _tile_loadd(7, v, value_bytes);
     _tile_dpbf16ps(0, 6, 7);
     _tile_loadd(7, v + kTileFloats, value_bytes);
@@ -177,12 +176,11 @@ void multiply_values(const Unit& unit, const uint16_t* weights, size_t head_dim,
 }
 
 // Turns the logits of a row into weights. row: of the call; r: of the tile.
-void weigh(const AttendArgs& args, size_t row, size_t r, const Unit& unit, const Buffers& b,
-           const float* from, uint16_t* weights) {
+void weigh(const AttendArgs& args, size_t row, size_t r, const Unit& unit, const Buffers& b) {
   __m512 logits[kUnitPages], top = _mm512_set1_ps(kNoBase);
   const bool adjust = unit.masked || args.soft_cap > 0.0f || args.page_max != nullptr;
   for (size_t p = 0; p < kUnitPages; ++p) {
-    logits[p] = _mm512_loadu_ps(from + r * kUnitKeys + p * kPageTokens);
+    logits[p] = _mm512_loadu_ps(b.logits + r * kUnitKeys + p * kPageTokens);
     if (adjust) adjust_logits(args, row, unit.pages[p], logits[p]);
     top = _mm512_max_ps(top, logits[p]);
   }
@@ -196,18 +194,9 @@ void weigh(const AttendArgs& args, size_t row, size_t r, const Unit& unit, const
     const __m512 high = exp2_512(_mm512_sub_ps(logits[p + 1], base));
     total = _mm512_add_ps(total, _mm512_add_ps(low, high));
     const __m512bh packed = _mm512_cvtne2ps_pbh(high, low);
-    _mm512_storeu_si512(weights + r * kUnitKeys + p * kPageTokens, (__m512i)packed);
+    _mm512_storeu_si512(b.weights + r * kUnitKeys + p * kPageTokens, (__m512i)packed);
   }
   _mm512_storeu_ps(totals, total);
-}
-
-void add_values(const Unit& unit, const uint16_t* weights, size_t head_dim, float* sums,
-                Ahead& ahead) {
-  size_t dim = 0;
-  for (; dim + 4 * kTileFloats <= head_dim; dim += 4 * kTileFloats) {
-    multiply_values<4>(unit, weights, head_dim, sums, dim, ahead);
-  }
-  if (dim < head_dim) multiply_values<2>(unit, weights, head_dim, sums, dim, ahead);
 }
 
 void attend_rows(const AttendArgs& args, size_t row, size_t rows, const Buffers& b) {
@@ -219,20 +208,16 @@ void attend_rows(const AttendArgs& args, size_t row, size_t rows, const Buffers&
   }
   const RowWindow window = row_window(args, row, rows);
   load_decode_config(rows);
-  const size_t count = (args.pages.size() + kUnitPages - 1) / kUnitPages;
-  Unit units[kUnits];
-  for (size_t i = 0; i < count + 2; ++i) {
-    Ahead ahead(args, (i + kUnitsAhead) * kUnitPages);
-    if (i < count) {
-      units[i % kUnits] = make_unit(args, i, window, b);
-      multiply_keys(units[i % kUnits], b.q, head_dim, b.logits[i % 2], ahead);
+  for (size_t page = 0; page < args.pages.size(); page += kUnitPages) {
+    const Unit unit = make_unit(args, page, window, b);
+    Ahead ahead(args, page + kUnitPages);
+    multiply_keys(unit, head_dim, b, ahead);
+    for (size_t r = 0; r < rows; ++r) weigh(args, row + r, r, unit, b);
+    size_t dim = 0;
+    for (; dim + 4 * kTileFloats <= head_dim; dim += 4 * kTileFloats) {
+      multiply_values<4>(unit, head_dim, dim, b, ahead);
     }
-    if (i >= 2) add_values(units[(i - 2) % kUnits], b.weights[i % 2], head_dim, b.sums, ahead);
-    if (i < 1 || i > count) continue;
-    for (size_t r = 0; r < rows; ++r) {
-      weigh(args, row + r, r, units[(i - 1) % kUnits], b, b.logits[(i - 1) % 2],
-            b.weights[(i - 1) % 2]);
-    }
+    if (dim < head_dim) multiply_values<2>(unit, head_dim, dim, b, ahead);
   }
   _tile_release();
   for (size_t r = 0; r < rows; ++r) {

@@ -2,8 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <fstream>
-#include <regex>
 #include <set>
 #include <sstream>
 
@@ -123,14 +123,17 @@ TEST(Usage, CompletionKnowsEveryCommandAndOption) {
 // Long options at the start of lines that begin so.
 std::set<std::string> long_options(const std::string& text, const std::string& line_start) {
   std::set<std::string> options;
-  const std::regex option("--[a-z][a-z-]*[a-z]");
   std::istringstream lines(text);
   for (std::string line; std::getline(lines, line);) {
     if (!line.starts_with(line_start)) continue;
-    line =
-        line.substr(0, std::min(line.find("  ", 2), line.find(" | ")));  // without the explanation
-    for (std::sregex_iterator at(line.begin(), line.end(), option), end; at != end; ++at)
-      options.insert(at->str());
+    const size_t explanation = std::min(line.find("  ", 2), line.find(" | "));
+    line.resize(std::min(line.size(), explanation));
+    for (size_t at = line.find("--"); at != std::string::npos; at = line.find("--", at)) {
+      const size_t end =
+          std::min(line.size(), line.find_first_not_of("abcdefghijklmnopqrstuvwxyz-", at));
+      if (end > at + 2) options.insert(line.substr(at, end - at));
+      at = end;
+    }
   }
   return options;
 }
