@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -17,6 +18,7 @@ struct BenchOptions {
   uint32_t sequences = 1;
   bool prefill = true;
   uint32_t prefill_max = 8192;
+  uint32_t peer_max = 8192;
 };
 
 template <class Visitor>
@@ -27,7 +29,12 @@ void visit_options(BenchOptions& o, Visitor&& visit) {
   visit(OptionSpec{"prefill", "measure reading prompts too"}, o.prefill);
   visit(OptionSpec{"prefill-max", "longest context whose prefill is measured", "tokens"},
         o.prefill_max);
+  visit(
+      OptionSpec{"peer-max", "longest context the peer is measured at; it reads slowly", "tokens"},
+      o.peer_max);
 }
+
+struct BenchReport;
 
 struct BenchPlan {
   EngineOptions engine;
@@ -35,6 +42,8 @@ struct BenchPlan {
   std::vector<uint32_t> contexts = {128, 2048, 8192};
   std::vector<std::string> policies = {"full"};
   std::string peer;  ///< "" or "llama.cpp"
+  /// Called when a context is done, with the report so far and the index of its first row.
+  std::function<void(const BenchReport& report, size_t first_row)> on_rows;
 };
 
 /// One line of the result. Ratios are other's time / own time, so above 1 is faster; 0 = not
@@ -64,8 +73,9 @@ struct BenchReport {
 /// Session::generate; kUnsupported when the peer is not installed or failed, with what it said.
 Result<BenchReport> run_bench(const BenchPlan& plan, const ProgressFn& progress = {});
 
-/// The report as one JSON object, and as a Markdown table.
+/// The report as one JSON object.
 nlohmann::ordered_json bench_json(const BenchReport& report);
-std::string bench_markdown(const BenchReport& report);
+/// Rows from first_row on as lines of a Markdown table, after its head when first_row is 0.
+std::string bench_markdown(const BenchReport& report, size_t first_row = 0);
 
 }  // namespace reprise

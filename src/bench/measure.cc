@@ -44,6 +44,8 @@ class Bench {
 
   Status start();
   Status start_peer(uint32_t longest);
+  std::vector<Subject*> subjects_at(uint32_t context);
+  bool measures_prefill(uint32_t context) const;
   Status measure_context(uint32_t context);
   Status prepare(Subject& subject, uint32_t context);
   static Status read_prompt(Session& session, std::vector<int32_t> tokens);
@@ -106,11 +108,19 @@ Status Bench::start_peer(uint32_t longest) {
 Result<BenchReport> Bench::run() {
   REPRISE_CHECK(start());
   for (const uint32_t context : plan_.contexts) {
-    const bool prefill = plan_.bench.prefill && context <= plan_.bench.prefill_max;
-    total_ += subjects_.size() * (1 + plan_.bench.rounds * (prefill ? 2 : 1));
+    const uint32_t passes = measures_prefill(context) ? 2 : 1;
+    total_ += subjects_at(context).size() * (1 + plan_.bench.rounds * passes);
   }
   for (const uint32_t context : plan_.contexts) REPRISE_CHECK(measure_context(context));
   return std::move(report_);
+}
+
+std::vector<Bench::Subject*> Bench::subjects_at(uint32_t context) {
+  std::vector<Subject*> present;
+  for (Subject& subject : subjects_) {
+    if (!subject.is_peer || context <= plan_.bench.peer_max) present.push_back(&subject);
+  }
+  return present;
 }
 
 Status Bench::measure_context(uint32_t context) {
@@ -118,19 +128,26 @@ Status Bench::measure_context(uint32_t context) {
     subject.prefill_ms.clear();
     subject.decode_ms.clear();
   }
+  const auto subjects = subjects_at(context);
   const uint32_t rounds = plan_.bench.rounds;
-  if (plan_.bench.prefill && context <= plan_.bench.prefill_max) {
+  if (measures_prefill(context)) {
     for (uint32_t round = 0; round < rounds; ++round) {
-      for (Subject& subject : subjects_) REPRISE_CHECK(measure_prefill(subject, context));
+      for (Subject* subject : subjects) REPRISE_CHECK(measure_prefill(*subject, context));
     }
   }
-  for (Subject& subject : subjects_) REPRISE_CHECK(prepare(subject, context));
+  for (Subject* subject : subjects) REPRISE_CHECK(prepare(*subject, context));
   for (uint32_t round = 0; round < rounds; ++round) {
-    for (Subject& subject : subjects_) REPRISE_CHECK(measure_decode(subject));
+    for (Subject* subject : subjects) REPRISE_CHECK(measure_decode(*subject));
   }
   for (Subject& subject : subjects_) subject.sessions.clear();
+  const size_t first_row = report_.rows.size();
   add_rows(context);
+  if (plan_.on_rows) plan_.on_rows(report_, first_row);
   return {};
+}
+
+bool Bench::measures_prefill(uint32_t context) const {
+  return plan_.bench.prefill && context <= plan_.bench.prefill_max;
 }
 
 std::vector<int32_t> Bench::prompt(uint32_t context, uint32_t sequence) const {
@@ -270,7 +287,7 @@ void Bench::add_rows(uint32_t context) {
   for (const bool decode : {false, true}) {
     std::vector<BenchRow> rows;
     for (const Subject& subject : subjects_) {
-      if (!decode && subject.prefill_ms.empty()) continue;
+      if (decode ? subject.decode_ms.empty() : subject.prefill_ms.empty()) continue;
       BenchRow row = decode ? decode_row(subject, context) : prefill_row(subject, context);
       const bool again = !rows.empty() && subject.is_peer && rows.back().policy == row.policy;
       if (!again)

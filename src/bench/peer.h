@@ -34,8 +34,7 @@ class Peer {
 
   /// Milliseconds to read tokens from an empty cache.
   Result<double> prefill(size_t setting, std::span<const int32_t> tokens);
-  /// Fills the cache with tokens (untimed; long ones are read in blocks, which cost less and decode
-  /// alike).
+  /// Makes the cache hold tokens (untimed; what it holds already is not read again).
   Status fill(size_t setting, std::span<const int32_t> tokens);
   /// Milliseconds of each of n greedy decode steps after the filled context, which is then
   /// restored.

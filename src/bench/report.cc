@@ -40,15 +40,18 @@ nlohmann::ordered_json bench_json(const BenchReport& report) {
   return json;
 }
 
-std::string bench_markdown(const BenchReport& report) {
-  std::string text = fmt::format(
-      "{} on {} threads; measured: read {:.1f} GB/s, bf16 {:.2f} TFLOP/s; load {:.0f} ms\n\n"
-      "| phase | context | policy | batch | median ms | p99 ms | tok/s | of roof | vs full | vs "
-      "peer |"
-      " note |\n|---|---|---|---|---|---|---|---|---|---|---|\n",
-      report.model.name, report.threads, report.machine.read_gb_s, report.machine.bf16_tflop_s,
-      report.model.load_ms);
-  for (const BenchRow& row : report.rows) {
+std::string bench_markdown(const BenchReport& report, size_t first_row) {
+  std::string text;
+  if (first_row == 0) {
+    text = fmt::format(
+        "{} on {} threads; measured: read {:.1f} GB/s, bf16 {:.2f} TFLOP/s; load {:.0f} ms\n\n"
+        "| phase | context | policy | batch | median ms | p99 ms | tok/s | of roof | vs full |"
+        " vs peer | note |\n|---|---|---|---|---|---|---|---|---|---|---|\n",
+        report.model.name, report.threads, report.machine.read_gb_s, report.machine.bf16_tflop_s,
+        report.model.load_ms);
+  }
+  for (size_t i = first_row; i < report.rows.size(); ++i) {
+    const BenchRow& row = report.rows[i];
     text += fmt::format("| {} | {} | {} | {} | {:.2f} | {:.2f} | {:.1f} | {} | {} | {} | {} |\n",
                         row.phase, row.context, row.policy, row.batch, row.median_ms, row.p99_ms,
                         row.tok_s, percent(row.roof_pct), ratio(row.vs_full), ratio(row.vs_peer),

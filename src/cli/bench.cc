@@ -28,10 +28,16 @@ class BenchCommand : public Command {
   Status run(Console& console) override {
     REPRISE_CHECK(read_contexts());
     if (!policies_.empty()) plan_.policies = policies_;
+    if (!console.json()) {
+      plan_.on_rows = [&](const BenchReport& report, size_t first_row) {
+        console.end_progress();
+        // A reader that has gone is noticed by the next command; measuring has no use for it.
+        static_cast<void>(console.print(bench_markdown(report, first_row)));
+      };
+    }
     REPRISE_TRY(const BenchReport report, run_bench(plan_, console.progress()));
     console.end_progress();
-    return console.json() ? console.print_json(bench_json(report))
-                          : console.print(bench_markdown(report));
+    return console.json() ? console.print_json(bench_json(report)) : Status();
   }
 
  private:

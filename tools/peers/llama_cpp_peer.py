@@ -11,7 +11,7 @@ import time
 
 import llama_cpp
 
-BATCH, UBATCH, BLOCK = 2048, 512, 2048
+BATCH, UBATCH = 2048, 512
 SETTINGS = ["fa=0", "fa=1"]
 
 
@@ -29,21 +29,17 @@ class Setting:
         params.n_ctx = context
         params.n_batch, params.n_ubatch = BATCH, UBATCH
         params.n_threads = params.n_threads_batch = threads
-        params.n_seq_max = 2
-        params.kv_unified = True
         params.flash_attn_type = flash
         self.ctx = llama_cpp.llama_init_from_model(model, params)
         if not self.ctx:
             raise RuntimeError(f"llama.cpp cannot make a context of {context} tokens")
         self.memory = llama_cpp.llama_get_memory(self.ctx)
-        self.filled = 0
-        self.last = 0
+        self.held = []  # tokens in the cache
 
-    def clear(self):
+    def read(self, tokens):
+        """Computes the tokens from an empty cache; only the last one's logits are wanted."""
+        self.held = []
         llama_cpp.llama_memory_clear(self.memory, True)
-        self.filled = 0
-
-    def read(self, tokens, first=0, sequence=0):
         batch = llama_cpp.llama_batch_init(BATCH, 0, 1)
         try:
             for start in range(0, len(tokens), BATCH):
@@ -51,41 +47,33 @@ class Setting:
                 batch.n_tokens = len(part)
                 for i, token in enumerate(part):
                     batch.token[i] = token
-                    batch.pos[i] = first + start + i
+                    batch.pos[i] = start + i
                     batch.n_seq_id[i] = 1
-                    batch.seq_id[i][0] = sequence
+                    batch.seq_id[i][0] = 0
                     batch.logits[i] = start + i == len(tokens) - 1
                 if llama_cpp.llama_decode(self.ctx, batch) != 0:
                     raise RuntimeError("llama_decode failed")
             llama_cpp.llama_synchronize(self.ctx)
         finally:
             llama_cpp.llama_batch_free(batch)
+        self.held = tokens
 
     def prefill(self, tokens):
-        self.clear()
         start = time.perf_counter()
         self.read(tokens)
-        took = time.perf_counter() - start
-        self.filled, self.last = len(tokens), tokens[-1]
-        return took * 1e3
+        return (time.perf_counter() - start) * 1e3
 
     def fill(self, tokens):
-        """Each block is read alone and then joined at its place: a decode step costs the same."""
-        self.clear()
-        for start in range(0, len(tokens), BLOCK):
-            block = tokens[start : start + BLOCK]
-            self.read(block, first=start, sequence=1)
-            llama_cpp.llama_memory_seq_cp(self.memory, 1, 0, start, start + len(block))
-            llama_cpp.llama_memory_seq_rm(self.memory, 1, -1, -1)
-        self.filled, self.last = len(tokens), tokens[-1]
-        return self.filled
+        if self.held != tokens:
+            self.read(tokens)
+        return len(tokens)
 
     def decode(self, count):
         vocab = llama_cpp.llama_vocab_n_tokens(
             llama_cpp.llama_model_get_vocab(llama_cpp.llama_get_model(self.ctx))
         )
-        times, token = [], self.last
-        for i in range(count):
+        times, token = [], self.held[-1]
+        for _ in range(count):
             start = time.perf_counter()
             one = (ctypes.c_int32 * 1)(token)
             if llama_cpp.llama_decode(self.ctx, llama_cpp.llama_batch_get_one(one, 1)) != 0:
@@ -94,7 +82,7 @@ class Setting:
             times.append((time.perf_counter() - start) * 1e3)
             logits = llama_cpp.llama_get_logits_ith(self.ctx, -1)
             token = max(range(0, vocab, 97), key=lambda t: logits[t])  # any token costs the same
-        llama_cpp.llama_memory_seq_rm(self.memory, 0, self.filled, -1)
+        llama_cpp.llama_memory_seq_rm(self.memory, 0, len(self.held), -1)
         return times
 
 
