@@ -51,7 +51,7 @@ class AttentionPlan {
  public:
   static constexpr uint32_t kDirect = ~0u;
   static constexpr uint32_t kTileRows = 64;
-  static constexpr uint32_t kPieceBlocks = 16, kMaxPieces = 32;
+  static constexpr uint32_t kPieceBlocks = 32, kMaxPieces = 32;
 
   explicit AttentionPlan(const ModelConfig& config);
 
