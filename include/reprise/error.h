@@ -29,7 +29,7 @@ enum class ErrorCode {
   kUnsupportedType,       ///< a tensor type that exists but is not read by this engine
   kBadValue,              ///< a value is outside what its key allows
   kBadShape,              ///< a tensor's shape is impossible or not the one the model needs
-  kBadOffset,             ///< a tensor's bytes are misaligned, overlapping or outside the file
+  kBadOffset,             ///< a tensor's bytes are misaligned, overlapping or leave holes
   kDuplicateKey,          ///< a key or tensor name appears twice
   kMissingKey,            ///< a required metadata key is absent
   kMissingTensor,         ///< a required tensor is absent
