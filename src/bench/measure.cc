@@ -53,6 +53,8 @@ class Bench {
   Status measure_decode(Subject& subject);
   Status decode_sessions(Subject& subject);
   void add_rows(uint32_t context);
+  static BenchRow timed_row(const Subject& subject, uint32_t context,
+                            const std::vector<double>& ms);
   BenchRow decode_row(const Subject& subject, uint32_t context) const;
   BenchRow prefill_row(const Subject& subject, uint32_t context) const;
   std::vector<int32_t> prompt(uint32_t context, uint32_t sequence) const;
@@ -247,15 +249,20 @@ Status Bench::decode_sessions(Subject& subject) {
   return status;
 }
 
-BenchRow Bench::decode_row(const Subject& subject, uint32_t context) const {
+BenchRow Bench::timed_row(const Subject& subject, uint32_t context, const std::vector<double>& ms) {
   BenchRow row;
-  row.phase = "decode";
   row.policy = subject.name;
   row.note = subject.note;
   row.context = context;
+  row.median_ms = percentile(ms, 0.5);
+  row.p99_ms = percentile(ms, 0.99);
+  return row;
+}
+
+BenchRow Bench::decode_row(const Subject& subject, uint32_t context) const {
+  BenchRow row = timed_row(subject, context, subject.decode_ms);
+  row.phase = "decode";
   row.batch = subject.is_peer ? 1 : plan_.bench.sequences;
-  row.median_ms = percentile(subject.decode_ms, 0.5);
-  row.p99_ms = percentile(subject.decode_ms, 0.99);
   row.tok_s = row.batch * 1000.0 / row.median_ms;
   if (!subject.is_peer) {
     row.bytes_per_token = subject.decode_bytes / row.batch;
@@ -266,13 +273,8 @@ BenchRow Bench::decode_row(const Subject& subject, uint32_t context) const {
 }
 
 BenchRow Bench::prefill_row(const Subject& subject, uint32_t context) const {
-  BenchRow row;
+  BenchRow row = timed_row(subject, context, subject.prefill_ms);
   row.phase = "prefill";
-  row.policy = subject.name;
-  row.note = subject.note;
-  row.context = context;
-  row.median_ms = percentile(subject.prefill_ms, 0.5);
-  row.p99_ms = percentile(subject.prefill_ms, 0.99);
   row.tok_s = context * 1000.0 / row.median_ms;
   if (subject.name == "full") {
     const double flops =

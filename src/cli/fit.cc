@@ -56,7 +56,7 @@ ordered_json advice(const ModelConfig& config, const Room& room) {
 ordered_json context_rows(const ModelConfig& config, const Room& room) {
   auto rows = ordered_json::array();
   for (const uint32_t context : contexts_to_show(config.context)) {
-    for (const kernels::KvType type : kKvTypes) {
+    for (const kernels::KvType type : kernels::kKvTypes) {
       const uint64_t kv = context * kv_bytes_per_token(config, type);
       rows.push_back({{"context", context},
                       {"kv_type", kv_type_name(type)},
@@ -87,7 +87,7 @@ std::string as_text(const ordered_json& json) {
       bytes_text(memory["available"]), bytes_text(memory["weights"]),
       bytes_text(memory["workspace"]), bytes_text(memory["for_kv"]));
   std::vector<std::string> head{"context"};
-  for (const kernels::KvType type : kKvTypes) head.emplace_back(kv_type_name(type));
+  for (const kernels::KvType type : kernels::kKvTypes) head.emplace_back(kv_type_name(type));
   Table table(head);
   std::vector<std::string> row;
   for (const auto& cell : json["contexts"]) {

@@ -35,8 +35,4 @@ class ModelFile {
 /// Bytes of K and V that one token takes over all layers.
 uint64_t kv_bytes_per_token(const ModelConfig& config, kernels::KvType type);
 
-/// Every --kv-type, the default first.
-inline constexpr kernels::KvType kKvTypes[] = {kernels::KvType::kBF16, kernels::KvType::kF16,
-                                               kernels::KvType::kQ8_0, kernels::KvType::kF32};
-
 }  // namespace reprise::cli

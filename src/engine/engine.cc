@@ -13,11 +13,10 @@
 namespace reprise {
 namespace {
 
+// name is one of the option's choices, which were checked.
 kernels::KvType kv_type(std::string_view name) {
-  for (const auto type : {kernels::KvType::kBF16, kernels::KvType::kF16, kernels::KvType::kF32}) {
-    if (kernels::kv_type_name(type) == name) return type;
-  }
-  return kernels::KvType::kQ8_0;
+  const auto is_named = [&](kernels::KvType type) { return kernels::kv_type_name(type) == name; };
+  return *std::find_if(std::begin(kernels::kKvTypes), std::end(kernels::kKvTypes), is_named);
 }
 
 Result<std::unique_ptr<Tokenizer>> load_tokenizer(const std::string& path) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <ctime>
+#include <set>
 
 #include "base/try.h"
 
@@ -11,13 +12,21 @@ namespace {
 
 constexpr std::string_view kNonCharacter = "\uFDD0", kMarkEnd = "\uFDD1";
 
-// Text that no message contains: one noncharacter more than any message has in a row.
+// Text that no message contains: a number between noncharacters. Linear in the messages.
 std::string unused_mark(std::span<const Message> messages) {
-  std::string mark(kNonCharacter);
+  std::set<std::string, std::less<>> used;
   for (const Message& message : messages) {
-    while (message.content.find(mark) != std::string::npos) mark += kNonCharacter;
+    const std::string_view text = message.content;
+    constexpr size_t kMaxDigits = 20;
+    for (size_t at = text.find(kNonCharacter); at != std::string_view::npos;
+         at = text.find(kNonCharacter, at + 1)) {
+      const std::string_view rest = text.substr(at + kNonCharacter.size(), kMaxDigits);
+      used.emplace(rest.substr(0, rest.find_first_not_of("0123456789")));
+    }
   }
-  return mark.append(kMarkEnd);
+  size_t number = 0;
+  while (used.contains(std::to_string(number))) ++number;
+  return fmt::format("{}{}{}", kNonCharacter, number, kMarkEnd);
 }
 
 // Puts the mark before every special token spelled in text.

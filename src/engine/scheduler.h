@@ -58,7 +58,7 @@ class Scheduler {
   /// One forward pass; false when idle. A request that fails (kOutOfMemory when it gets no KV
   /// memory) is told so through its on_done; the others go on.
   bool step();
-  /// Ends the request that runs on a sequence with kCancelled.
+  /// Drops the request that runs on a sequence; its on_done is not called.
   void cancel(const Sequence& sequence);
   /// Gives up prefixes that nobody uses until tokens more fit, if that is possible.
   void make_room(size_t tokens);

@@ -10,6 +10,7 @@ namespace reprise::kernels {
 inline constexpr size_t kPageTokens = 16;
 
 enum class KvType : uint8_t { kBF16, kF16, kF32, kQ8_0 };
+inline constexpr KvType kKvTypes[] = {KvType::kBF16, KvType::kF16, KvType::kF32, KvType::kQ8_0};
 
 /// A page holds, per KV head, a K tile then a V tile:
 ///   K  [head_dim/2][16 tokens][2]   one register holds one rotary pair of 16 tokens: scores need
