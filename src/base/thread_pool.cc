@@ -68,13 +68,15 @@ void ThreadPool::run_erased(size_t tasks, Erased call, void* context) {
 }
 
 void ThreadPool::take_tasks(int thread) {
+  size_t taken = 0;
   uint64_t tickets = tickets_.load(std::memory_order_acquire);
   while ((tickets & kTicketMask) < tickets >> 32) {
     if (!tickets_.compare_exchange_weak(tickets, tickets + 1, std::memory_order_acquire)) continue;
     call_(context_, tickets & kTicketMask, thread);
-    done_.fetch_add(1, std::memory_order_release);
+    ++taken;
     tickets = tickets_.load(std::memory_order_acquire);
   }
+  if (taken > 0) done_.fetch_add(taken, std::memory_order_release);
 }
 
 bool ThreadPool::wait_for_job(uint64_t seen) {
