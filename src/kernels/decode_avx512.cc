@@ -7,7 +7,8 @@
 namespace reprise::kernels {
 namespace {
 
-constexpr size_t kPrefetchBytes = 2048;
+// About a panel: nearer is too late when the weights come from memory.
+constexpr size_t kPrefetchBytes = 8192;
 
 inline int32_t word(const int8_t* q, size_t index) {
   int32_t w;
