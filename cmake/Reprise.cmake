@@ -14,7 +14,9 @@ function(reprise_flags target)
 endfunction()
 
 # One static library per folder of src/. A source named *_avx2.cc, *_avx512.cc or *_amx.cc is
-# compiled for that instruction set only and reached through run-time dispatch.
+# compiled for that instruction set only and reached through run-time dispatch. It is optimised in
+# every build type: an inline function that stays a call is a weak symbol, and of all its copies the
+# linker may keep the one that a lesser machine cannot run (checked by the test isa_symbols).
 function(reprise_layer name)
   cmake_parse_arguments(ARG "" "" "DEPS" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/${name}/*.cc)
@@ -30,7 +32,8 @@ function(reprise_layer name)
     if(source MATCHES "_(avx2|avx512|amx)\\.cc$")
       set(isa ${CMAKE_MATCH_1})  # the next MATCHES overwrites it
       if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
-        set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS "${${isa}}")
+        set_source_files_properties(${source} PROPERTIES
+          COMPILE_OPTIONS "${${isa}};$<$<NOT:$<CONFIG:Release>>:-O2>")
       else()
         list(REMOVE_ITEM sources ${source})
       endif()

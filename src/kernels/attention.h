@@ -16,13 +16,16 @@
 
 namespace reprise::kernels {
 
-/// Tokens of one page that are read. Row r sees slot t in [begin, end) iff
+inline constexpr uint16_t kAllSlots = 0xffff;
+
+/// Tokens of one page that are read. Row r sees slot t iff bit t of slots is set and
 /// row_begin[r] <= index + t < row_end[r].
 struct PageSpan {
   const std::byte* k = nullptr;  // K tile of the KV head
   const std::byte* v = nullptr;  // V tile of the KV head
   int32_t index = 0;             // key index of slot 0
-  uint8_t begin = 0, end = kPageTokens;
+  uint16_t slots = kAllSlots;
+  const float* bias = nullptr;     // [16] added to the logits of every row, or null
   const float* cos_sin = nullptr;  // [slots 16][pairs][2]: rotate position-free keys, or null
 };
 
@@ -40,9 +43,7 @@ struct AttendArgs {
   size_t rope_pairs = 0;               // pairs rotated when a page has cos_sin
   float* out = nullptr;   // [rows, head_dim] normalised output; zero where nothing is visible
   size_t out_stride = 0;  // floats between rows
-  float* lse =
-      nullptr;  // [rows] natural log of the sum of exp(logit); -inf where nothing is visible
-  float* page_max = nullptr;  // [rows, pages] largest logit of the page, or null
+  float* lse = nullptr;   // [rows] ln(sum of exp(logit)); -inf where nothing is visible
 };
 
 /// out = softmax(scale q K^T) V and lse (Milakov & Gimelshein 2018, online softmax; Dao et al.

@@ -44,27 +44,17 @@ Buffers prepare(const AttendArgs& args, std::byte* scratch) {
   return b;
 }
 
-// sums[r] += a[r][0] first + a[r][1] second
-template <int R>
-inline void add_products(__m256 (&sums)[R][2], const float* a, size_t stride,
-                         const PairVectors& low, const PairVectors& high) {
-  for (int r = 0; r < R; ++r) {
-    const __m256 first = _mm256_broadcast_ss(a + r * stride);
-    const __m256 second = _mm256_broadcast_ss(a + r * stride + 1);
-    sums[r][0] = _mm256_fmadd_ps(first, low.first, sums[r][0]);
-    sums[r][1] = _mm256_fmadd_ps(first, high.first, sums[r][1]);
-    sums[r][0] = _mm256_fmadd_ps(second, low.second, sums[r][0]);
-    sums[r][1] = _mm256_fmadd_ps(second, high.second, sums[r][1]);
+// Caps, biases and masks the logits of 8 slots from `slot`.
+inline __m256 adjust_logits(const AttendArgs& args, const PageSpan& page, uint32_t visible,
+                            int slot, __m256 x) {
+  if (args.soft_cap > 0.0f) x = capped_256(x, args.soft_cap * kLog2e);
+  if (page.bias != nullptr) {
+    x = _mm256_fmadd_ps(_mm256_loadu_ps(page.bias + slot), _mm256_set1_ps(kLog2e), x);
   }
+  return masked_256(x, visible >> slot);
 }
 
-inline __m256 visible_lanes(uint32_t slots) {
-  const __m256i bit = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
-  const __m256i set = _mm256_and_si256(_mm256_set1_epi32(static_cast<int>(slots)), bit);
-  return _mm256_castsi256_ps(_mm256_cmpeq_epi32(set, bit));
-}
-
-// Logits of a page for R rows, capped and masked; raises largest[r].
+// Logits of a page for R rows; raises largest[r].
 template <KvType type, int R>
 void score_page(const AttendArgs& args, size_t row, const PageSpan& page, const Buffers& b,
                 float* logits, float* largest) {
@@ -72,26 +62,17 @@ void score_page(const AttendArgs& args, size_t row, const PageSpan& page, const 
   __m256 sums[R][2] = {};
   for (size_t pair = 0; pair < head_dim / 2; ++pair) {
     add_products<R>(sums, b.q + row * head_dim + 2 * pair, head_dim,
-                    load_k_pair<type>(args, page, pair, 0), load_k_pair<type>(args, page, pair, 8));
+                    load_k_pair<type>(head_dim, args.rope_pairs, page, pair, 0),
+                    load_k_pair<type>(head_dim, args.rope_pairs, page, pair, 8));
   }
-  const __m256 hidden = _mm256_set1_ps(-__builtin_inff());
   for (int r = 0; r < R; ++r) {
-    const uint32_t slots = visible_slots(args, row + r, page);
+    const uint32_t visible = visible_slots(args, row + r, page);
     for (int half = 0; half < 2; ++half) {
-      __m256 x = sums[r][half];
-      if (args.soft_cap > 0.0f) {
-        const __m256 cap = _mm256_set1_ps(args.soft_cap * kLog2e);
-        x = _mm256_mul_ps(cap, tanh_256(_mm256_div_ps(x, cap)));
-      }
-      sums[r][half] = _mm256_blendv_ps(hidden, x, visible_lanes(slots >> (8 * half)));
+      sums[r][half] = adjust_logits(args, page, visible, 8 * half, sums[r][half]);
       _mm256_storeu_ps(logits + r * kBlockKeys + 8 * half, sums[r][half]);
     }
     const float page_largest = max_256(_mm256_max_ps(sums[r][0], sums[r][1]));
     if (page_largest > largest[r]) largest[r] = page_largest;
-    if (args.page_max != nullptr) {
-      const size_t number = static_cast<size_t>(&page - args.pages.data());
-      args.page_max[(row + r) * args.pages.size() + number] = kLn2 * page_largest;
-    }
   }
 }
 
@@ -186,11 +167,6 @@ void finish_row(const AttendArgs& args, size_t row, const Buffers& b) {
 }  // namespace
 
 void attend_avx2(const AttendArgs& args, std::byte* scratch) {
-  if (args.page_max != nullptr) {
-    for (size_t i = 0; i < args.rows * args.pages.size(); ++i) {
-      args.page_max[i] = -__builtin_inff();
-    }
-  }
   const Buffers b = prepare(args, scratch);
   PageBlock block;
   for (size_t page = 0; page < args.pages.size();) {

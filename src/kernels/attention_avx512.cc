@@ -68,7 +68,7 @@ struct Unit {
   const PageSpan* const* pages;  // null = absent
   const uint32_t* const* k;      // tiles; those of the next unit follow
   const uint32_t* const* v;
-  bool masked;  // some row does not see some key
+  bool adjusted;  // the logits are masked or biased
 };
 
 Buffers carve(const AttendArgs& args, std::byte* scratch) {
@@ -188,8 +188,10 @@ inline void sum_unit(const uint32_t* weights, const Unit& unit, size_t head_dim,
 template <typename Math>
 inline void weigh(const AttendArgs& args, size_t row, const Unit& unit, const Buffers& b,
                   __m512 (&logits)[kUnitPages], uint32_t* weights) {
-  if (unit.masked || args.soft_cap > 0.0f || args.page_max != nullptr) {
-    for (size_t p = 0; p < kUnitPages; ++p) adjust_logits(args, row, unit.pages[p], logits[p]);
+  if (unit.adjusted || args.soft_cap > 0.0f) {
+    for (size_t p = 0; p < kUnitPages; ++p) {
+      logits[p] = adjust_logits(args, row, unit.pages[p], logits[p]);
+    }
   }
   const __m512 top =
       _mm512_max_ps(_mm512_max_ps(logits[0], logits[1]), _mm512_max_ps(logits[2], logits[3]));
@@ -234,7 +236,7 @@ void attend_group(const AttendArgs& args, size_t row, Unit unit, const Buffers& 
   for (size_t p = 0; p < kUnitPages; ++p) {
     const PageSpan* page = unit.pages[p];
     seen |= page != nullptr && sees(window, *page);
-    unit.masked |= page == nullptr || needs_mask(window, *page);
+    unit.adjusted |= page == nullptr || needs_adjustment(window, *page);
   }
   if (seen) attend_unit<Math, R>(args, row, unit, b);
 }
@@ -283,7 +285,6 @@ void attend_pages(const AttendArgs& args, std::byte* scratch) {
 }  // namespace
 
 void attend_avx512(const AttendArgs& args, std::byte* scratch) {
-  clear_page_max(args);
   const KvType type = args.layout->type;
   if (type == KvType::kBF16 || type == KvType::kQ8_0) return attend_pages<Bf16Math>(args, scratch);
   attend_pages<FloatMath>(args, scratch);

@@ -27,7 +27,7 @@ struct Buffers {
 struct Unit {
   const PageSpan* pages[kUnitPages];
   const uint32_t *k[kUnitPages], *v[kUnitPages];
-  bool masked = false;  // some row does not see some key
+  bool adjusted = false;  // the logits are masked or biased
 };
 
 // The tiles of the pages after a unit, kilobyte by kilobyte in the order in which they lie in
@@ -93,14 +93,14 @@ Unit make_unit(const AttendArgs& args, size_t first, const RowWindow& window, co
       unit.pages[p] = nullptr;
       unit.k[p] = unit.k[0];
       unit.v[p] = unit.v[0];
-      unit.masked = true;
+      unit.adjusted = true;
       continue;
     }
     const PageSpan* page = args.pages.data() + first + p;
     unit.pages[p] = page;
     unit.k[p] = reinterpret_cast<const uint32_t*>(page->k);
     unit.v[p] = reinterpret_cast<const uint32_t*>(page->v);
-    unit.masked |= needs_mask(window, *page);
+    unit.adjusted |= needs_adjustment(window, *page);
     if (!stored || page->cos_sin != nullptr) {
       bf16_k_tile_avx512(args, *page, b.keys + p * tile);
       unit.k[p] = b.keys + p * tile;
@@ -178,10 +178,10 @@ void multiply_values(const Unit& unit, size_t head_dim, size_t dim, const Buffer
 // Turns the logits of a row into weights. row: of the call; r: of the tile.
 void weigh(const AttendArgs& args, size_t row, size_t r, const Unit& unit, const Buffers& b) {
   __m512 logits[kUnitPages], top = _mm512_set1_ps(kNoBase);
-  const bool adjust = unit.masked || args.soft_cap > 0.0f || args.page_max != nullptr;
+  const bool adjust = unit.adjusted || args.soft_cap > 0.0f;
   for (size_t p = 0; p < kUnitPages; ++p) {
     logits[p] = _mm512_loadu_ps(b.logits + r * kUnitKeys + p * kPageTokens);
-    if (adjust) adjust_logits(args, row, unit.pages[p], logits[p]);
+    if (adjust) logits[p] = adjust_logits(args, row, unit.pages[p], logits[p]);
     top = _mm512_max_ps(top, logits[p]);
   }
   const size_t head_dim = args.layout->head_dim;
@@ -229,7 +229,6 @@ void attend_rows(const AttendArgs& args, size_t row, size_t rows, const Buffers&
 }  // namespace
 
 void attend_decode_amx(const AttendArgs& args, std::byte* scratch) {
-  clear_page_max(args);
   const Buffers b = carve(args, scratch);
   for (size_t row = 0; row < args.rows; row += kTileRows) {
     const size_t left = args.rows - row;

@@ -38,7 +38,7 @@ struct Tiles {
 struct Group {
   size_t row = 0, rows = 0;
   size_t first = kBlockPages, last = 0;
-  bool masked = false;  // some row does not see some key of the block
+  bool adjusted = false;  // the logits are masked or biased
 };
 
 Buffers carve(const AttendArgs& args, std::byte* scratch) {
@@ -123,8 +123,7 @@ void prepare_block(const AttendArgs& args, const PageBlock& block, const Buffers
     } else {
       bf16_v_tile_avx512(args, *page, value_tile, b.dims);
     }
-    const __mmask16 read = first_lanes(page->end) & ~first_lanes(page->begin);
-    largest = _mm512_mask_max_ps(largest, read, largest, squares(tiles.k[slot], b.dims / 2));
+    largest = _mm512_mask_max_ps(largest, page->slots, largest, squares(tiles.k[slot], b.dims / 2));
   }
   tiles.norm = __builtin_sqrtf(_mm512_reduce_max_ps(largest));
 }
@@ -136,7 +135,7 @@ Group find_group(const AttendArgs& args, const PageBlock& block, const Buffers& 
   const RowWindow& window = b.windows[row / kGroupRows];
   for (size_t slot = 0; slot < kBlockPages; ++slot) {
     const PageSpan* page = block.pages[slot];
-    group.masked |= page == nullptr || needs_mask(window, *page);
+    group.adjusted |= page == nullptr || needs_adjustment(window, *page);
     if (page == nullptr || !sees(window, *page)) continue;
     if (group.last == 0) group.first = slot & ~size_t{1};
     group.last = slot / 2 * 2 + 2;
@@ -184,15 +183,15 @@ inline void weigh_slots(const __m512 (&logits)[kBlockPages], float* totals, floa
   _mm512_storeu_ps(totals, total);
 }
 
-// Any row: mask, cap, report, move the base.
+// Any row: cap, bias, mask, move the base.
 void weigh_row(const AttendArgs& args, const PageBlock& block, const Buffers& b, const Group& group,
                size_t r) {
   const size_t row = group.row + r;
   float* at = b.logits + r * kBlockKeys;
   __m512 logits[kBlockPages], top = _mm512_set1_ps(kNoBase);
   for (size_t slot = 0; slot < kBlockPages; ++slot) {
-    logits[slot] = _mm512_loadu_ps(at + slot * kPageTokens);
-    adjust_logits(args, row, block.pages[slot], logits[slot]);
+    const __m512 product = _mm512_loadu_ps(at + slot * kPageTokens);
+    logits[slot] = adjust_logits(args, row, block.pages[slot], product);
     top = _mm512_max_ps(top, logits[slot]);
   }
   float* totals = b.totals + row * 16;
@@ -202,12 +201,12 @@ void weigh_row(const AttendArgs& args, const PageBlock& block, const Buffers& b,
   weigh_slots(logits, totals, at);
 }
 
-// Whether the logits of a group can be weighed as they are: nobody needs a mask, and the norms
+// Whether the logits of a group can be weighed as they are: no mask, cap or bias, and the norms
 // bound them so that every base is or becomes 0, as move_base would have it.
 bool is_plain(const AttendArgs& args, const Buffers& b, const Group& group, const Tiles& tiles) {
   constexpr float kRounding = 1.001f;
   const float bound = b.q_norms[group.row / kGroupRows] * tiles.norm * kRounding;
-  if (group.masked || args.soft_cap > 0.0f || args.page_max != nullptr) return false;
+  if (group.adjusted || args.soft_cap > 0.0f) return false;
   if (!(bound <= kReach)) return false;
   for (size_t half = 0; half < kGroupRows; half += kTileRows) {
     float* at = b.base + group.row + half;
@@ -256,7 +255,6 @@ void attend_block(const AttendArgs& args, const PageBlock& block, size_t next_pa
 }  // namespace
 
 void attend_prefill_amx(const AttendArgs& args, std::byte* scratch) {
-  clear_page_max(args);
   const Buffers b = carve(args, scratch);
   prepare_rows(args, b);
   load_tile_config();

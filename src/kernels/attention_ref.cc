@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "kernels/attention_isa.h"
+#include "kernels/attention_rows.h"
 #include "kernels/ops_isa.h"
 
 namespace reprise::kernels {
@@ -26,25 +27,21 @@ float logit(const AttendArgs& args, const PageSpan& page, size_t slot, const Row
   }
   float sum = 0.0f;
   for (size_t d = 0; d < head_dim; ++d) sum += row.q[d] * row.token[d];
-  return args.soft_cap > 0.0f ? args.soft_cap * std::tanh(sum / args.soft_cap) : sum;
+  if (args.soft_cap > 0.0f) sum = args.soft_cap * std::tanh(sum / args.soft_cap);
+  return page.bias != nullptr ? sum + page.bias[slot] : sum;
 }
 
-// Fills row.logits and the row's page_max; returns the largest logit.
+// Fills row.logits; returns the largest.
 float row_logits(const AttendArgs& args, size_t r, const RowBuffers& row) {
   float largest = kNothing;
   for (size_t i = 0; i < args.pages.size(); ++i) {
     const PageSpan& page = args.pages[i];
-    float page_largest = kNothing;
+    const uint32_t visible = visible_slots(args, r, page);
     for (size_t slot = 0; slot < kPageTokens; ++slot) {
-      const int32_t key = page.index + static_cast<int32_t>(slot);
-      const bool visible = slot >= page.begin && slot < page.end && key >= args.row_begin[r] &&
-                           key < args.row_end[r];
       float& value = row.logits[i * kPageTokens + slot];
-      value = visible ? logit(args, page, slot, row) : kNothing;
-      page_largest = std::max(page_largest, value);
+      value = (visible >> slot & 1) != 0 ? logit(args, page, slot, row) : kNothing;
+      largest = std::max(largest, value);
     }
-    if (args.page_max != nullptr) args.page_max[r * args.pages.size() + i] = page_largest;
-    largest = std::max(largest, page_largest);
   }
   return largest;
 }

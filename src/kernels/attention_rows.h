@@ -16,21 +16,23 @@ struct RowWindow {
 RowWindow row_window(const AttendArgs& args, size_t row, size_t rows);
 
 static inline bool sees(const RowWindow& window, const PageSpan& page) {
-  return page.index + page.end > window.first && page.index + page.begin < window.last;
+  return page.slots != 0 && page.index + static_cast<int32_t>(kPageTokens) > window.first &&
+         page.index < window.last;
 }
 
-// Whether some row of the group does not see some slot of the page.
-static inline bool needs_mask(const RowWindow& window, const PageSpan& page) {
-  return page.begin > 0 || page.end < kPageTokens || page.index < window.all_first ||
+// Whether some row of the group does not see some slot of the page, or sees it with a bias.
+static inline bool needs_adjustment(const RowWindow& window, const PageSpan& page) {
+  return page.slots != kAllSlots || page.bias != nullptr || page.index < window.all_first ||
          page.index + static_cast<int32_t>(kPageTokens) > window.all_last;
 }
 
 // Bit t: the row sees slot t.
 static inline uint32_t visible_slots(const AttendArgs& args, size_t row, const PageSpan& page) {
   int32_t begin = args.row_begin[row] - page.index, end = args.row_end[row] - page.index;
-  if (begin < page.begin) begin = page.begin;
-  if (end > page.end) end = page.end;
-  return end > begin ? ((1u << end) - 1u) & ~((1u << begin) - 1u) : 0u;
+  constexpr auto kEnd = static_cast<int32_t>(kPageTokens);
+  if (begin < 0) begin = 0;
+  if (end > kEnd) end = kEnd;
+  return end > begin ? page.slots & ((1u << end) - (1u << begin)) : 0u;
 }
 
 }  // namespace reprise::kernels

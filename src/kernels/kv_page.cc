@@ -104,6 +104,31 @@ void store_head_q8(std::byte* k_tile, std::byte* v_tile, size_t slot, size_t hea
   }
 }
 
+template <typename T>
+void copy_head(const KvLayout& layout, size_t head, const std::byte* from, size_t from_slot,
+               std::byte* to, size_t to_slot) {
+  const size_t dim = layout.head_dim;
+  const auto* from_k = reinterpret_cast<const T*>(from + layout.k_offset(head));
+  const auto* from_v = reinterpret_cast<const T*>(from + layout.v_offset(head));
+  auto* to_k = reinterpret_cast<T*>(to + layout.k_offset(head));
+  auto* to_v = reinterpret_cast<T*>(to + layout.v_offset(head));
+  for (size_t d = 0; d < dim; d += 2) {
+    std::memcpy(&to_k[k_index(to_slot, d)], &from_k[k_index(from_slot, d)], 2 * sizeof(T));
+  }
+  for (size_t d = 0; d < dim; ++d) {
+    to_v[v_index(to_slot, d, dim)] = from_v[v_index(from_slot, d, dim)];
+  }
+}
+
+void copy_scales(const KvLayout& layout, const std::byte* from, size_t from_slot, std::byte* to,
+                 size_t to_slot) {
+  const std::byte* from_scales = from + kPageTokens * layout.head_dim;
+  for (size_t block = 0; block < layout.head_dim / kQ8Block; ++block) {
+    std::memcpy(q8_scales(to, layout.head_dim) + block * kPageTokens + to_slot,
+                from_scales + (block * kPageTokens + from_slot) * sizeof(float), sizeof(float));
+  }
+}
+
 }  // namespace
 
 size_t KvLayout::tile_bytes() const {
@@ -172,6 +197,22 @@ void load_token(const KvLayout& layout, const std::byte* page, size_t slot, floa
   for (size_t head = 0; head < layout.n_kv_head; ++head) {
     load_k(layout, page + layout.k_offset(head), slot, k + head * layout.head_dim);
     load_v(layout, page + layout.v_offset(head), slot, v + head * layout.head_dim);
+  }
+}
+
+void copy_token(const KvLayout& layout, size_t head, const std::byte* from, size_t from_slot,
+                std::byte* to, size_t to_slot) {
+  switch (layout.type) {
+    case KvType::kBF16:
+    case KvType::kF16:
+      return copy_head<uint16_t>(layout, head, from, from_slot, to, to_slot);
+    case KvType::kF32:
+      return copy_head<uint32_t>(layout, head, from, from_slot, to, to_slot);
+    case KvType::kQ8_0:
+      copy_head<uint8_t>(layout, head, from, from_slot, to, to_slot);
+      for (const size_t offset : {layout.k_offset(head), layout.v_offset(head)}) {
+        copy_scales(layout, from + offset, from_slot, to + offset, to_slot);
+      }
   }
 }
 

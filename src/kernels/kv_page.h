@@ -40,4 +40,8 @@ void load_v(const KvLayout& layout, const std::byte* v_tile, size_t slot, float*
 /// Reads one token back. k, v: [n_kv_head, head_dim].
 void load_token(const KvLayout& layout, const std::byte* page, size_t slot, float* k, float* v);
 
+/// Copies one token of one KV head between pages (or within one), bit by bit.
+void copy_token(const KvLayout& layout, size_t head, const std::byte* from, size_t from_slot,
+                std::byte* to, size_t to_slot);
+
 }  // namespace reprise::kernels

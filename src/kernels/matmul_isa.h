@@ -23,7 +23,7 @@ inline constexpr float kSmallestMagnitude = 1e-30f;
 
 /// Rows of activations that one pass over a panel serves; a batch is cut in tiles of 8, 4, 2 and 1,
 /// and stored [tile][column block][row of the tile].
-constexpr size_t row_tile(size_t rows_left) {
+[[gnu::always_inline]] constexpr size_t row_tile(size_t rows_left) {
   return rows_left >= 8 ? 8 : rows_left >= 4 ? 4 : rows_left >= 2 ? 2 : 1;
 }
 
@@ -73,7 +73,7 @@ struct WriteJob {
   MatmulOut out;      // of the first row
   size_t column = 0;  // of the first unit
 
-  const float* at(size_t row, size_t unit, size_t panel) const {
+  [[gnu::always_inline]] const float* at(size_t row, size_t unit, size_t panel) const {
     return sums + unit * unit_sums + row / 16 * kSumElements + (panel * 16 + row % 16) * 16;
   }
 };

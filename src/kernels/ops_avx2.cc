@@ -67,10 +67,8 @@ void gated_activation_256(float* gate, const float* up, size_t n, Activation act
 }
 
 void soft_cap_256(float* x, size_t n, float cap) {
-  const __m256 limit = _mm256_set1_ps(cap);
   for_vectors(n, [&](size_t i, __m256i lanes) {
-    const __m256 ratio = _mm256_div_ps(_mm256_maskload_ps(x + i, lanes), limit);
-    _mm256_maskstore_ps(x + i, lanes, _mm256_mul_ps(limit, tanh_256(ratio)));
+    _mm256_maskstore_ps(x + i, lanes, capped_256(_mm256_maskload_ps(x + i, lanes), cap));
   });
 }
 

@@ -66,10 +66,8 @@ void gated_activation_512(float* gate, const float* up, size_t n, Activation act
 }
 
 void soft_cap_512(float* x, size_t n, float cap) {
-  const __m512 limit = _mm512_set1_ps(cap);
   for_vectors(n, [&](size_t i, __mmask16 lanes) {
-    const __m512 ratio = _mm512_div_ps(_mm512_maskz_loadu_ps(lanes, x + i), limit);
-    _mm512_mask_storeu_ps(x + i, lanes, _mm512_mul_ps(limit, tanh_512(ratio)));
+    _mm512_mask_storeu_ps(x + i, lanes, capped_512(_mm512_maskz_loadu_ps(lanes, x + i), cap));
   });
 }
 

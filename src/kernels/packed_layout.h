@@ -29,12 +29,15 @@ namespace reprise::kernels {
 inline constexpr size_t kPanelRows = 16;
 inline constexpr size_t kBlockCols = 32;
 
-constexpr size_t scale_bytes(const QuantFormat& f) {  // of a block, or of 256 columns of a K-quant
+// Always inlined: no copy compiled for an instruction set may be what the linker keeps for all.
+// Of a block, or of 256 columns of a K-quant.
+[[gnu::always_inline]] constexpr size_t scale_bytes(const QuantFormat& f) {
   const size_t kinds = f.has_min ? 2 : 1;
   if (!f.super) return 32 * kinds;
   return 32 * kinds + f.groups() * kPanelRows * (f.bits == 2 ? 1 : kinds);
 }
-constexpr size_t code_bytes(const QuantFormat& f) { return f.bits * 64; }  // of a block
+// Of a block.
+[[gnu::always_inline]] constexpr size_t code_bytes(const QuantFormat& f) { return f.bits * 64; }
 
 struct PackedLayout {
   TensorType type = TensorType::kF32;

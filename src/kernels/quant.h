@@ -20,8 +20,12 @@ struct QuantFormat {
   bool super;           // scales are integers times one f16 per 256 weights (K-quants)
   bool lookup;          // codes index kIq4Values (IQ4_NL)
 
-  constexpr int32_t zero() const { return zero_shift == 0 ? 0 : 1 << zero_shift; }
-  constexpr size_t groups() const { return 256 / group; }  // of a K-quant's block
+  // Always inlined: no copy compiled for an instruction set may be what the linker keeps for all.
+  [[gnu::always_inline]] constexpr int32_t zero() const {
+    return zero_shift == 0 ? 0 : 1 << zero_shift;
+  }
+  // Of a K-quant's block.
+  [[gnu::always_inline]] constexpr size_t groups() const { return 256 / group; }
 };
 
 /// Empty for F32, F16 and BF16.

@@ -4,6 +4,8 @@
 
 #include <immintrin.h>
 
+#include <cstdint>
+
 namespace reprise::kernels {
 
 // 2^f on [0, 1) by a minimax polynomial of degree 5 with 2^0 = 1, times 2^floor(x): relative error
@@ -31,6 +33,20 @@ static inline __m256 tanh_256(__m256 x) {
   const __m256 one = _mm256_set1_ps(1.0f), two = _mm256_set1_ps(2.0f);
   const __m256 e = exp2_256(_mm256_mul_ps(x, _mm256_set1_ps(2.8853900817779268f)));  // 2 / ln 2
   return _mm256_sub_ps(one, _mm256_div_ps(two, _mm256_add_ps(e, one)));
+}
+
+// cap tanh(x / cap)
+static inline __m256 capped_256(__m256 x, float cap) {
+  const __m256 limit = _mm256_set1_ps(cap);
+  return _mm256_mul_ps(limit, tanh_256(_mm256_div_ps(x, limit)));
+}
+
+// Lanes whose bit of 8 is not set become -inf.
+static inline __m256 masked_256(__m256 x, uint32_t lanes) {
+  const __m256i bit = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
+  const __m256i set = _mm256_and_si256(_mm256_set1_epi32(static_cast<int>(lanes)), bit);
+  const __m256 used = _mm256_castsi256_ps(_mm256_cmpeq_epi32(set, bit));
+  return _mm256_blendv_ps(_mm256_set1_ps(-__builtin_inff()), x, used);
 }
 
 static inline float sum_256(__m256 x) {

@@ -12,6 +12,8 @@
 #include <immintrin.h>
 #endif
 
+#include <cstdint>
+
 namespace reprise::kernels {
 
 // 2^f on [0, 1) by a minimax polynomial of degree 5 with 2^0 = 1, scaled by 2^floor(x): relative
@@ -43,6 +45,18 @@ static inline __m512 tanh_512(__m512 x) {
   const __m512 one = _mm512_set1_ps(1.0f), two = _mm512_set1_ps(2.0f);
   const __m512 e = exp2_512(_mm512_mul_ps(x, _mm512_set1_ps(2.8853900817779268f)));  // 2 / ln 2
   return _mm512_sub_ps(one, _mm512_div_ps(two, _mm512_add_ps(e, one)));
+}
+
+// cap tanh(x / cap)
+static inline __m512 capped_512(__m512 x, float cap) {
+  const __m512 limit = _mm512_set1_ps(cap);
+  return _mm512_mul_ps(limit, tanh_512(_mm512_div_ps(x, limit)));
+}
+
+// Lanes whose bit is not set become -inf.
+static inline __m512 masked_512(__m512 x, uint32_t lanes) {
+  const __m512 hidden = _mm512_set1_ps(-__builtin_inff());
+  return _mm512_mask_mov_ps(hidden, static_cast<__mmask16>(lanes), x);
 }
 
 // Lane i is the largest lane of rows[i].

@@ -53,24 +53,15 @@ static inline void clear_row(float* sums, size_t dims, float* base, float* total
   *base = kNoBase;
 }
 
-static inline __m512 cap_logits(__m512 x, float soft_cap) {
-  const __m512 cap = _mm512_set1_ps(soft_cap * kLog2e);
-  return _mm512_mul_ps(cap, tanh_512(_mm512_div_ps(x, cap)));
-}
-
-static inline __m512 mask_logits(__m512 x, uint32_t visible) {
-  const __m512 hidden = _mm512_set1_ps(-__builtin_inff());
-  return _mm512_mask_mov_ps(hidden, static_cast<__mmask16>(visible), x);
-}
-
-// Caps, masks and reports the logits of a row and a page (null = all masked).
-static inline void adjust_logits(const AttendArgs& args, size_t row, const PageSpan* page,
-                                 __m512& logits) {
-  if (args.soft_cap > 0.0f) logits = cap_logits(logits, args.soft_cap);
-  logits = mask_logits(logits, page == nullptr ? 0 : visible_slots(args, row, *page));
-  if (args.page_max == nullptr || page == nullptr) return;
-  const size_t number = static_cast<size_t>(page - args.pages.data());
-  args.page_max[row * args.pages.size() + number] = kLn2 * _mm512_reduce_max_ps(logits);
+// Caps, biases and masks the logits of a row and a page (null = all masked).
+static inline __m512 adjust_logits(const AttendArgs& args, size_t row, const PageSpan* page,
+                                   __m512 x) {
+  if (page == nullptr) return _mm512_set1_ps(-__builtin_inff());
+  if (args.soft_cap > 0.0f) x = capped_512(x, args.soft_cap * kLog2e);
+  if (page->bias != nullptr) {
+    x = _mm512_fmadd_ps(_mm512_loadu_ps(page->bias), _mm512_set1_ps(kLog2e), x);
+  }
+  return masked_512(x, visible_slots(args, row, *page));
 }
 
 // Weights are 2^(logit - base). The base of a row is 0 unless that could overflow or lose its
@@ -89,13 +80,6 @@ static inline void move_base(__m512 top, float* base, float* totals, float* sums
   _mm512_storeu_ps(totals, _mm512_mul_ps(_mm512_loadu_ps(totals), keep));
   for (size_t i = 0; i < dims; i += 16) {
     _mm512_storeu_ps(sums + i, _mm512_mul_ps(_mm512_loadu_ps(sums + i), keep));
-  }
-}
-
-static inline void clear_page_max(const AttendArgs& args) {
-  if (args.page_max == nullptr) return;
-  for (size_t i = 0; i < args.rows * args.pages.size(); ++i) {
-    args.page_max[i] = -__builtin_inff();
   }
 }
 

@@ -56,19 +56,18 @@ static inline const float* q8_scales(const std::byte* tile, size_t head_dim, siz
 
 // Dims 2 pair and 2 pair + 1 of 8 tokens from `token`, rotated if the page asks for it.
 template <KvType type>
-static inline PairVectors load_k_pair(const AttendArgs& args, const PageSpan& page, size_t pair,
-                                      size_t token) {
+static inline PairVectors load_k_pair(size_t head_dim, size_t rope_pairs, const PageSpan& page,
+                                      size_t pair, size_t token) {
   PairVectors k = load_pairs<type>(page.k, 2 * (pair * kPageTokens + token));
   if constexpr (type == KvType::kQ8_0) {
-    const __m256 scale =
-        _mm256_loadu_ps(q8_scales(page.k, args.layout->head_dim, 2 * pair) + token);
+    const __m256 scale = _mm256_loadu_ps(q8_scales(page.k, head_dim, 2 * pair) + token);
     k = {_mm256_mul_ps(k.first, scale), _mm256_mul_ps(k.second, scale)};
   }
-  if (page.cos_sin == nullptr || pair >= args.rope_pairs) return k;
-  const float* angles = page.cos_sin + 2 * (token * args.rope_pairs + pair);
+  if (page.cos_sin == nullptr || pair >= rope_pairs) return k;
+  const float* angles = page.cos_sin + 2 * (token * rope_pairs + pair);
   const __m256i slots = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
   const __m256i index =
-      _mm256_mullo_epi32(slots, _mm256_set1_epi32(static_cast<int>(2 * args.rope_pairs)));
+      _mm256_mullo_epi32(slots, _mm256_set1_epi32(static_cast<int>(2 * rope_pairs)));
   const __m256 cos = _mm256_i32gather_ps(angles, index, 4);
   const __m256 sin = _mm256_i32gather_ps(angles + 1, index, 4);
   return {_mm256_fmsub_ps(k.first, cos, _mm256_mul_ps(k.second, sin)),
@@ -97,6 +96,20 @@ static inline PairVectors load_v_pair(const AttendArgs& args, const PageSpan& pa
          _mm256_mul_ps(v.second, _mm256_set1_ps(scale[1]))};
   }
   return v;
+}
+
+// sums[r] += a[r][0] first + a[r][1] second, of 16 lanes.
+template <int R>
+static inline void add_products(__m256 (&sums)[R][2], const float* a, size_t stride,
+                                const PairVectors& low, const PairVectors& high) {
+  for (int r = 0; r < R; ++r) {
+    const __m256 first = _mm256_broadcast_ss(a + r * stride);
+    const __m256 second = _mm256_broadcast_ss(a + r * stride + 1);
+    sums[r][0] = _mm256_fmadd_ps(first, low.first, sums[r][0]);
+    sums[r][1] = _mm256_fmadd_ps(first, high.first, sums[r][1]);
+    sums[r][0] = _mm256_fmadd_ps(second, low.second, sums[r][0]);
+    sums[r][1] = _mm256_fmadd_ps(second, high.second, sums[r][1]);
+  }
 }
 
 }  // namespace reprise::kernels

@@ -35,6 +35,12 @@ void for_all_kernels(Body body) {
   }
 }
 
+void expect_nothing(const AttentionCase& problem) {
+  const AttendResult result = problem.attend_all();
+  for (const float lse : result.lse) EXPECT_EQ(lse, kNothing) << describe(problem.options);
+  for (const float x : result.out) EXPECT_EQ(x, 0.0f) << describe(problem.options);
+}
+
 TEST(AttentionRows, ResultDoesNotDependOnTheOtherRows) {
   for_all_kernels([](CaseOptions options) {
     options.rows = 75;
@@ -42,6 +48,7 @@ TEST(AttentionRows, ResultDoesNotDependOnTheOtherRows) {
     options.keys = 400;
     options.window = 210;
     options.holes = true;
+    options.bias = 3.0f;
     const AttentionCase problem(options);
     const AttendResult all = problem.attend_all();
     for (const size_t count : {1, 2, 3, 5, 16, 40}) {
@@ -61,6 +68,7 @@ TEST(AttentionRows, PagesThatARowDoesNotSeeChangeNothing) {
     options.rows = 40;
     options.keys = 500;
     options.window = 200;
+    options.bias = 3.0f;
     const AttentionCase problem(options);
     const AttendResult all = problem.attend_all();
     for (const size_t row : {0, 13, 39}) {
@@ -81,7 +89,7 @@ TEST(AttentionRows, PagesThatARowDoesNotSeeChangeNothing) {
 TEST(AttentionRows, UnreadSlotsMayHoldAnythingFinite) {
   for_all_kernels([](CaseOptions options) {
     options.rows = 20;
-    options.keys = 261;  // the last page is partial; its other slots hold 1e30
+    options.keys = 261;  // the last page is partial; its other slots hold 3e38
     options.holes = true;
     const AttentionCase problem(options);
     expect_close(problem, expected(problem), problem.attend_all());
@@ -91,7 +99,6 @@ TEST(AttentionRows, UnreadSlotsMayHoldAnythingFinite) {
 TEST(AttentionRows, EmptyRowsAndEmptyLists) {
   for_all_kernels([](CaseOptions options) {
     options.rows = 6;
-    options.page_max = true;
     AttentionCase problem(options);
     problem.row_end[1] = 0;
     problem.row_begin[4] = problem.row_end[4] = 100;
@@ -101,15 +108,38 @@ TEST(AttentionRows, EmptyRowsAndEmptyLists) {
       for (size_t d = 0; d < options.head_dim; ++d) {
         EXPECT_EQ(result.out[row * options.head_dim + d], 0.0f) << describe(options);
       }
-      for (size_t page = 0; page < problem.pages.size(); ++page) {
-        EXPECT_EQ(result.page_max[row * problem.pages.size() + page], kNothing);
-      }
     }
     expect_close(problem, expected(problem), result);
     problem.pages.clear();
-    result = problem.attend_all();
-    for (const float lse : result.lse) EXPECT_EQ(lse, kNothing) << describe(options);
-    for (const float x : result.out) EXPECT_EQ(x, 0.0f) << describe(options);
+    expect_nothing(problem);
+  });
+}
+
+TEST(AttentionRows, PagesWithNoSlotOrOnlyHiddenSlotsAreEmpty) {
+  const std::vector<float> hidden(kPageTokens, kNothing);
+  for_all_kernels([&](CaseOptions options) {
+    options.rows = 6;
+    AttentionCase problem(options);
+    for (size_t i = 0; i < problem.pages.size(); ++i) {
+      if (i % 2 == 0) problem.pages[i].slots = 0;
+      if (i % 2 == 1) problem.pages[i].bias = hidden.data();
+    }
+    expect_nothing(problem);
+    problem.pages[7].bias = nullptr;  // one page among empty ones
+    expect_close(problem, expected(problem), problem.attend_all());
+  });
+}
+
+TEST(AttentionRows, ABiasThatIsTheSameEverywhereOnlyShiftsTheSum) {
+  const std::vector<float> same(kPageTokens, 3.5f);
+  for_all_kernels([&](CaseOptions options) {
+    options.rows = 5;
+    AttentionCase problem(options);
+    const Expected want = expected(problem);
+    for (PageSpan& page : problem.pages) page.bias = same.data();
+    AttendResult got = problem.attend_all();
+    for (float& lse : got.lse) lse -= same[0];
+    expect_close(problem, want, got);
   });
 }
 

@@ -65,7 +65,6 @@ TEST_P(AttentionOracle, WindowsAndHoles) {
   options_.rows = 48;
   options_.heads_per_row = 2;
   options_.keys = 420;
-  options_.page_max = true;
   for (const int32_t window : {0, 1, 7, 100, 300}) {
     for (const bool holes : {false, true}) {
       options_.window = window;
@@ -76,12 +75,27 @@ TEST_P(AttentionOracle, WindowsAndHoles) {
   }
 }
 
-TEST_P(AttentionOracle, SoftCapAndPageMaximum) {
+TEST_P(AttentionOracle, SoftCap) {
   options_.rows = 20;
   options_.soft_cap = 5.0f;
   options_.amplitude = 2.0f;
-  options_.page_max = true;
   check(options_);
+}
+
+TEST_P(AttentionOracle, MasksAndBiases) {
+  for (const size_t rows : {1, 3, 4, 35}) {
+    for (const float bias : {0.0f, 2.0f, 500.0f}) {
+      for (const float soft_cap : {0.0f, 5.0f}) {
+        options_.rows = rows;
+        options_.keys = 330;
+        options_.holes = true;
+        options_.bias = bias;
+        options_.soft_cap = soft_cap;
+        options_.seed += 1;
+        check(options_);
+      }
+    }
+  }
 }
 
 TEST_P(AttentionOracle, PositionFreeKeys) {
@@ -109,7 +123,7 @@ TEST_P(AttentionOracle, RandomMixtures) {
     options_.holes = seed % 2 == 0;
     options_.soft_cap = seed % 4 == 0 ? 30.0f : 0.0f;
     options_.rope_pairs = seed % 5 == 0 ? 16 : 0;
-    options_.page_max = seed % 3 == 1;
+    options_.bias = seed % 3 == 1 ? 3.0f : 0.0f;
     check(options_);
   }
 }

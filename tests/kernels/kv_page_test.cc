@@ -120,5 +120,34 @@ TEST(KvLayout, ElementsLieWhereTheContractSays) {
   }
 }
 
+TEST_P(KvPage, ACopiedTokenIsTheSameAndDisturbsNoOther) {
+  const KvLayout layout = {GetParam(), 3, 96};
+  const size_t width = layout.n_kv_head * layout.head_dim;
+  std::vector<std::byte> from(layout.page_bytes()), to(layout.page_bytes());
+  const auto k = random_floats(2 * kPageTokens * width, 3), v = random_floats(k.size(), 4);
+  for (size_t slot = 0; slot < kPageTokens; ++slot) {
+    store_token(layout, from.data(), slot, &k[slot * width], &v[slot * width]);
+    const size_t other = kPageTokens + slot;
+    store_token(layout, to.data(), slot, &k[other * width], &v[other * width]);
+  }
+  const auto before = to;
+  copy_token(layout, 1, from.data(), 5, to.data(), 14);
+  std::vector<float> want_k(width), want_v(width), got_k(width), got_v(width);
+  for (size_t slot = 0; slot < kPageTokens; ++slot) {
+    load_token(layout, to.data(), slot, got_k.data(), got_v.data());
+    load_token(layout, before.data(), slot, want_k.data(), want_v.data());
+    if (slot == 14) {
+      load_k(layout, &from[layout.k_offset(1)], 5, &want_k[layout.head_dim]);
+      load_v(layout, &from[layout.v_offset(1)], 5, &want_v[layout.head_dim]);
+    }
+    EXPECT_EQ(got_k, want_k) << slot;
+    EXPECT_EQ(got_v, want_v) << slot;
+  }
+  copy_token(layout, 1, to.data(), 14, to.data(), 2);
+  load_v(layout, &to[layout.v_offset(1)], 2, got_v.data());
+  load_v(layout, &from[layout.v_offset(1)], 5, want_v.data());
+  EXPECT_EQ(got_v, want_v);
+}
+
 }  // namespace
 }  // namespace reprise::kernels

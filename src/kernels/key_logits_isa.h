@@ -1,0 +1,27 @@
+// The key logits kernels of one instruction set each; chosen in key_logits.cc.
+#pragma once
+
+#include "kernels/key_logits.h"
+
+namespace reprise::kernels {
+
+// Brings a pair of dims of a K tile closer. Static: each instruction set compiles its own.
+template <KvType type>
+static inline void prefetch_k_pair(const PageSpan& page, size_t pair) {
+  constexpr size_t kLine = 64, kElement = type == KvType::kF32 ? 4 : type == KvType::kQ8_0 ? 1 : 2;
+  const std::byte* row = page.k + pair * 2 * kPageTokens * kElement;
+  for (size_t at = 0; at < 2 * kPageTokens * kElement; at += kLine) __builtin_prefetch(row + at);
+}
+
+void key_logits_ref(const KeyLogitsArgs& args);
+void key_logits_avx2(const KeyLogitsArgs& args);
+void key_logits_avx512(const KeyLogitsArgs& args);
+
+void key_bounds_ref(const KvLayout& layout, const std::byte* k_tile, uint16_t slots, float* low,
+                    float* high);
+void key_bounds_avx2(const KvLayout& layout, const std::byte* k_tile, uint16_t slots, float* low,
+                     float* high);
+void key_bounds_avx512(const KvLayout& layout, const std::byte* k_tile, uint16_t slots, float* low,
+                       float* high);
+
+}  // namespace reprise::kernels

@@ -1,0 +1,13 @@
+// Softmax of one row of logits: what methods rank keys by.
+#pragma once
+
+#include <cstddef>
+
+namespace reprise::kernels {
+
+/// x <- exp(x - lse), in place; returns lse = ln(sum of exp(x)). Logits of -inf get weight 0; when
+/// there is nothing else (or n = 0), all weights are 0 and lse is -inf. Relative error of a weight
+/// below 2e-7 (5 + max(x) - x); weights below 2^-126 may be 0.
+float softmax(float* x, size_t n);
+
+}  // namespace reprise::kernels

@@ -1,0 +1,63 @@
+#include "kernels/softmax.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <random>
+#include <vector>
+
+#include "kernels/cpu.h"
+
+namespace reprise::kernels {
+namespace {
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+class Softmax : public ::testing::TestWithParam<Isa> {
+ protected:
+  void SetUp() override {
+    best_ = cpu_isa();
+    if (!set_cpu_isa(GetParam())) GTEST_SKIP() << "not on this machine";
+  }
+  void TearDown() override { set_cpu_isa(best_); }
+
+ private:
+  Isa best_ = Isa::kScalar;
+};
+
+INSTANTIATE_TEST_SUITE_P(Isas, Softmax, ::testing::Values(Isa::kScalar, Isa::kAvx2, Isa::kAvx512));
+
+TEST_P(Softmax, MatchesDouble) {
+  std::mt19937 random(1);
+  for (const size_t n : {1, 7, 8, 9, 16, 31, 100, 4099}) {
+    for (const float spread : {0.0f, 1.0f, 30.0f, 1e4f}) {
+      std::normal_distribution<float> normal(-3.0f, spread + 1e-20f);
+      std::vector<float> x(n);
+      for (float& value : x) value = normal(random);
+      if (n > 8) x[n / 2] = x[3] = -kInfinity;
+      double total = 0.0, top = -INFINITY;
+      for (const float value : x) top = std::max(top, double{value});
+      for (const float value : x) total += std::exp(value - top);
+      std::vector<float> weights = x;
+      const float lse = softmax(weights.data(), n);
+      EXPECT_NEAR(lse, top + std::log(total), 1e-6 * (1 + std::abs(top)));
+      for (size_t i = 0; i < n; ++i) {
+        const double want = std::exp(x[i] - top) / total;
+        const double relative = std::isinf(x[i]) ? 0.0 : 2e-7 * (5 + top - x[i]);
+        EXPECT_NEAR(weights[i], want, relative * want + 0x1p-126) << n << " " << spread << " " << i;
+      }
+    }
+  }
+}
+
+TEST_P(Softmax, NothingVisibleHasNoWeight) {
+  for (const size_t n : {0, 1, 20}) {
+    std::vector<float> x(n, -kInfinity);
+    EXPECT_EQ(softmax(x.data(), n), -kInfinity);
+    for (const float weight : x) EXPECT_EQ(weight, 0.0f);
+  }
+}
+
+}  // namespace
+}  // namespace reprise::kernels
