@@ -31,6 +31,9 @@ struct ModelInfo {
 
 struct PolicyInfo {
   std::string name, summary, source;  ///< source: the paper
+  /// Stands left of "+" and changes what the policy on its right does; default_inner otherwise.
+  bool decorator = false;
+  std::string default_inner;
   std::vector<OptionInfo> options;
 };
 /// Every registered attention policy.
@@ -70,7 +73,8 @@ class Engine {
   ~Engine();
 
   const ModelInfo& info() const;
-  /// policy: "full", "streaming:sink=4,window=1024", ...; kUnknownPolicy suggests the nearest name.
+  /// policy: "full", "streaming:sink=4,window=1024", "dense:first=2+quest:budget=512", ...;
+  /// kUnknownPolicy suggests the nearest name.
   Result<std::unique_ptr<Session>> open(std::string_view policy = "full");
 
   /// Starts a request on a session; step() then computes every started request together. The answer

@@ -3,8 +3,10 @@
 
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "reprise/options.h"
@@ -28,6 +30,8 @@ struct TokenEvent {
   std::string_view text;  ///< text that became complete with it; never splits UTF-8; may be empty
 };
 using TokenFn = std::function<bool(const TokenEvent&)>;  ///< returns false to stop
+/// Logits [vocab] of the next token, before the sampler changes them.
+using LogitsFn = std::function<void(std::span<const float>)>;
 
 struct Request {
   std::vector<int32_t> prompt;  ///< the whole sequence so far; what is held is not re-read
@@ -35,6 +39,8 @@ struct Request {
   std::vector<std::string> stop;  ///< the answer ends before any of these
   bool ignore_end = false;        ///< go on past end-of-turn tokens (benchmarks)
   SamplingOptions sampling;
+  std::vector<int32_t> forced;  ///< the first tokens of the answer, whatever the model would say
+  LogitsFn on_logits;           ///< called once per token of the answer
   TokenFn on_token;
   ProgressFn on_progress;  ///< stage "prefill", in tokens
 };
@@ -49,12 +55,16 @@ struct Timings {
 
 /// Summed over layers and KV heads of the rows that were computed.
 struct Counters {
-  uint64_t prompt_tokens = 0;  ///< length of the prompt
-  uint64_t reused_tokens = 0;  ///< of which KV was already there
-  uint64_t keys_visible = 0;   ///< keys that full attention would read while decoding
-  uint64_t keys_read = 0;      ///< keys that were read while decoding
-  uint64_t kv_bytes_read = 0;  ///< bytes of K and V read while decoding
-  double select_ms = 0;        ///< time the policy took to choose keys
+  uint64_t prompt_tokens = 0;     ///< length of the prompt
+  uint64_t reused_tokens = 0;     ///< of which KV was already there
+  uint64_t keys_visible = 0;      ///< keys that full attention would read while decoding
+  uint64_t keys_read = 0;         ///< keys that were read while decoding
+  uint64_t kv_bytes_read = 0;     ///< bytes of pages of K and V read while decoding
+  uint64_t full_kv_bytes = 0;     ///< that full attention would read
+  uint64_t index_bytes_read = 0;  ///< bytes of its own structures that the policy read to choose
+  double select_ms = 0;           ///< time the policy took to choose keys
+  /// Figures of the policy's own, such as {"recovery", 0.97}.
+  std::vector<std::pair<std::string, double>> policy;
 };
 
 struct Memory {

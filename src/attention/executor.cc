@@ -11,7 +11,7 @@
 namespace reprise {
 namespace {
 
-constexpr size_t kStoreRows = 16;  // rows of one storing task: those of a page stay on one core
+constexpr size_t kTaskRows = 16;  // rows of one task: those of a page stay on one core
 
 double elapsed_ms(std::chrono::steady_clock::time_point since) {
   return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - since)
@@ -37,8 +37,11 @@ void CpuExecutor::begin(std::span<const Row> rows, std::span<const SequenceStep>
 }
 
 Status CpuExecutor::attend(uint32_t layer, float* q, float* k, float* v, float* out) {
+  rotate_queries(layer, q);
   store(layer, k, v);
+  before_ = costs_;
   REPRISE_CHECK(select(layer, q));
+  const auto start = std::chrono::steady_clock::now();
   const size_t head_dim = config_.head_dim;
   partial_out_.resize(std::max(partial_out_.size(), plan_.partials() * head_dim));
   partial_lse_.resize(std::max(partial_lse_.size(), plan_.partials()));
@@ -46,7 +49,54 @@ Status CpuExecutor::attend(uint32_t layer, float* q, float* k, float* v, float* 
   const auto jobs = plan_.jobs();
   pool_.run(jobs.size(), [&](size_t job, int thread) { run(call, jobs[job], scratch_[thread]); });
   for (const PieceMerge& merge : plan_.merges()) merge_pieces(call, merge);
+  use_mean_values(out);
+  tell_policies(layer, q, out, elapsed_ms(start));
   return {};
+}
+
+void CpuExecutor::tell_policies(uint32_t layer, const float* q, const float* out,
+                                double attend_ms) {
+  uint64_t all_bytes = 0;
+  for (size_t i = 0; i < steps_.size(); ++i) {
+    all_bytes += costs_[i].kv_bytes_read - before_[i].kv_bytes_read;
+  }
+  for (size_t i = 0; i < steps_.size(); ++i) {
+    const SequenceStep& step = steps_[i];
+    if (step.phase != kernels::Phase::kDecode || !step.policy->observes(layer)) continue;
+    const uint64_t bytes = costs_[i].kv_bytes_read - before_[i].kv_bytes_read;
+    const double share = static_cast<double>(bytes) / std::max(1.0, static_cast<double>(all_bytes));
+    const size_t first = size_t{step.first_row} * config_.n_head;
+    step.policy->observe(query_rows(layer, i, q),
+                         {out + first * config_.head_dim, &lse_[first],
+                          costs_[i].select_ms - before_[i].select_ms, attend_ms * share});
+  }
+}
+
+void CpuExecutor::rotate_queries(uint32_t layer, const float* q) {
+  const size_t width = size_t{config_.n_head} * config_.head_dim, rows = rows_.size();
+  const size_t pairs = rotation_.rope(layer).pairs();
+  q_rotated_.resize(std::max(q_rotated_.size(), rows * width));
+  lse_.resize(std::max(lse_.size(), rows * config_.n_head));
+  pool_.run((rows + kTaskRows - 1) / kTaskRows, [&](size_t task, int) {
+    for (size_t row = task * kTaskRows; row < std::min(rows, (task + 1) * kTaskRows); ++row) {
+      std::memcpy(&q_rotated_[row * width], q + row * width, width * sizeof(float));
+      kernels::rope(&q_rotated_[row * width], rotation_.row(layer, row), config_.n_head,
+                    config_.head_dim, pairs);
+    }
+  });
+}
+
+QueryRows CpuExecutor::query_rows(uint32_t layer, size_t index, const float* q) const {
+  const SequenceStep& step = steps_[index];
+  const size_t first = size_t{step.first_row} * config_.n_head * config_.head_dim;
+  return {layer,
+          step.phase,
+          rows_.subspan(step.first_row, step.rows),
+          q + first,
+          &q_rotated_[first],
+          step.prompt_end,
+          step.kv,
+          &pool_};
 }
 
 void CpuExecutor::store(uint32_t layer, float* k, const float* v) {
@@ -54,9 +104,9 @@ void CpuExecutor::store(uint32_t layer, float* k, const float* v) {
   const size_t pairs = rotation_.rope(layer).pairs();
   for (const SequenceStep& step : steps_) {
     const kernels::KvLayout& layout = step.kv->pool().layout();
-    pool_.run((step.rows + kStoreRows - 1) / kStoreRows, [&](size_t task, int) {
-      const size_t end = std::min<size_t>(step.rows, (task + 1) * kStoreRows);
-      for (size_t i = task * kStoreRows; i < end; ++i) {
+    pool_.run((step.rows + kTaskRows - 1) / kTaskRows, [&](size_t task, int) {
+      const size_t end = std::min<size_t>(step.rows, (task + 1) * kTaskRows);
+      for (size_t i = task * kTaskRows; i < end; ++i) {
         const size_t row = step.first_row + i;
         const auto position = static_cast<size_t>(rows_[row].position);
         if (!step.policy->position_free()) {
@@ -71,7 +121,6 @@ void CpuExecutor::store(uint32_t layer, float* k, const float* v) {
 }
 
 Status CpuExecutor::select(uint32_t layer, const float* q) {
-  const size_t q_width = size_t{config_.n_head} * config_.head_dim;
   plan_.clear();
   for (size_t i = 0; i < steps_.size(); ++i) {
     const SequenceStep& step = steps_[i];
@@ -80,23 +129,26 @@ Status CpuExecutor::select(uint32_t layer, const float* q) {
     selection.reset();
     if (config_.window[layer] == 0) {
       const auto start = std::chrono::steady_clock::now();
-      step.policy->select({layer, step.phase, rows, q + step.first_row * q_width, step.kv},
-                          selection);
+      step.policy->select(query_rows(layer, i, q), selection);
       costs_[i].select_ms += elapsed_ms(start);
     }
     if (step.policy->position_free()) {
       rotation_.reserve_pages(layer, static_cast<size_t>(rows.back().position) + 1);
     }
-    const uint64_t before = plan_.decode_keys();
+    const uint64_t keys = plan_.decode_keys(), pages = plan_.decode_pages();
     REPRISE_CHECK(plan_.add(layer, static_cast<uint32_t>(i), step, rows, selection));
     if (step.phase != kernels::Phase::kDecode) continue;
-    const uint64_t read = plan_.decode_keys() - before;
-    costs_[i].keys_read += read;
-    costs_[i].kv_bytes_read += read * 2 * step.kv->pool().layout().tile_bytes() / kPageTokens;
+    costs_[i].keys_read += plan_.decode_keys() - keys;
+    costs_[i].kv_bytes_read +=
+        (plan_.decode_pages() - pages) * 2 * step.kv->pool().layout().tile_bytes();
+    costs_[i].index_bytes_read += selection.index_bytes_read;
     for (const Row& row : rows) {
       const auto seen = static_cast<uint64_t>(row.position) + 1;
       const uint64_t window = config_.window[layer];
-      costs_[i].keys_visible += (window > 0 ? std::min(seen, window) : seen) * config_.n_kv_head;
+      const uint64_t visible = window > 0 ? std::min(seen, window) : seen;
+      costs_[i].keys_visible += visible * config_.n_kv_head;
+      const uint64_t seen_pages = (seen - 1) / kPageTokens - (seen - visible) / kPageTokens + 1;
+      costs_[i].full_kv_bytes += seen_pages * step.kv->pool().page_bytes();
     }
   }
   return {};
@@ -146,8 +198,9 @@ void CpuExecutor::read(const Call& call, const AttentionJob& job, const KeyRead&
     for (const int32_t window : {layer_window, read.part->window}) {
       if (window > 0) begin = std::max(begin, position - window + 1);
     }
-    std::fill_n(&scratch.row_begin[row * job.heads], job.heads, begin);
-    std::fill_n(&scratch.row_end[row * job.heads], job.heads, position + 1);
+    const int32_t end = read.part->side ? read.part->side->length() : position + 1;
+    std::fill_n(&scratch.row_begin[row * job.heads], job.heads, read.part->side ? 0 : begin);
+    std::fill_n(&scratch.row_end[row * job.heads], job.heads, end);
   }
   kernels::AttendArgs args;
   args.layout = &steps_[job.step].kv->pool().layout();
@@ -176,37 +229,49 @@ void CpuExecutor::gather_queries(const Call& call, const AttentionJob& job,
   scratch.cos_sin.resize(rope.pairs() * 2);
   bool capped = false;
   for (size_t row = 0; row < job.rows; ++row) {
-    const size_t batch_row = job.row + row;
+    const size_t first = ((job.row + row) * config_.n_head + job.head) * config_.head_dim;
     float* q = &scratch.q[row * width];
-    std::memcpy(q, call.q + (batch_row * config_.n_head + job.head) * config_.head_dim,
-                width * sizeof(float));
-    const float* cos_sin = rotation_.row(call.layer, batch_row);
-    if (rows_[batch_row].position > part.max_query_position) {
-      if (!capped) rope.cos_sin(part.max_query_position, scratch.cos_sin.data());
-      capped = true;
-      cos_sin = scratch.cos_sin.data();
-    }
-    kernels::rope(q, cos_sin, job.heads, config_.head_dim, rope.pairs());
+    const bool right_of_cap = rows_[job.row + row].position > part.max_query_position;
+    std::memcpy(q, (right_of_cap ? call.q : q_rotated_.data()) + first, width * sizeof(float));
+    if (!right_of_cap) continue;
+    if (!capped) rope.cos_sin(part.max_query_position, scratch.cos_sin.data());
+    capped = true;
+    kernels::rope(q, scratch.cos_sin.data(), job.heads, config_.head_dim, rope.pairs());
   }
 }
 
 void CpuExecutor::gather_pages(uint32_t layer, const AttentionJob& job, const KeyRead& read,
                                Scratch& scratch) const {
   const SequenceStep& step = steps_[job.step];
-  const kernels::KvLayout& layout = step.kv->pool().layout();
+  const SequenceKv& kv = read.part->side ? *read.part->side : *step.kv;
+  const kernels::KvLayout& layout = kv.pool().layout();
   const size_t kv_head = job.head / (config_.n_head / config_.n_kv_head);
   const size_t k_offset = layout.k_offset(kv_head), v_offset = layout.v_offset(kv_head);
-  const bool position_free = step.policy->position_free();
+  const bool rotate = step.policy->position_free() && read.part->rotate_keys && !read.part->side;
   scratch.pages.clear();
   for (const KeyBlock& block : plan_.blocks(read)) {
-    const std::byte* page = step.kv->page(layer, block.index);
+    const std::byte* page = kv.page(layer, block.index);
     scratch.pages.push_back(
         {page + k_offset, page + v_offset, static_cast<int32_t>(block.index * kPageTokens),
-         block.begin, block.end, position_free ? rotation_.page(layer, block.index) : nullptr});
+         block.slots, plan_.bias(block), rotate ? rotation_.page(layer, block.index) : nullptr});
   }
 }
 
-void CpuExecutor::finish(const Call& call, const AttentionJob& job, float* out, float* lse) const {
+void CpuExecutor::use_mean_values(float* out) const {
+  const size_t head_dim = config_.head_dim, group = config_.n_head / config_.n_kv_head;
+  for (size_t i = 0; i < steps_.size(); ++i) {
+    const MeanValue& mean = selections_[i].mean;
+    for (size_t n = 0; n < mean.alpha.size(); ++n) {  // n = row * n_head + head
+      const float* value = &mean.value[n % config_.n_head / group * head_dim];
+      float* result = out + (size_t{steps_[i].first_row} * config_.n_head + n) * head_dim;
+      for (size_t d = 0; d < head_dim; ++d) {
+        result[d] = mean.alpha[n] * result[d] + (1.0f - mean.alpha[n]) * value[d];
+      }
+    }
+  }
+}
+
+void CpuExecutor::finish(const Call& call, const AttentionJob& job, float* out, float* lse) {
   const Partial* reused = selections_[job.step].reused;
   for (size_t row = 0; row < job.rows; ++row) {
     const size_t step_row = job.row + row - steps_[job.step].first_row;
@@ -219,9 +284,10 @@ void CpuExecutor::finish(const Call& call, const AttentionJob& job, float* out, 
                                config_.head_dim);
       }
     }
-    std::memcpy(call.out + ((job.row + row) * config_.n_head + job.head) * config_.head_dim,
-                out + row * job.heads * config_.head_dim,
+    const size_t first = (job.row + row) * config_.n_head + job.head;
+    std::memcpy(call.out + first * config_.head_dim, out + row * job.heads * config_.head_dim,
                 job.heads * config_.head_dim * sizeof(float));
+    std::memcpy(&lse_[first], lse + row * job.heads, job.heads * sizeof(float));
   }
 }
 

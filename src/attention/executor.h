@@ -15,7 +15,10 @@ namespace reprise {
 
 /// What the decode rows of one step cost, summed over layers and KV heads.
 struct StepCost {
-  uint64_t keys_visible = 0, keys_read = 0, kv_bytes_read = 0;
+  uint64_t keys_visible = 0, keys_read = 0;
+  uint64_t kv_bytes_read = 0;     // of the pages that hold the keys
+  uint64_t full_kv_bytes = 0;     // of the pages that full attention would read
+  uint64_t index_bytes_read = 0;  // of the policies' own structures
   double select_ms = 0;
 };
 
@@ -51,6 +54,8 @@ class CpuExecutor : public AttentionOp {
   };
 
   void store(uint32_t layer, float* k, const float* v);
+  void rotate_queries(uint32_t layer, const float* q);
+  QueryRows query_rows(uint32_t layer, size_t step, const float* q) const;
   Status select(uint32_t layer, const float* q);
   void run(const Call& call, const AttentionJob& job, Scratch& scratch);
   void read(const Call& call, const AttentionJob& job, const KeyRead& read, Scratch& scratch,
@@ -59,7 +64,9 @@ class CpuExecutor : public AttentionOp {
                       Scratch& scratch) const;
   void gather_pages(uint32_t layer, const AttentionJob& job, const KeyRead& read,
                     Scratch& scratch) const;
-  void finish(const Call& call, const AttentionJob& job, float* out, float* lse) const;
+  void use_mean_values(float* out) const;
+  void tell_policies(uint32_t layer, const float* q, const float* out, double attend_ms);
+  void finish(const Call& call, const AttentionJob& job, float* out, float* lse);
   void merge_pieces(const Call& call, const PieceMerge& merge);
 
   const ModelConfig& config_;
@@ -70,7 +77,10 @@ class CpuExecutor : public AttentionOp {
   std::span<const SequenceStep> steps_;
   std::vector<Selection> selections_;  // [steps]
   std::vector<StepCost> costs_;        // [steps]
+  std::vector<StepCost> before_;       // [steps] before the layer being computed
   std::vector<Scratch> scratch_;       // [threads]
+  std::vector<float> q_rotated_;       // [rows, n_head, head_dim]
+  std::vector<float> lse_;             // [rows, n_head]
   std::vector<float> partial_out_;     // [partials, head_dim]
   std::vector<float> partial_lse_;     // [partials]
 };

@@ -1,6 +1,7 @@
 #include "attention/plan.h"
 
 #include <algorithm>
+#include <bit>
 #include <limits>
 
 #include "base/try.h"
@@ -29,11 +30,13 @@ AttentionPlan::AttentionPlan(const ModelConfig& config) : config_(config), every
 
 void AttentionPlan::clear() {
   blocks_.clear();
+  biases_.clear();
   reads_.clear();
   jobs_.clear();
   merges_.clear();
   partials_ = 0;
   decode_keys_ = 0;
+  decode_pages_ = 0;
 }
 
 Status AttentionPlan::add(uint32_t layer, uint32_t index, const SequenceStep& step,
@@ -56,6 +59,7 @@ Status AttentionPlan::add(uint32_t layer, uint32_t index, const SequenceStep& st
 
 KeyRange AttentionPlan::visible(uint32_t layer, const SelectionPart& part, int32_t first,
                                 int32_t last) const {
+  if (part.side != nullptr) return {0, part.side->length()};
   int32_t begin = 0;
   for (const int32_t window : {static_cast<int32_t>(config_.window[layer]), part.window}) {
     if (window > 0) begin = std::max(begin, first - window + 1);
@@ -63,22 +67,45 @@ KeyRange AttentionPlan::visible(uint32_t layer, const SelectionPart& part, int32
   return {begin, last + 1};
 }
 
-AttentionPlan::BlockList AttentionPlan::append_blocks(std::span<const KeyRange> ranges,
+AttentionPlan::BlockList AttentionPlan::append_blocks(const SelectionPart& part, size_t list,
                                                       KeyRange visible) {
   constexpr int32_t kTokens = static_cast<int32_t>(kPageTokens);
-  BlockList list = {static_cast<uint32_t>(blocks_.size()), 0};
-  for (const KeyRange& range : ranges) {
+  BlockList blocks = {static_cast<uint32_t>(blocks_.size()), 0};
+  size_t bias = 0;  // of the first key of the range
+  for (size_t i = 0; i < part.offsets[list] && !part.bias.empty(); ++i) {
+    bias += static_cast<size_t>(part.ranges[i].end - part.ranges[i].begin);
+  }
+  for (const KeyRange& range : part.list(list)) {
     const int32_t end = std::min(range.end, visible.end);
     for (int32_t key = std::max(range.begin, visible.begin); key < end;) {
       const int32_t block = key / kTokens;
       const int32_t stop = std::min(end, (block + 1) * kTokens);
-      blocks_.push_back({static_cast<uint32_t>(block), static_cast<uint8_t>(key - block * kTokens),
-                         static_cast<uint8_t>(stop - block * kTokens)});
+      const auto index = static_cast<uint32_t>(block);
+      if (blocks_.size() == blocks.first || blocks_.back().index != index) {
+        blocks_.push_back({index, 0});
+      }
+      const auto bits = (1u << (stop - key)) - 1;
+      blocks_.back().slots |= static_cast<uint16_t>(bits << (key - block * kTokens));
+      if (!part.bias.empty()) {
+        const auto first = bias + static_cast<size_t>(key - range.begin);
+        append_bias(std::span(part.bias).subspan(first, static_cast<size_t>(stop - key)), key,
+                    blocks_.back());
+      }
       key = stop;
     }
+    bias += static_cast<size_t>(range.end - range.begin);
   }
-  list.count = static_cast<uint32_t>(blocks_.size()) - list.first;
-  return list;
+  blocks.count = static_cast<uint32_t>(blocks_.size()) - blocks.first;
+  return blocks;
+}
+
+void AttentionPlan::append_bias(std::span<const float> bias, int32_t first_key, KeyBlock& block) {
+  if (block.bias == kNoBias) {
+    block.bias = static_cast<uint32_t>(biases_.size());
+    biases_.resize(biases_.size() + kPageTokens, 0.0f);
+  }
+  std::copy(bias.begin(), bias.end(),
+            biases_.begin() + block.bias + static_cast<size_t>(first_key) % kPageTokens);
 }
 
 AttentionPlan::BlockList AttentionPlan::restrict(BlockList list, KeyRange visible) const {
@@ -96,11 +123,11 @@ AttentionPlan::BlockList AttentionPlan::restrict(BlockList list, KeyRange visibl
 Status AttentionPlan::build_lists(const Target& target, int32_t first, int32_t last) {
   const uint32_t group_size = config_.n_head / config_.n_kv_head;
   const uint32_t groups = target.per_query_head ? config_.n_head : config_.n_kv_head;
-  const auto pages = target.step->kv->pages(target.layer);
   lists_.assign(groups * target.parts.size(), {});
   for (size_t p = 0; p < target.parts.size(); ++p) {
     const SelectionPart& part = target.parts[p];
     const KeyRange range = visible(target.layer, part, first, last);
+    const auto pages = (part.side ? part.side : target.step->kv)->pages(target.layer);
     for (uint32_t group = 0; group < groups; ++group) {
       BlockList& list = lists_[group * target.parts.size() + p];
       const uint32_t head = target.per_query_head ? group : group * group_size;
@@ -108,7 +135,7 @@ Status AttentionPlan::build_lists(const Target& target, int32_t first, int32_t l
         list = lists_[p];
         continue;
       }
-      list = append_blocks(part.list(list_index(part, head, group_size)), range);
+      list = append_blocks(part, list_index(part, head, group_size), range);
       for (const KeyBlock& block : std::span(blocks_).subspan(list.first, list.count)) {
         if (pages[block.index] == kNoPage) {
           return fail(ErrorCode::kUnsupported,
@@ -153,15 +180,40 @@ void AttentionPlan::add_decode_row(const Target& target, uint32_t row) {
         reads_.push_back({&target.parts[p], list.first + at, std::min(piece, list.count - at)});
         jobs_.push_back(job);
       }
-      for (const KeyBlock& block : std::span(blocks_).subspan(list.first, list.count)) {
-        decode_keys_ += block.end - block.begin;
-      }
     }
+    count_decode_keys(target, group);
     if (merge.pieces == 1) {
       jobs_[first_job].partial = kDirect;
     } else {
       partials_ += merge.pieces * job.heads;
       merges_.push_back(merge);
+    }
+  }
+}
+
+// Query heads that share a KV head are charged for the union of what they read.
+void AttentionPlan::count_decode_keys(const Target& target, uint32_t group) {
+  const uint32_t sharers = target.per_query_head ? config_.n_head / config_.n_kv_head : 1;
+  if ((group + 1) % sharers != 0) return;
+  const size_t parts = target.parts.size();
+  for (size_t p = 0; p < parts; ++p) {
+    union_.clear();
+    for (uint32_t head = group + 1 - sharers; head <= group; ++head) {
+      const BlockList list = lists_[head * parts + p];
+      const auto first = blocks_.begin() + list.first;
+      union_.insert(union_.end(), first, first + list.count);
+    }
+    if (sharers > 1) {
+      std::sort(union_.begin(), union_.end(),
+                [](const KeyBlock& a, const KeyBlock& b) { return a.index < b.index; });
+    }
+    for (size_t i = 0; i < union_.size(); ++i) {
+      uint16_t slots = union_[i].slots;
+      while (i + 1 < union_.size() && union_[i + 1].index == union_[i].index) {
+        slots |= union_[++i].slots;
+      }
+      decode_keys_ += static_cast<uint64_t>(std::popcount(slots));
+      ++decode_pages_;
     }
   }
 }

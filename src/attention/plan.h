@@ -16,12 +16,16 @@ struct SequenceStep {
   Policy* policy = nullptr;
   uint32_t first_row = 0, rows = 0;
   kernels::Phase phase = kernels::Phase::kDecode;
+  int32_t prompt_end = 0;  // tokens of the prompt
 };
 
-/// Slots [begin, end) of one page of a sequence.
+inline constexpr uint32_t kNoBias = ~0u;
+
+/// Some slots of one page of a sequence, or of a policy's side pages.
 struct KeyBlock {
   uint32_t index;
-  uint8_t begin, end;
+  uint16_t slots;           // bit t: slot t
+  uint32_t bias = kNoBias;  // where its 16 biases stand in the plan
 };
 
 /// Blocks of one selection part.
@@ -68,10 +72,15 @@ class AttentionPlan {
   std::span<const KeyBlock> blocks(const KeyRead& read) const {
     return std::span(blocks_).subspan(read.first_block, read.blocks);
   }
+  /// [16] what is added to the logits of a block's slots, or null.
+  const float* bias(const KeyBlock& block) const {
+    return block.bias == kNoBias ? nullptr : &biases_[block.bias];
+  }
   /// (row, head) results that jobs write into the partial buffer.
   size_t partials() const { return partials_; }
-  /// Keys that decode rows read, summed over KV heads.
+  /// Keys that decode rows read, summed over KV heads; and the page tiles they lie in.
   uint64_t decode_keys() const { return decode_keys_; }
+  uint64_t decode_pages() const { return decode_pages_; }
 
  private:
   struct BlockList {
@@ -85,23 +94,27 @@ class AttentionPlan {
   };
   /// Keys that rows at positions [first, last] can see of a part.
   KeyRange visible(uint32_t layer, const SelectionPart& part, int32_t first, int32_t last) const;
-  BlockList append_blocks(std::span<const KeyRange> ranges, KeyRange visible);
+  BlockList append_blocks(const SelectionPart& part, size_t list, KeyRange visible);
+  void append_bias(std::span<const float> bias, int32_t first_key, KeyBlock& block);
   BlockList restrict(BlockList list, KeyRange visible) const;
   /// lists_[group * parts + part] for every head group, over keys of rows [first, last].
   Status build_lists(const Target& target, int32_t first, int32_t last);
   void add_decode_row(const Target& target, uint32_t row);
+  void count_decode_keys(const Target& target, uint32_t group);
   void add_prefill_tiles(const Target& target, std::span<const Row> rows);
   AttentionJob head_job(const Target& target, uint32_t group) const;
 
   const ModelConfig& config_;
   std::vector<SelectionPart> everything_;  // one part with every key
   std::vector<BlockList> lists_;
+  std::vector<KeyBlock> union_;  // of query heads that share a KV head
   std::vector<KeyBlock> blocks_;
+  std::vector<float> biases_;  // [blocks with bias, 16]
   std::vector<KeyRead> reads_;
   std::vector<AttentionJob> jobs_;
   std::vector<PieceMerge> merges_;
   size_t partials_ = 0;
-  uint64_t decode_keys_ = 0;
+  uint64_t decode_keys_ = 0, decode_pages_ = 0;
 };
 
 }  // namespace reprise

@@ -3,10 +3,15 @@
 
 #include <cstdint>
 #include <memory>
+#include <set>
 #include <span>
 #include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
 
 #include "attention/selection.h"
+#include "base/thread_pool.h"
 #include "kernels/matmul.h"
 #include "kv/sequence_kv.h"
 #include "model/model.h"
@@ -17,10 +22,30 @@ namespace reprise {
 struct QueryRows {
   uint32_t layer = 0;
   kernels::Phase phase = kernels::Phase::kDecode;
-  std::span<const Row> rows;  // ascending positions
-  const float* q = nullptr;   // [rows, n_head, head_dim], before rotation
+  std::span<const Row> rows;         // ascending positions
+  const float* q = nullptr;          // [rows, n_head, head_dim], before rotation
+  const float* q_rotated = nullptr;  // the same at the rows' own positions
+  int32_t prompt_end = 0;            // tokens of the prompt that the last prefill row belongs to
   const SequenceKv* kv = nullptr;
+  ThreadPool* pool = nullptr;  // idle meanwhile
+
+  int32_t first() const { return rows.front().position; }
+  int32_t end() const { return rows.back().position + 1; }
 };
+
+/// What the executor computed for the rows of a select().
+struct AttentionResult {
+  const float* out = nullptr;  // [rows, n_head, head_dim]
+  const float* lse = nullptr;  // [rows, n_head] natural log, over the keys that were read
+  double select_ms = 0;        // of this layer
+  double attend_ms = 0;        // of this layer: the sequence's share, by bytes read
+};
+
+/// Named figures of a policy, summed or averaged over the request: {"recovery", 0.97}.
+using PolicyStats = std::vector<std::pair<std::string, double>>;
+
+/// Prefill key of policies that read every key while they read a prompt.
+inline constexpr std::string_view kDensePrefill = "full:rotated";
 
 /// State and decisions for one sequence; freed, forked and accounted with it. Written once against
 /// this interface; only kernels differ between backends.
@@ -33,6 +58,9 @@ class Policy {
   /// Fills selection, which arrives reset. Not called for layers whose own sliding window bounds
   /// what is read.
   virtual void select(const QueryRows& rows, Selection& selection) = 0;
+  /// Whether observe() wants the results of decode rows of a layer.
+  virtual bool observes(uint32_t /*layer*/) const { return false; }
+  virtual void observe(const QueryRows&, const AttentionResult&) {}
   /// After a forward pass whose tokens are committed: may evict pages that no later row will read.
   virtual void after_step(SequenceKv&) {}
 
@@ -40,12 +68,67 @@ class Policy {
   virtual bool can_resume(const SequenceKv& kv, int32_t length) const;
   /// Whether KV stays bounded however long the sequence grows; lifts the context limit.
   virtual bool unbounded() const { return false; }
+  /// Forgets what depends on tokens from length on; they are dropped from the sequence.
+  virtual void truncate(int32_t /*length*/) {}
+  /// Whether all state can be made again from the sequence's KV, so that a session file needs only
+  /// that.
+  virtual bool rebuilds() const { return true; }
   /// Whether keys are stored without rotation and rotated when read.
   virtual bool position_free() const { return false; }
   /// Prompts prefilled under equal non-empty keys have equal KV and may share it.
   virtual std::string prefill_key() const { return {}; }
+  /// Last rows of a prompt that must be computed under this policy even where their KV could be
+  /// shared, because it looks at their queries.
+  virtual int32_t observed_prompt_rows() const { return 0; }
+  /// Figures of the answer so far; cleared when an answer begins.
+  virtual PolicyStats stats() const { return {}; }
+  virtual void clear_stats() {}
   /// Bytes of this policy's own state.
   virtual uint64_t state_bytes() const { return 0; }
+
+  /// Tells a policy that some layers are not its own: select() is never called for them and it
+  /// evicts nothing there. Decorators pass it on.
+  virtual void leave_alone(uint32_t layer) { left_alone_.insert(layer); }
+
+ protected:
+  bool is_left_alone(uint32_t layer) const { return left_alone_.contains(layer); }
+
+ private:
+  std::set<uint32_t> left_alone_;
+};
+
+/// A policy that changes what another one does; everything it does not override is the inner's.
+class PolicyDecorator : public Policy {
+ public:
+  explicit PolicyDecorator(std::unique_ptr<Policy> inner) : inner_(std::move(inner)) {}
+  PolicyDecorator(const PolicyDecorator& other) : Policy(other), inner_(other.inner_->fork()) {}
+
+  void select(const QueryRows& rows, Selection& out) override { inner_->select(rows, out); }
+  bool observes(uint32_t layer) const override { return inner_->observes(layer); }
+  void observe(const QueryRows& rows, const AttentionResult& result) override {
+    inner_->observe(rows, result);
+  }
+  void after_step(SequenceKv& kv) override { inner_->after_step(kv); }
+  void truncate(int32_t length) override { inner_->truncate(length); }
+  bool rebuilds() const override { return inner_->rebuilds(); }
+  bool can_resume(const SequenceKv& kv, int32_t length) const override {
+    return inner_->can_resume(kv, length);
+  }
+  bool unbounded() const override { return inner_->unbounded(); }
+  bool position_free() const override { return inner_->position_free(); }
+  std::string prefill_key() const override { return inner_->prefill_key(); }
+  int32_t observed_prompt_rows() const override { return inner_->observed_prompt_rows(); }
+  PolicyStats stats() const override { return inner_->stats(); }
+  void clear_stats() override { inner_->clear_stats(); }
+  uint64_t state_bytes() const override { return inner_->state_bytes(); }
+  void leave_alone(uint32_t layer) override { inner_->leave_alone(layer); }
+
+ protected:
+  Policy& inner() { return *inner_; }
+  const Policy& inner() const { return *inner_; }
+
+ private:
+  std::unique_ptr<Policy> inner_;
 };
 
 /// Whether every page of a layer that holds one of the keys [begin, end) is present.

@@ -32,23 +32,36 @@ Result<PolicySpec> parse_spec(std::string_view text) {
   return spec;
 }
 
+Result<const PolicyEntry*> find_entry(std::span<const PolicyEntry> entries, std::string_view name) {
+  std::vector<std::string_view> names;
+  for (const PolicyEntry& entry : entries) {
+    if (entry.name == name) return &entry;
+    names.push_back(entry.name);
+  }
+  return fail(ErrorCode::kUnknownPolicy,
+              "no policy is called \"{}\"{}; `reprise policies` lists them", name,
+              suggestion(name, names));
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Policy>> create_policy(std::span<const PolicyEntry> entries,
                                               std::string_view spec, const ModelConfig& config) {
-  if (spec.find('+') != std::string_view::npos) {
-    return fail(ErrorCode::kUnsupported,
-                "policy \"{}\": none of the policies joined by \"+\" can decorate another", spec);
+  const size_t plus = spec.find('+');
+  REPRISE_TRY(const PolicySpec parsed, parse_spec(spec.substr(0, plus)));
+  REPRISE_TRY(const PolicyEntry* entry, find_entry(entries, parsed.name));
+  std::unique_ptr<Policy> inner;
+  if (plus != std::string_view::npos) {
+    if (!entry->decorator) {
+      return fail(ErrorCode::kUnsupported,
+                  "policy \"{}\": {} cannot stand left of \"+\", it decorates no other policy",
+                  spec, entry->name);
+    }
+    REPRISE_TRY(inner, create_policy(entries, spec.substr(plus + 1), config));
+  } else if (entry->decorator) {
+    REPRISE_TRY(inner, create_policy(entries, entry->default_inner, config));
   }
-  REPRISE_TRY(const PolicySpec parsed, parse_spec(spec));
-  for (const PolicyEntry& entry : entries) {
-    if (entry.name == parsed.name) return entry.create(parsed.options, config);
-  }
-  std::vector<std::string_view> names;
-  for (const PolicyEntry& entry : entries) names.push_back(entry.name);
-  return fail(ErrorCode::kUnknownPolicy,
-              "no policy is called \"{}\"{}; `reprise policies` lists them", parsed.name,
-              suggestion(parsed.name, names));
+  return entry->create(parsed.options, config, std::move(inner));
 }
 
 Status unknown_option(std::string_view policy, std::string_view name,

@@ -22,20 +22,29 @@ struct PolicyEntry {
   std::string_view name;
   std::string_view summary;  ///< one line
   std::string_view source;   ///< the paper
+  bool decorator = false;    ///< stands left of "+" and changes what the policy on its right does
+  std::string_view default_inner;  ///< what a decorator changes when nothing stands on its right
   std::vector<OptionInfo> options;
-  std::function<Result<std::unique_ptr<Policy>>(OptionValues, const ModelConfig&)> create;
+  /// inner is not null for decorators, null for the rest.
+  std::function<Result<std::unique_ptr<Policy>>(OptionValues, const ModelConfig&,
+                                                std::unique_ptr<Policy> inner)>
+      create;
 };
 
 /// Sets options from their texts. kUnknownOption names the nearest one.
 template <class Options>
 Status assign_options(std::string_view policy, OptionValues values, Options& options);
 
-/// The entry of a policy class P with options O, constructed as P(const O&, const ModelConfig&).
+/// The entry of a policy class P with options O, constructed as P(const O&, const ModelConfig&), or
+/// as P(const O&, const ModelConfig&, std::unique_ptr<Policy> inner) if it is a decorator.
 template <class P, class O>
-PolicyEntry policy_entry(std::string_view name, std::string_view summary, std::string_view source);
+PolicyEntry policy_entry(std::string_view name, std::string_view summary, std::string_view source,
+                         std::string_view default_inner = "full");
 
-/// Creates what spec describes from entries. kUnknownPolicy and kUnknownOption name the nearest;
-/// kInvalidArgument for a bad value or a spec that does not parse.
+/// Creates what spec describes from entries: "name:option=value,...", decorators joined by "+" on
+/// its left. kUnknownPolicy and
+/// kUnknownOption name the nearest; kInvalidArgument for a bad value or a spec that does not parse;
+/// kUnsupported when what stands left of "+" is no decorator.
 Result<std::unique_ptr<Policy>> create_policy(std::span<const PolicyEntry> entries,
                                               std::string_view spec, const ModelConfig& config);
 
@@ -83,16 +92,25 @@ Status assign_options(std::string_view policy, OptionValues values, Options& opt
 }
 
 template <class P, class O>
-PolicyEntry policy_entry(std::string_view name, std::string_view summary, std::string_view source) {
-  auto create = [name](OptionValues values,
-                       const ModelConfig& config) -> Result<std::unique_ptr<Policy>> {
+PolicyEntry policy_entry(std::string_view name, std::string_view summary, std::string_view source,
+                         std::string_view default_inner) {
+  constexpr bool kDecorator =
+      std::is_constructible_v<P, const O&, const ModelConfig&, std::unique_ptr<Policy>>;
+  auto create = [name](OptionValues values, const ModelConfig& config,
+                       std::unique_ptr<Policy> inner) -> Result<std::unique_ptr<Policy>> {
     O options;
     if (auto status = assign_options(name, values, options); !status) {
       return tl::unexpected<Error>(status.error());
     }
-    return std::make_unique<P>(options, config);
+    if constexpr (kDecorator) {
+      return std::make_unique<P>(options, config, std::move(inner));
+    } else {
+      return std::make_unique<P>(options, config);
+    }
   };
-  return {name, summary, source, describe_options<O>(), create};
+  return {
+      name,  summary, source, kDecorator, kDecorator ? default_inner : "", describe_options<O>(),
+      create};
 }
 
 }  // namespace reprise

@@ -6,6 +6,8 @@
 #include <span>
 #include <vector>
 
+#include "kv/sequence_kv.h"
+
 namespace reprise {
 
 /// Keys [begin, end) by index in the sequence.
@@ -17,6 +19,9 @@ struct KeyRange {
 enum class HeadSplit : uint8_t { kShared, kPerKvHead, kPerQueryHead };
 
 /// A set of keys. Rows see of it what is causal (key <= own position) and inside window.
+///
+/// With side, the keys are not the sequence's own but lie in pages that the policy keeps: key i is
+/// token i of side, and every row sees all keys of the ranges.
 struct SelectionPart {
   HeadSplit split = HeadSplit::kShared;
   std::vector<uint32_t> offsets = {0};  // [lists + 1], CSR into ranges; lists: 1, n_kv_head, n_head
@@ -25,6 +30,9 @@ struct SelectionPart {
   /// Rows further right are rotated as if they stood here, so that the distance to these keys stays
   /// bounded (StreamingLLM's positions inside the cache).
   int32_t max_query_position = std::numeric_limits<int32_t>::max();
+  bool rotate_keys = true;  // false: position-free keys are read as if they stood at position 0
+  const SequenceKv* side = nullptr;
+  std::vector<float> bias;  // [keys of the ranges in order] added to their logits; or empty
 
   std::span<const KeyRange> list(size_t index) const {
     return std::span(ranges).subspan(offsets[index], offsets[index + 1] - offsets[index]);
@@ -41,17 +49,22 @@ struct Partial {
   std::vector<float> lse;  // [rows, n_head], natural log; -inf where nothing was read
 };
 
+/// Output = alpha out + (1 - alpha) value: stands for keys that are not read by their mean value
+/// (Ribar et al. 2024, SparQ, section 4).
+struct MeanValue {
+  std::vector<float> alpha;  // [rows, n_head] share of the keys that are read; empty = not used
+  std::vector<float> value;  // [n_kv_head, head_dim]
+};
+
 /// Keys to read now: every visible one, or the union of parts that are disjoint for every row.
 struct Selection {
   bool all = true;
   std::vector<SelectionPart> parts;  // used when !all
   const Partial* reused = nullptr;   // already summed over keys that parts leave out, or null
+  MeanValue mean;
+  uint64_t index_bytes_read = 0;  // of the policy's own structures, to decide
 
-  void reset() {
-    all = true;
-    parts.clear();
-    reused = nullptr;
-  }
+  void reset() { *this = {}; }
 };
 
 }  // namespace reprise

@@ -74,7 +74,8 @@ std::vector<PolicyInfo> list_policies() {
   std::vector<PolicyInfo> policies;
   for (const PolicyEntry& entry : policy_entries()) {
     policies.push_back({std::string(entry.name), std::string(entry.summary),
-                        std::string(entry.source), entry.options});
+                        std::string(entry.source), entry.decorator,
+                        std::string(entry.default_inner), entry.options});
   }
   return policies;
 }

@@ -30,6 +30,7 @@ bool Sequence::truncate(size_t length) {
   if (length >= tokens.size()) return length == tokens.size();
   if (!policy->can_resume(kv, static_cast<int32_t>(length))) return false;
   kv.truncate(static_cast<int32_t>(length));
+  policy->truncate(static_cast<int32_t>(length));
   tokens.resize(length);
   prefilled = std::min(prefilled, length);
   return true;
@@ -37,6 +38,7 @@ bool Sequence::truncate(size_t length) {
 
 void Sequence::clear() {
   kv.truncate(0);
+  policy->truncate(0);
   tokens.clear();
   prefilled = 0;
 }
@@ -67,8 +69,9 @@ Status Scheduler::submit(Sequence& sequence, Request request, DoneFn on_done) {
     return fail(ErrorCode::kInvalidArgument, "the session is still answering another request");
   }
   const auto vocab = static_cast<int32_t>(model_.config().vocab);
-  for (const int32_t token : request.prompt) {
-    if (token < 0 || token >= vocab) {
+  for (const auto* tokens : {&request.prompt, &request.forced}) {
+    for (const int32_t token : *tokens) {
+      if (token >= 0 && token < vocab) continue;
       return fail(ErrorCode::kInvalidArgument, "token {} is outside the vocabulary of {}", token,
                   vocab);
     }
@@ -143,12 +146,16 @@ void Scheduler::reuse_prefix(Running& running) {
   Sequence& sequence = *running.sequence;
   const auto& prompt = running.request.prompt;
   // The last prompt token is always computed: its logits are wanted.
-  const size_t limit = prompt.size() - 1;
+  const auto observed = static_cast<size_t>(sequence.policy->observed_prompt_rows());
+  const size_t limit = prompt.size() - std::clamp<size_t>(observed, 1, prompt.size());
   const auto common = static_cast<size_t>(
       std::mismatch(sequence.tokens.begin(), sequence.tokens.end(), prompt.begin(), prompt.end())
           .first -
       sequence.tokens.begin());
-  if (!sequence.truncate(std::min(common, limit))) sequence.clear();
+  const bool resumed = sequence.truncate(std::min(common, limit)) ||
+                       sequence.truncate(std::min(common, prompt.size() - 1));
+  if (!resumed) sequence.clear();
+  sequence.policy->clear_stats();
   if (PrefixCache* cache = prefix_cache(*sequence.policy)) {
     SequenceKv found = cache->match(prompt, limit);
     const auto length = static_cast<size_t>(found.length());
@@ -204,7 +211,8 @@ void Scheduler::plan_request(Running& running, size_t rows, kernels::Phase phase
   const bool wants_logits = phase == kernels::Phase::kDecode || rows == running.prompt_left();
   if (wants_logits) logit_rows_.push_back(static_cast<uint32_t>(rows_.size() - 1));
   const auto count = static_cast<uint32_t>(rows);
-  steps_.push_back({&sequence.kv, sequence.policy.get(), first, count, phase});
+  const auto prompt_end = static_cast<int32_t>(running.request.prompt.size());
+  steps_.push_back({&sequence.kv, sequence.policy.get(), first, count, phase, prompt_end});
   planned_.push_back({&running, first, count, wants_logits});
 }
 
@@ -241,6 +249,8 @@ void Scheduler::commit(const Planned& planned, size_t step) {
   counters.keys_visible += cost.keys_visible;
   counters.keys_read += cost.keys_read;
   counters.kv_bytes_read += cost.kv_bytes_read;
+  counters.full_kv_bytes += cost.full_kv_bytes;
+  counters.index_bytes_read += cost.index_bytes_read;
   counters.select_ms += cost.select_ms;
 }
 
@@ -260,7 +270,11 @@ void Scheduler::advance(const Planned& planned, std::span<float> logits) {
   if (!planned.wants_logits) return;
   if (prefill) finish_prefill(running);
   if (running.request.max_tokens == 0) return finish(running, FinishReason::kLength);
-  accept_token(running, running.sampler.sample(logits, sequence.tokens));
+  if (running.request.on_logits) running.request.on_logits(logits);
+  const size_t made = running.answer.tokens.size();
+  const auto& forced = running.request.forced;
+  accept_token(running, made < forced.size() ? forced[made]
+                                             : running.sampler.sample(logits, sequence.tokens));
 }
 
 void Scheduler::finish_prefill(Running& running) {
@@ -319,6 +333,7 @@ void Scheduler::finish(Running& running, FinishReason reason) {
   }
   answer.timings.tpot_p50_ms = percentile(running.token_ms, 0.5);
   answer.timings.tpot_p99_ms = percentile(running.token_ms, 0.99);
+  answer.counters.policy = running.sequence->policy->stats();
   answer.memory = {peak_rss_bytes(), pool_.used_bytes(), running.sequence->policy->state_bytes()};
   running.result = std::move(answer);
 }

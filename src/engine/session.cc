@@ -55,6 +55,11 @@ Status Session::truncate(size_t length) {
 Status Session::save(const std::string& path, std::string_view note,
                      const ProgressFn& progress) const {
   const Sequence& sequence = impl_->sequence;
+  if (!sequence.policy->rebuilds()) {
+    return fail(ErrorCode::kUnsupported,
+                "policy {} keeps what a session file does not hold; save with another policy",
+                impl_->policy_spec);
+  }
   return save_session(path, impl_->identity(), {sequence.tokens, std::string(note)}, sequence.kv,
                       progress);
 }
@@ -78,6 +83,7 @@ Result<std::string> Session::restore(const std::string& path, const ProgressFn& 
   }
   Sequence& sequence = impl_->sequence;
   sequence.kv = std::move(kv);
+  sequence.policy->truncate(0);
   sequence.tokens = std::move(saved.tokens);
   sequence.prefilled = 0;  // the file does not say which tokens were prefilled
   return std::move(saved.state);

@@ -137,6 +137,24 @@ Status SequenceKv::reserve_pages(int32_t length, const PageMap& map) {
   return {};
 }
 
+Status SequenceKv::own_page(uint32_t layer, size_t block) {
+  PageId& own = tables_[layer][block];
+  if (own != kNoPage && pool_->references(layer, own) == 1) return {};
+  REPRISE_CHECK(check_room(1, kPageTokens));
+  const PageId fresh = pool_->allocate(layer);
+  if (fresh == kNoPage) {
+    return fail(ErrorCode::kOutOfMemory, "the system has no memory for a page of layer {}", layer);
+  }
+  if (own != kNoPage) {
+    std::memcpy(pool_->data(layer, fresh), page(layer, block), pool_->page_bytes());
+    pool_->release(layer, own);
+  }
+  BlockRange& hole = holes_[layer];
+  if (block >= hole.begin && block < hole.end) hole = {};
+  own = fresh;
+  return {};
+}
+
 void SequenceKv::release_from(size_t block) {
   for (uint32_t layer = 0; layer < tables_.size(); ++layer) {
     auto& table = tables_[layer];

@@ -29,6 +29,10 @@ class SequenceKv {
   /// Makes an empty sequence hold length tokens of unspecified content in the pages of map; every
   /// page that is not in it counts as evicted. kOutOfMemory leaves the sequence empty.
   Status reserve_pages(int32_t length, const PageMap& map);
+  /// Makes the page of a layer and block one that only this sequence refers to, so that it may be
+  /// written in place: an evicted page is taken anew, a shared one copied. block is one of
+  /// pages(layer). kOutOfMemory leaves the sequence as it was.
+  Status own_page(uint32_t layer, size_t block);
   /// Declares count reserved tokens as stored.
   void commit(size_t count) { length_ += static_cast<int32_t>(count); }
   /// Drops tokens from the end, and room that was reserved.

@@ -64,6 +64,7 @@ class Toy {
   float* k(size_t layer, size_t token) { return at(k_, layer, token, config_.n_kv_head); }
   float* v(size_t layer, size_t token) { return at(v_, layer, token, config_.n_kv_head); }
   size_t width() const { return size_t{config_.n_head} * config_.head_dim; }
+  int32_t prompt_end = 0;  // what policies are told; 0: every prefill step ends a prompt
 
   /// Computes the next count tokens of a sequence; returns [layers][count][n_head, head_dim].
   std::vector<float> step(SequenceKv& kv, Policy& policy, size_t count, kernels::Phase phase) {
@@ -71,7 +72,9 @@ class Toy {
     std::vector<Row> rows;
     for (size_t i = 0; i < count; ++i) rows.push_back({0, first + static_cast<int32_t>(i), 0});
     EXPECT_TRUE(kv.reserve(count));
-    const SequenceStep step = {&kv, &policy, 0, static_cast<uint32_t>(count), phase};
+    const auto end = first + static_cast<int32_t>(count);
+    const SequenceStep step = {
+        &kv, &policy, 0, static_cast<uint32_t>(count), phase, prompt_end > 0 ? prompt_end : end};
     executor_.begin(rows, {&step, 1});
     std::vector<float> out(config_.n_layer * count * width());
     const size_t kv_width = size_t{config_.n_kv_head} * config_.head_dim;

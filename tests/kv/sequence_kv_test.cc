@@ -249,5 +249,31 @@ TEST_P(SequenceKvOfType, RandomUseMatchesAModel) {
   }
 }
 
+TEST(SequenceKv, AnOwnPageIsCopiedOnceAndTakenWhereThereIsNone) {
+  PagePool pool = small_pool(2, 12);
+  SequenceKv first(pool);
+  ASSERT_TRUE(append(first, counted(0, 48)));
+  SequenceKv second = first;
+  ASSERT_TRUE(second.own_page(0, 1));
+  EXPECT_EQ(pool.free_pages(), 5u);
+  ASSERT_TRUE(second.own_page(0, 1));  // it is by now
+  EXPECT_EQ(pool.free_pages(), 5u);
+  EXPECT_NE(second.pages(0)[1], first.pages(0)[1]);
+  expect_values(second, counted(0, 48));
+  second.evict(1, 0, 48);
+  ASSERT_TRUE(second.own_page(1, 1));
+  EXPECT_NE(second.pages(1)[1], kNoPage);
+  EXPECT_NE(second.pages(1)[1], first.pages(1)[1]);
+  EXPECT_EQ(second.evict(1, 0, 48), 1u);  // not taken for one that is evicted already
+  SequenceKv hog(pool);
+  ASSERT_TRUE(append(hog, counted(0, 32)));
+  ASSERT_TRUE(second.own_page(0, 0));  // the last page
+  const Status status = second.own_page(0, 2);
+  ASSERT_FALSE(status);
+  EXPECT_EQ(status.error().code, ErrorCode::kOutOfMemory);
+  EXPECT_EQ(second.pages(0)[2], first.pages(0)[2]);
+  expect_values(first, counted(0, 48));
+}
+
 }  // namespace
 }  // namespace reprise
