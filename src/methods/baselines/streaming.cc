@@ -31,6 +31,7 @@ void StreamingPolicy::select(const QueryRows& rows, Selection& selection) {
 
 KeyRange StreamingPolicy::evictable(size_t layer, int32_t length) const {
   const int32_t own = layer_windows_[layer];
+  if (own == 0 && is_left_alone(static_cast<uint32_t>(layer))) return {};
   return own > 0 ? KeyRange{0, length - own + 1} : KeyRange{sink_, length - window_ + 1};
 }
 

@@ -31,7 +31,11 @@ class StreamingPolicy : public Policy {
   void select(const QueryRows& rows, Selection& selection) override;
   void after_step(SequenceKv& kv) override;
   bool can_resume(const SequenceKv& kv, int32_t length) const override;
-  bool unbounded() const override { return true; }
+  bool unbounded() const override { return bounded_; }
+  void leave_alone(uint32_t layer) override {
+    Policy::leave_alone(layer);
+    bounded_ = bounded_ && layer_windows_[layer] > 0;
+  }
 
  private:
   /// First keys of a layer that stay, and the first recent key that the row at position length
@@ -40,6 +44,7 @@ class StreamingPolicy : public Policy {
 
   int32_t sink_, window_;
   bool cache_positions_;
+  bool bounded_ = true;  // no layer keeps everything
   std::vector<int32_t>
       layer_windows_;  // [n_layer] the model's own windows; 0 = this policy's layer
 };

@@ -1,0 +1,129 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "attention/toy.h"
+#include "methods/registry.h"
+
+namespace reprise {
+namespace {
+
+using kernels::Phase;
+using testing::Toy;
+using testing::ToyShape;
+
+std::unique_ptr<Policy> make(const Toy& toy, std::string_view spec) {
+  auto policy = create_policy(policy_entries(), spec, toy.config());
+  EXPECT_TRUE(policy) << policy.error().message;
+  return std::move(*policy);
+}
+
+TEST(Dense, LeavesItsLayersToFullAttention) {
+  Toy toy({4, 4, 2, 32}, 200);
+  const auto decode = [&](std::string_view spec) {
+    const auto policy = make(toy, spec);
+    SequenceKv kv = toy.new_sequence();
+    toy.step(kv, *policy, 190, Phase::kPrefill);
+    return toy.step(kv, *policy, 1, Phase::kDecode);
+  };
+  const auto full = decode("full"), some = decode("streaming:sink=0,window=32,positions=text"),
+             mixed = decode("dense:first=1,last=1+streaming:sink=0,window=32,positions=text");
+  const size_t width = toy.width();
+  for (const size_t layer : {0, 3}) {
+    EXPECT_TRUE(
+        std::equal(&mixed[layer * width], &mixed[layer * width] + width, &full[layer * width]));
+  }
+  for (const size_t layer : {1, 2}) {
+    EXPECT_TRUE(
+        std::equal(&mixed[layer * width], &mixed[layer * width] + width, &some[layer * width]));
+  }
+}
+
+TEST(Dense, NothingIsEvictedInDenseLayers) {
+  Toy toy({3, 4, 2, 32}, 300);
+  const auto policy = make(toy, "dense:first=1+streaming:sink=4,window=32");
+  SequenceKv kv = toy.new_sequence();
+  toy.step(kv, *policy, 250, Phase::kPrefill);
+  EXPECT_TRUE(keys_present(kv, 0, 0, 250));
+  EXPECT_FALSE(keys_present(kv, 1, 0, 250));
+  EXPECT_FALSE(policy->unbounded());
+  EXPECT_TRUE(make(toy, "dense:first=0+streaming:window=32")->unbounded());
+}
+
+std::map<std::string, double> probed(Toy& toy, std::string_view spec) {
+  const auto policy = make(toy, spec);
+  SequenceKv kv = toy.new_sequence();
+  toy.step(kv, *policy, 250, Phase::kPrefill);
+  for (int i = 0; i < 8; ++i) toy.step(kv, *policy, 1, Phase::kDecode);
+  const auto stats = policy->stats();
+  return {stats.begin(), stats.end()};
+}
+
+TEST(Probe, FullAttentionMissesNothing) {
+  Toy toy({2, 4, 2, 32}, 300);
+  const auto stats = probed(toy, "probe+full");
+  EXPECT_EQ(stats.at("recovery"), 1.0);
+  EXPECT_EQ(stats.at("topk_recall"), 1.0);
+  EXPECT_EQ(stats.at("output_error"), 0.0);
+}
+
+TEST(Probe, MeasuresTheMassThatIsRead) {
+  Toy toy({2, 4, 2, 32}, 300);
+  double last = 0.0;
+  for (const auto* spec :
+       {"probe+quest:budget=32", "probe+quest:budget=96", "probe+quest:budget=224"}) {
+    const auto stats = probed(toy, spec);
+    EXPECT_GT(stats.at("recovery"), last);
+    EXPECT_LT(stats.at("recovery"), 1.0);
+    EXPECT_LE(stats.at("recovery"), stats.at("topk_recall"));
+    EXPECT_LE(stats.at("topk_recall"), 1.0 + 1e-5);
+    last = stats.at("recovery");
+  }
+  // A window's mass, computed by definition.
+  const auto stats = probed(toy, "probe:layers=true+streaming:sink=0,window=64,positions=text");
+  double mass = 0.0;
+  const size_t group = 2, head_dim = 32;
+  for (size_t token = 250; token < 258; ++token) {
+    for (size_t head = 0; head < 4; ++head) {
+      std::vector<float> logits;
+      for (size_t key = 0; key <= token; ++key) {
+        double dot = 0.0;
+        std::vector<float> a(toy.rope().pairs() * 2), b(a.size());
+        toy.rope().cos_sin(static_cast<int32_t>(token - key), a.data());
+        const float* q = toy.q(1, token) + head * head_dim;
+        const float* k = toy.k(1, key) + head / group * head_dim;
+        for (size_t i = 0; i < head_dim; i += 2) {  // only the distance of positions matters
+          const double c = a[i], s = a[i + 1];
+          dot += (q[i] * c - q[i + 1] * s) * k[i] + (q[i] * s + q[i + 1] * c) * k[i + 1];
+        }
+        logits.push_back(static_cast<float>(dot) * toy.config().attention_scale);
+      }
+      double all = 0.0, read = 0.0;
+      for (size_t key = 0; key <= token; ++key) {
+        all += std::exp(logits[key]);
+        if (key + 64 > token) read += std::exp(logits[key]);
+      }
+      mass += read / all;
+    }
+  }
+  EXPECT_NEAR(stats.at("recovery_layer1"), mass / 32, 1e-4);
+}
+
+TEST(Probe, DoesNotChangeTheAnswer) {
+  Toy toy({2, 4, 2, 32}, 300);
+  const auto run = [&](std::string_view spec) {
+    const auto policy = make(toy, spec);
+    SequenceKv kv = toy.new_sequence();
+    toy.step(kv, *policy, 250, Phase::kPrefill);
+    std::vector<std::vector<float>> out;
+    for (int i = 0; i < 20; ++i) out.push_back(toy.step(kv, *policy, 1, Phase::kDecode));
+    return out;
+  };
+  for (const std::string spec : {"quest:budget=64", "streaming:window=40", "random:budget=64"}) {
+    EXPECT_EQ(run("probe+" + spec), run(spec)) << spec;
+  }
+}
+
+}  // namespace
+}  // namespace reprise
