@@ -10,7 +10,7 @@ CPP_FILES = $(shell find include src tests examples -name '*.h' -o -name '*.cc')
 FUZZ_TARGETS = $(basename $(notdir $(wildcard tests/fuzz/fuzz_*.cc)))
 
 .DEFAULT_GOAL := help
-.PHONY: help run test debug bench peer fuzz format lint setup setup-dev model configure build clean
+.PHONY: help run test debug bench peer fuzz docs format lint setup setup-dev model configure build clean
 
 help:  ## list the targets
 	@echo "usage: make TARGET"
@@ -41,6 +41,10 @@ fuzz: setup-dev  ## run every fuzz target for FUZZ_SECONDS (60), in parallel
 	cmake --preset fuzz $(CMAKE_FLAGS)
 	cmake --build build-fuzz -j $(JOBS) --target $(FUZZ_TARGETS)
 	tools/fuzz.sh build-fuzz $(FUZZ_SECONDS) $(JOBS)
+
+docs: build  ## write the policies' options into docs/policies.md
+	@sed -i -e '/^<!-- begin/,/^<!-- end/{//!d}' docs/policies.md
+	@build/reprise policies --markdown | sed -i '/^<!-- begin/r /dev/stdin' docs/policies.md
 
 format:  ## format all C++ files in place
 	@clang-format -i $(CPP_FILES)

@@ -54,8 +54,10 @@ struct BenchRow {
   uint32_t context = 0, batch = 1;
   double median_ms = 0, p99_ms = 0;  ///< decode: of a step; prefill: of the whole prompt
   double tok_s = 0;
-  double bytes_per_token = 0;  ///< decode: weights and KV that a step reads / batch
-  double flops_per_token = 0;  ///< prefill: of matrices and attention
+  double select_ms = 0;              ///< decode: of a step, the time the policy took to choose keys
+  double bytes_per_token = 0;        ///< decode: weights, KV and index that a step reads / batch
+  double index_bytes_per_token = 0;  ///< decode: of these, the policy's own structures
+  double flops_per_token = 0;        ///< prefill: of matrices and attention
   double roof_gb_s = 0;  ///< decode: measured read bandwidth of a working set of that many bytes
   double roof_pct = 0;   ///< of that bandwidth (decode), or of bf16 throughput (prefill)
   double vs_full = 0, vs_peer = 0;

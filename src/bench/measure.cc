@@ -39,7 +39,7 @@ class Bench {
     bool is_peer = false;
     std::vector<std::unique_ptr<Session>> sessions;  // hold the contexts while decode is measured
     std::vector<double> prefill_ms, decode_ms;
-    double decode_bytes = 0;
+    double decode_bytes = 0, index_bytes = 0, select_ms = 0;  // of a step
   };
 
   Status start();
@@ -219,7 +219,7 @@ Status Bench::measure_decode(Subject& subject) {
 Status Bench::decode_sessions(Subject& subject) {
   Status status;
   std::vector<std::unique_ptr<Session>> sessions;
-  uint64_t kv_bytes = 0;
+  Counters read;
   for (const auto& session : subject.sessions) {
     sessions.push_back(session->fork());
     Request request;
@@ -229,10 +229,13 @@ Status Bench::decode_sessions(Subject& subject) {
     request.max_tokens = plan_.bench.max_tokens + 1;
     request.ignore_end = true;
     REPRISE_CHECK(engine_->submit(*sessions.back(), request, [&](Result<Answer> answer) {
-      if (!answer)
+      if (!answer) {
         status = tl::unexpected<Error>(answer.error());
-      else
-        kv_bytes += answer->counters.kv_bytes_read;
+        return;
+      }
+      read.kv_bytes_read += answer->counters.kv_bytes_read;
+      read.index_bytes_read += answer->counters.index_bytes_read;
+      read.select_ms += answer->counters.select_ms;
     }));
   }
   engine_->step();  // the added token, which ends the prompt
@@ -244,8 +247,10 @@ Status Bench::decode_sessions(Subject& subject) {
   }
   while (engine_->step()) continue;
   const double steps = plan_.bench.max_tokens;
-  subject.decode_bytes =
-      static_cast<double>(kv_bytes) / steps + static_cast<double>(report_.model.weight_bytes);
+  subject.index_bytes = static_cast<double>(read.index_bytes_read) / steps;
+  subject.decode_bytes = static_cast<double>(read.kv_bytes_read) / steps + subject.index_bytes +
+                         static_cast<double>(report_.model.weight_bytes);
+  subject.select_ms = read.select_ms / steps;
   return status;
 }
 
@@ -265,7 +270,9 @@ BenchRow Bench::decode_row(const Subject& subject, uint32_t context) const {
   row.batch = subject.is_peer ? 1 : plan_.bench.sequences;
   row.tok_s = row.batch * 1000.0 / row.median_ms;
   if (!subject.is_peer) {
+    row.select_ms = subject.select_ms;
     row.bytes_per_token = subject.decode_bytes / row.batch;
+    row.index_bytes_per_token = subject.index_bytes / row.batch;
     row.roof_gb_s = measure_read_gb_s(*pool_, static_cast<size_t>(subject.decode_bytes));
     row.roof_pct = subject.decode_bytes / (row.roof_gb_s * 1e6) / row.median_ms * 100;
   }

@@ -29,7 +29,9 @@ nlohmann::ordered_json bench_json(const BenchReport& report) {
                     {"median_ms", row.median_ms},
                     {"p99_ms", row.p99_ms},
                     {"tok_s", row.tok_s},
+                    {"select_ms", row.select_ms},
                     {"bytes_per_token", row.bytes_per_token},
+                    {"index_bytes_per_token", row.index_bytes_per_token},
                     {"flops_per_token", row.flops_per_token},
                     {"roof_gb_s", row.roof_gb_s},
                     {"roof_pct", row.roof_pct},
@@ -45,17 +47,18 @@ std::string bench_markdown(const BenchReport& report, size_t first_row) {
   if (first_row == 0) {
     text = fmt::format(
         "{} on {} threads; measured: read {:.1f} GB/s, bf16 {:.2f} TFLOP/s; load {:.0f} ms\n\n"
-        "| phase | context | policy | batch | median ms | p99 ms | tok/s | of roof | vs full |"
-        " vs peer | note |\n|---|---|---|---|---|---|---|---|---|---|---|\n",
+        "| phase | context | policy | batch | median ms | p99 ms | select ms | tok/s | of roof |"
+        " vs full | vs peer | note |\n|---|---|---|---|---|---|---|---|---|---|---|---|\n",
         report.model.name, report.threads, report.machine.read_gb_s, report.machine.bf16_tflop_s,
         report.model.load_ms);
   }
   for (size_t i = first_row; i < report.rows.size(); ++i) {
     const BenchRow& row = report.rows[i];
-    text += fmt::format("| {} | {} | {} | {} | {:.2f} | {:.2f} | {:.1f} | {} | {} | {} | {} |\n",
-                        row.phase, row.context, row.policy, row.batch, row.median_ms, row.p99_ms,
-                        row.tok_s, percent(row.roof_pct), ratio(row.vs_full), ratio(row.vs_peer),
-                        row.note);
+    const std::string select = row.select_ms > 0.005 ? fmt::format("{:.2f}", row.select_ms) : "-";
+    text += fmt::format(
+        "| {} | {} | {} | {} | {:.2f} | {:.2f} | {} | {:.1f} | {} | {} | {} | {} |\n", row.phase,
+        row.context, row.policy, row.batch, row.median_ms, row.p99_ms, select, row.tok_s,
+        percent(row.roof_pct), ratio(row.vs_full), ratio(row.vs_peer), row.note);
   }
   return text;
 }

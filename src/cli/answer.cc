@@ -9,6 +9,8 @@ namespace reprise::cli {
 nlohmann::ordered_json answer_json(const Answer& answer, const ModelInfo& model) {
   const Timings& t = answer.timings;
   const Counters& c = answer.counters;
+  auto figures = nlohmann::ordered_json::object();
+  for (const auto& [name, value] : c.policy) figures[name] = value;
   return {
       {"text", answer.text},
       {"tokens", answer.tokens},
@@ -27,7 +29,10 @@ nlohmann::ordered_json answer_json(const Answer& answer, const ModelInfo& model)
         {"keys_visible", c.keys_visible},
         {"keys_read", c.keys_read},
         {"kv_bytes_read", c.kv_bytes_read},
-        {"select_ms", c.select_ms}}},
+        {"full_kv_bytes", c.full_kv_bytes},
+        {"index_bytes_read", c.index_bytes_read},
+        {"select_ms", c.select_ms},
+        {"policy", figures}}},
       {"memory",
        {{"peak_rss", answer.memory.peak_rss},
         {"kv_bytes", answer.memory.kv_bytes},

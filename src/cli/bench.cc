@@ -3,6 +3,7 @@
 
 #include "base/try.h"
 #include "cli/command.h"
+#include "cli/lists.h"
 
 namespace reprise::cli {
 namespace {
@@ -26,7 +27,7 @@ class BenchCommand : public Command {
     flags.add({"peer", "another engine to measure in turns", "", 0, 0, "llama.cpp"}, plan_.peer);
   }
   Status run(Console& console) override {
-    REPRISE_CHECK(read_contexts());
+    REPRISE_TRY(plan_.contexts, parse_list({"context", "", "tokens", 1, 1 << 24}, contexts_));
     if (!policies_.empty()) plan_.policies = policies_;
     if (!console.json()) {
       plan_.on_rows = [&](const BenchReport& report, size_t first_row) {
@@ -41,18 +42,6 @@ class BenchCommand : public Command {
   }
 
  private:
-  Status read_contexts() {
-    plan_.contexts.clear();
-    for (std::string_view rest = contexts_; !rest.empty();) {
-      const size_t comma = std::min(rest.find(','), rest.size());
-      uint32_t& context = plan_.contexts.emplace_back();
-      REPRISE_CHECK(
-          parse_option({"context", "", "tokens", 1, 1 << 24}, rest.substr(0, comma), context));
-      rest.remove_prefix(std::min(comma + 1, rest.size()));
-    }
-    return {};
-  }
-
   BenchPlan plan_;
   std::string contexts_ = "128,2K,8K";
   std::vector<std::string> policies_;

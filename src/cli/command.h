@@ -33,6 +33,9 @@ std::unique_ptr<Command> make_tokenize_command();
 std::unique_ptr<Command> make_policies_command();
 std::unique_ptr<Command> make_fit_command();
 std::unique_ptr<Command> make_bench_command();
+std::unique_ptr<Command> make_eval_command();
+std::unique_ptr<Command> make_compare_command();
+std::unique_ptr<Command> make_report_command();
 /// app: the whole command line, whose subcommands and options are written out.
 std::unique_ptr<Command> make_completion_command(const CLI::App& app);
 

@@ -59,6 +59,11 @@ void Console::warn(std::string_view text) {
   fmt::print(stderr, "reprise: {}\n", text);
 }
 
+void Console::partly_failed(std::string_view text) {
+  warn(text);
+  exit_code_ = kFailure;
+}
+
 ProgressFn Console::progress() {
   return [this](const Progress& progress) {
     bar_.update(progress);

@@ -30,6 +30,8 @@ class Console {
   ProgressFn progress();
   /// Wipes the bar before other output.
   void end_progress() { bar_.finish(); }
+  /// Some of the work failed, the rest was done: says so and exits with 1.
+  void partly_failed(std::string_view text);
   /// Carries out a stop by Ctrl-C; the program will exit with 130 unless chat goes on.
   void stopped();
   /// Where stopped work stood.

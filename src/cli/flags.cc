@@ -111,6 +111,11 @@ void FlagSet::add_positional(const OptionSpec& spec, std::string& field) {
                        }});
 }
 
+void FlagSet::add_positional_list(const OptionSpec& spec, std::vector<std::string>& values) {
+  app_.add_option(std::string(spec.name), values, std::string(spec.help))
+      ->type_name(placeholder(spec));
+}
+
 std::vector<std::string_view> FlagSet::names() const {
   std::vector<std::string_view> names;
   for (const Binding& binding : bindings_)

@@ -43,6 +43,8 @@ class FlagSet {
   void add_list(const OptionSpec& spec, std::vector<std::string>& values);
   /// An argument without a flag.
   void add_positional(const OptionSpec& spec, std::string& field);
+  /// All arguments without a flag.
+  void add_positional_list(const OptionSpec& spec, std::vector<std::string>& values);
 
   /// Sets every field after the command line was parsed: flag, else variable, else configuration.
   /// kUnknownOption names the nearest flag; kInvalidArgument says where a bad value came from.

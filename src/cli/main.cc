@@ -63,6 +63,9 @@ class CommandLine {
     add(make_policies_command());
     add(make_fit_command());
     add(make_bench_command());
+    add(make_eval_command());
+    add(make_compare_command());
+    add(make_report_command());
     add(make_completion_command(app_));
   }
 

@@ -23,7 +23,7 @@ std::string stage_text(std::string_view stage) {
   constexpr std::pair<std::string_view, std::string_view> kTexts[] = {
       {"load", "loading the model"},  {"prefill", "reading the prompt"},
       {"save", "saving the session"}, {"restore", "restoring the session"},
-      {"bench", "measuring"},
+      {"bench", "measuring"},         {"eval", "evaluating"},
   };
   for (const auto& [name, text] : kTexts)
     if (name == stage) return std::string(text);
@@ -88,7 +88,8 @@ std::string ProgressBar::line() const {
   std::string text = state();
   if (rate > 0) {
     const double left = static_cast<double>(total_ - std::min(done_, total_)) / rate;
-    text += fmt::format(", {}/s, {:.0f} s left", amount(static_cast<uint64_t>(rate), unit_), left);
+    if (rate >= 1) text += fmt::format(", {}/s", amount(static_cast<uint64_t>(rate), unit_));
+    text += fmt::format(", {:.0f} s left", left);
   }
   return text;
 }

@@ -12,17 +12,6 @@ std::string grouped(uint64_t number) {
   return text;
 }
 
-std::string bytes_text(uint64_t bytes) {
-  constexpr std::string_view kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB"};
-  auto value = static_cast<double>(bytes);
-  size_t unit = 0;
-  while (value >= 1024 && unit + 1 < std::size(kUnits)) {
-    value /= 1024;
-    ++unit;
-  }
-  return unit == 0 ? fmt::format("{} B", bytes) : fmt::format("{:.1f} {}", value, kUnits[unit]);
-}
-
 std::string Table::text(size_t right) const {
   std::vector<size_t> widths;
   for (const auto& row : rows_) {

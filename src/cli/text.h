@@ -7,12 +7,12 @@
 #include <string_view>
 #include <vector>
 
+#include "base/units.h"
+
 namespace reprise::cli {
 
 /// 1234567 -> "1,234,567".
 std::string grouped(uint64_t number);
-/// 98362432 -> "93.8 MiB".
-std::string bytes_text(uint64_t bytes);
 
 /// Columns padded to their widest cell; the first row is the head.
 class Table {

@@ -36,8 +36,10 @@ void expect_measured(const BenchRow& row) {
   EXPECT_EQ(row.note, "");
 }
 
-// Keys of one layer that a decode step reads on average: its row follows the context and one token.
-double full_keys(uint32_t context) { return context + 2 + (kSteps - 1) / 2.0; }
+// Tokens of the pages that every decode step reads: its row follows the context and one token, and
+// the few steps stay inside a page.
+double full_keys(uint32_t context) { return context + 16; }
+constexpr double kStreamingKeys = 16 + 32;  // the sinks' page and the two that the window touches
 
 TEST(Measure, RowsCountWhatEveryPolicyReads) {
   const auto report = run_bench(tiny_plan());
@@ -65,7 +67,7 @@ TEST(Measure, RowsCountWhatEveryPolicyReads) {
     EXPECT_GT(full.roof_pct, 0);
     if (decode) {
       EXPECT_DOUBLE_EQ(full.bytes_per_token, weight_bytes + kv_bytes * full_keys(full.context));
-      EXPECT_DOUBLE_EQ(streaming.bytes_per_token, weight_bytes + kv_bytes * (4 + 16));
+      EXPECT_DOUBLE_EQ(streaming.bytes_per_token, weight_bytes + kv_bytes * kStreamingKeys);
     } else {
       EXPECT_GT(full.flops_per_token, 0);
     }

@@ -17,8 +17,9 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::StartsWith;
 
-constexpr const char* kCommands[] = {"run",      "bench",    "chat", "inspect",
-                                     "tokenize", "policies", "fit",  "completion"};
+constexpr const char* kCommands[] = {"run",     "bench",    "eval",      "chat",
+                                     "inspect", "tokenize", "policies",  "fit",
+                                     "compare", "report",   "completion"};
 
 void expect_usage_error(const std::vector<std::string>& arguments, const std::string& message) {
   const Outcome outcome = run(arguments);
@@ -152,6 +153,14 @@ TEST(Usage, DocumentationListsEveryOption) {
     EXPECT_EQ(long_options(section, "| `"), long_options(run({command, "--help"}).out, "  -"))
         << command;
   }
+}
+
+TEST(Usage, PolicyReferenceIsWhatTheOptionsSay) {
+  std::ifstream file(REPRISE_DOCS "/policies.md");
+  std::stringstream content;
+  content << file.rdbuf();
+  EXPECT_NE(content.str().find(run({"policies", "--markdown"}).out), std::string::npos)
+      << "docs/policies.md is out of date; `make docs` writes it";
 }
 
 }  // namespace

@@ -1,0 +1,370 @@
+#include "eval/compare.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "eval/equal_bytes.h"
+#include "eval/made_up_runs.h"
+#include "eval/paired.h"
+
+namespace reprise::eval::test {
+namespace {
+
+using testing::Contains;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::Not;
+
+Comparison compared(const std::vector<RunFile>& files, const CompareOptions& options = {}) {
+  const auto settings = join_runs(files, options.join);
+  if (!settings) ADD_FAILURE() << settings.error().message;
+  return compare(*settings, options).value();
+}
+
+const TaskComparison& find(const Comparison& comparison, const std::string& task,
+                           const std::string& metric) {
+  for (const TaskComparison& one : comparison.tasks)
+    if (one.task == task && one.metric == metric) return one;
+  throw std::runtime_error("no table of " + task + " by " + metric);
+}
+
+const Row& find(const TaskComparison& task, const std::string& policy) {
+  for (const Row& row : task.rows)
+    if (row.policy == policy) return row;
+  throw std::runtime_error("no row of " + policy);
+}
+
+// One task with a score per sample, at a number of bytes.
+RunFile scored(const std::string& policy, const std::vector<double>& scores, double bytes,
+               const std::string& metric = "f1") {
+  RunFile file;
+  file.path = policy + ".jsonl";
+  RunRecord run;
+  run.id = policy;
+  run.policy = policy;
+  file.runs = {run};
+  for (size_t i = 0; i < scores.size(); ++i) {
+    SampleRecord sample;
+    sample.run = policy;
+    sample.task = "t";
+    sample.id = std::to_string(i);
+    sample.finish = "end";
+    sample.scores = {{metric, scores[i]}};
+    sample.counters = {{"kv_bytes_per_token", bytes}, {"full_kv_bytes_per_token", 1000}};
+    file.samples.push_back(sample);
+  }
+  return file;
+}
+
+std::vector<double> ramp(size_t n, double from = 0) {
+  std::vector<double> values;
+  for (size_t i = 0; i < n; ++i)
+    values.push_back(from + 0.3 * std::sin(static_cast<double>(7 * i)) + 0.3);
+  return values;
+}
+
+TEST(Compare, FullAgainstFullIsEqualEverywhere) {
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    const MadeUp small{seed, 3, 600, 2, 6};
+    const RunFile a = made_up_run({"full"}, small);
+    RunFile b = a;
+    b.path = "other.jsonl";
+    const Comparison comparison = compared({a, b}, {.all_metrics = true});
+    EXPECT_GE(comparison.tasks.size(), 4u);
+    for (const TaskComparison& task : comparison.tasks) {
+      ASSERT_EQ(task.rows.size(), 2u);
+      for (const Row& row : task.rows) {
+        EXPECT_EQ(row.difference.verdict, Verdict::kEqual) << task.task << " " << row.policy;
+        EXPECT_EQ(row.difference.value.mean, 0);
+        EXPECT_EQ(row.difference.p_holm, 1);
+        EXPECT_TRUE(row.pareto);
+      }
+    }
+  }
+}
+
+TEST(Compare, PlantedDifferencesAreFound) {
+  const Comparison comparison =
+      compared({made_up_file(made_up_policies(), {.documents = 6, .positions = 3000})});
+  const TaskComparison& ppl = find(comparison, "ppl", "nll");
+  EXPECT_TRUE(ppl.lower_is_better);
+  // The loss is 0.35 (0.5 + x) on average over the positions from 1024 on.
+  const Row& streaming = find(ppl, "streaming:window=512");
+  EXPECT_NEAR(streaming.difference.value.mean, 0.35 * (3000.0 - 1024) / 3000, 0.01);
+  EXPECT_LT(streaming.difference.value.low, streaming.difference.value.mean);
+  EXPECT_GT(streaming.difference.value.low, 0);
+  EXPECT_EQ(streaming.difference.verdict, Verdict::kWorse);
+  EXPECT_LT(streaming.difference.p_holm, 0.05);
+  EXPECT_EQ(find(ppl, "quest:block=16,budget=1024").difference.verdict, Verdict::kNonInferior);
+
+  const TaskComparison& hit = find(comparison, "needle", "hit");
+  EXPECT_FALSE(hit.lower_is_better);
+  EXPECT_EQ(find(hit, "random:budget=512").difference.verdict, Verdict::kWorse);
+  EXPECT_LT(find(hit, "random:budget=512").difference.value.high, 0);
+  EXPECT_EQ(find(comparison, "needle", "nll").rows.size(), 7u) << "nll is shown beside hit";
+  for (const Row& row : find(comparison, "longbench", "score").rows)
+    EXPECT_EQ(row.difference.verdict, Verdict::kEqual) << "nothing was planted there";
+}
+
+TEST(Compare, NumbersAreThoseOfTheRecords) {
+  const std::vector<double> a = ramp(40), b = ramp(40, 0.1);
+  const Comparison comparison = compared({scored("full", a, 1000), scored("x", b, 250)});
+  const TaskComparison& task = find(comparison, "t", "f1");
+  const auto mean = [](const std::vector<double>& values) {
+    double sum = 0;
+    for (const double value : values) sum += value;
+    return sum / static_cast<double>(values.size());
+  };
+  EXPECT_DOUBLE_EQ(find(task, "full").score.mean, mean(a));
+  EXPECT_DOUBLE_EQ(find(task, "x").score.mean, mean(b));
+  EXPECT_NEAR(find(task, "x").difference.value.mean, 0.1, 1e-12);
+  EXPECT_EQ(find(task, "x").difference.n, 40u);
+  EXPECT_EQ(find(task, "x").difference.verdict, Verdict::kBetter);
+  EXPECT_EQ(find(task, "x").cost.bytes(), 250);
+  EXPECT_EQ(find(task, "x").cost.reduction(), 4);
+  EXPECT_THAT(find(task, "full").dominated_by, ElementsAre("x"));
+}
+
+TEST(Compare, HolmTakesBackWhatManyTestsWouldFind) {
+  // One policy of eight gains a little: alone significant, not among eight.
+  std::vector<double> base(30, 0.0), gain(30, 0.0);
+  for (size_t i = 0; i < 7; ++i) gain[i] = 1;  // McNemar: 7 against 0, p = 0.0156
+  const RunFile full = scored("full", base, 1000), lucky = scored("lucky", gain, 500);
+  const Row alone = find(find(compared({full, lucky}), "t", "f1"), "lucky");
+  EXPECT_NEAR(alone.difference.p, 0.015625, 1e-12);
+  EXPECT_EQ(alone.difference.verdict, Verdict::kBetter);
+  std::vector<RunFile> files{full, lucky};
+  for (int i = 0; i < 7; ++i) files.push_back(scored("other" + std::to_string(i), base, 500));
+  const Row among = find(find(compared(files), "t", "f1"), "lucky");
+  EXPECT_NEAR(among.difference.p_holm, 8 * 0.015625, 1e-12);
+  EXPECT_EQ(among.difference.verdict, Verdict::kNonInferior);
+}
+
+TEST(Compare, OneSampleProvesNothing) {
+  const Comparison comparison =
+      compared({scored("full", {0.5}, 1000), scored("x", {0.9}, 10), scored("y", {0.5}, 10)});
+  EXPECT_EQ(find(comparison.tasks[0], "x").difference.verdict, Verdict::kInconclusive);
+  EXPECT_EQ(find(comparison.tasks[0], "y").difference.verdict, Verdict::kEqual);
+}
+
+TEST(Compare, SubtasksCountAlikeInTheMean) {
+  RunFile file = scored("full", {1, 1, 1, 0}, 1000);
+  file.samples[0].id = "a/1";
+  file.samples[1].id = "a/2";
+  file.samples[2].id = "a/3";
+  file.samples[3].id = "b/1";
+  EXPECT_DOUBLE_EQ(compared({file}).tasks[0].rows[0].score.mean, 0.5);
+}
+
+TEST(Compare, DominatedSettings) {
+  const Comparison comparison = compared({
+      scored("full", std::vector<double>(5, 0.9), 1000),
+      scored("best", std::vector<double>(5, 0.9), 500),
+      scored("worse", std::vector<double>(5, 0.8), 500),
+      scored("small", std::vector<double>(5, 0.2), 100),
+      scored("twin", std::vector<double>(5, 0.9), 500),
+  });
+  const TaskComparison& task = comparison.tasks[0];
+  EXPECT_THAT(find(task, "full").dominated_by, ElementsAre("best", "twin"));
+  EXPECT_THAT(find(task, "worse").dominated_by, ElementsAre("best", "twin"));
+  for (const char* front : {"best", "small", "twin"}) {
+    EXPECT_TRUE(find(task, front).pareto) << front;
+    EXPECT_THAT(find(task, front).dominated_by, IsEmpty());
+  }
+  // A smaller nll is better.
+  const Comparison nll = compared({scored("full", std::vector<double>(5, 2.0), 1000, "nll"),
+                                   scored("x", std::vector<double>(5, 2.5), 1000, "nll")});
+  EXPECT_THAT(find(nll.tasks[0], "x").dominated_by, ElementsAre("full"));
+}
+
+TEST(Compare, BytesThatWereNotCountedDominateNobody) {
+  RunFile unknown = scored("unknown", std::vector<double>(5, 1.0), 0);
+  for (SampleRecord& sample : unknown.samples) sample.counters.clear();
+  const Comparison comparison =
+      compared({scored("full", std::vector<double>(5, 0.5), 1000), unknown});
+  EXPECT_TRUE(find(comparison.tasks[0], "full").pareto);
+  EXPECT_FALSE(find(comparison.tasks[0], "unknown").pareto);
+  EXPECT_TRUE(std::isnan(find(comparison.tasks[0], "unknown").cost.bytes()));
+}
+
+TEST(EqualBytes, NearestInterpolatedOrAbsent) {
+  const std::vector<double> scores(6, 0.5);
+  const std::vector<RunFile> files{scored("full", std::vector<double>(6, 1.0), 1000),
+                                   scored("random:b=1", scores, 200),
+                                   scored("near:b=1", std::vector<double>(6, 0.7), 203),
+                                   scored("wide:b=1", std::vector<double>(6, 0.2), 100),
+                                   scored("wide:b=2", std::vector<double>(6, 0.8), 500),
+                                   scored("big:b=1", scores, 800)};
+  const Comparison comparison = compared(files, {.equal_bytes = true});
+  const auto& groups = comparison.tasks.at(0).groups;
+  ASSERT_EQ(groups.size(), 1u) << "one setting of random";
+  EXPECT_EQ(groups[0].point, "random:b=1");
+  EXPECT_EQ(groups[0].bytes, 200);
+  EXPECT_THAT(groups[0].absent, ElementsAre("full", "big"));
+  ASSERT_EQ(groups[0].rows.size(), 3u);
+  const EqualBytesRow &random = groups[0].rows[0], &near = groups[0].rows[1],
+                      &wide = groups[0].rows[2];
+  EXPECT_FALSE(random.to_random.has_value());
+  EXPECT_EQ(near.setting, "near:b=1");
+  EXPECT_FALSE(near.interpolated);
+  EXPECT_EQ(near.bytes, 203);
+  EXPECT_NEAR(near.to_random->value.mean, 0.2, 1e-12);
+  EXPECT_EQ(wide.setting, "wide:b=1 .. wide:b=2");
+  EXPECT_TRUE(wide.interpolated);
+  EXPECT_NEAR(wide.score, 0.2 + 0.25 * 0.6, 1e-12) << "a quarter of the way from 100 to 500";
+  EXPECT_NEAR(wide.to_reference.value.mean, 0.35 - 1, 1e-12);
+
+  CompareOptions strict{.equal_bytes = true};
+  strict.tolerance = 0.01;
+  EXPECT_THAT(compared(files, strict).tasks.at(0).groups.at(0).absent,
+              ElementsAre("full", "near", "big"));
+  EXPECT_THAT(compared(files).tasks.at(0).groups, IsEmpty()) << "only when asked for";
+}
+
+TEST(EqualBytes, IndexBytesCountToo) {
+  RunFile file = scored("quest", {1, 1}, 200);
+  for (SampleRecord& sample : file.samples)
+    sample.counters.emplace_back("index_bytes_read_per_token", 50);
+  const Comparison comparison = compared({scored("full", {1, 1}, 1000), file});
+  EXPECT_EQ(find(comparison.tasks[0], "quest").cost.bytes(), 250);
+  EXPECT_EQ(find(comparison.tasks[0], "quest").cost.reduction(), 4);
+}
+
+TEST(EqualBytes, TextsAreComparedStepByStep) {
+  // Six texts alone could not tell; their blocks do.
+  const Comparison comparison = compared({made_up_file(made_up_policies())}, {.equal_bytes = true});
+  const TaskComparison& ppl = find(comparison, "ppl", "nll");
+  ASSERT_EQ(ppl.groups.size(), 2u);
+  for (const EqualBytesGroup& group : ppl.groups)
+    for (const EqualBytesRow& row : group.rows)
+      if (row.to_random) {
+        EXPECT_EQ(row.to_random->verdict, Verdict::kBetter) << row.setting;
+      }
+  const EqualBytesRow& quest = ppl.groups[1].rows.back();
+  ASSERT_TRUE(quest.interpolated);
+  EXPECT_GT(quest.to_reference.value.mean,
+            find(ppl, "quest:block=16,budget=1024").difference.value.mean);
+  EXPECT_LT(quest.to_reference.value.mean,
+            find(ppl, "quest:block=16,budget=512").difference.value.mean);
+}
+
+TEST(EqualBytes, ControlsAreSpokenOf) {
+  const std::vector<double> base = ramp(40), better = ramp(40, 0.2);
+  const RunFile full = scored("full", better, 1000), random = scored("random", base, 200);
+  const auto notes = [&](const RunFile& file) {
+    return compared({full, random, file}).tasks.at(0).notes;
+  };
+  EXPECT_THAT(notes(scored("good", better, 200)), IsEmpty());
+  EXPECT_THAT(notes(scored("useless", base, 200)),
+              Contains(HasSubstr("useless is not shown to beat random at equal bytes")));
+  EXPECT_THAT(notes(scored("other", better, 700)),
+              Contains(HasSubstr("other: no run of random reads as many bytes")));
+  EXPECT_THAT(compared({full, scored("good", better, 200)}).tasks.at(0).notes,
+              Contains(HasSubstr("random was not run")));
+}
+
+TEST(Join, RefusesWhatCannotBeCompared) {
+  const MadeUp small{1, 1, 10, 1, 2};
+  const RunFile full = made_up_run({"full"}, small);
+  const auto refusal = [&](const MadeUp& other) {
+    RunFile file = made_up_run({"quest"}, other);
+    file.path = "other.jsonl";
+    const std::vector<RunFile> files{full, file};
+    EXPECT_TRUE(join_runs(files, {.allow_different = true}));
+    EXPECT_THAT(join_runs(files, {.allow_different = true})->notes, Not(IsEmpty()));
+    const auto settings = join_runs(files, {});
+    EXPECT_FALSE(settings);
+    EXPECT_EQ(settings.error().code, ErrorCode::kInvalidArgument);
+    return settings.error().message;
+  };
+  MadeUp other = small;
+  other.model_sha256 = "feed";
+  EXPECT_THAT(refusal(other), HasSubstr("feed"));
+  EXPECT_THAT(refusal(other), HasSubstr("quest (other.jsonl)"));
+  other = small;
+  other.scope = "tail:64";
+  EXPECT_THAT(refusal(other), HasSubstr("scopes decode and tail:64"));
+  other = small;
+  other.data_hash = "d9";
+  EXPECT_THAT(refusal(other), HasSubstr("data of ppl: d1 and d9"));
+  EXPECT_TRUE(join_runs(std::vector<RunFile>{full, made_up_run({"quest"}, small)}, {}));
+}
+
+TEST(Join, ReferenceByFamilyOrSpec) {
+  const RunFile file = made_up_file(made_up_policies(), {1, 1, 10, 1, 2});
+  const std::vector<RunFile> files{file};
+  EXPECT_EQ(join_runs(files, {.reference = "quest"})->ref().label, "quest:block=16,budget=512");
+  EXPECT_EQ(join_runs(files, {.reference = "random:budget=1024"})->ref().label,
+            "random:budget=1024");
+  const auto unknown = join_runs(files, {.reference = "h2o"});
+  ASSERT_FALSE(unknown);
+  EXPECT_THAT(unknown.error().message, HasSubstr("streaming:window=512"));
+  EXPECT_FALSE(join_runs(std::vector<RunFile>{}, {}));
+}
+
+TEST(Join, ShardsBecomeOneSettingAndRepeatedRunsTwo) {
+  const RunFile whole = scored("full", ramp(10), 1000);
+  RunFile first = whole, second = whole;
+  first.samples.resize(4);
+  second.samples.erase(second.samples.begin(), second.samples.begin() + 4);
+  const auto merged = join_runs(std::vector<RunFile>{first, second}, {});
+  ASSERT_TRUE(merged);
+  ASSERT_EQ(merged->all.size(), 1u);
+  EXPECT_EQ(merged->all[0].find("t")->samples.size(), 10u);
+  const auto repeated = join_runs(std::vector<RunFile>{whole, whole}, {});
+  ASSERT_TRUE(repeated);
+  ASSERT_EQ(repeated->all.size(), 2u);
+  EXPECT_NE(repeated->all[0].label, repeated->all[1].label);
+}
+
+TEST(Join, FailedAndMissingSamplesAreToldNotHidden) {
+  RunFile full = scored("full", ramp(10), 1000), x = scored("x", ramp(10), 100);
+  x.samples[3].finish = "failed";
+  x.samples[3].scores.clear();
+  x.samples.pop_back();
+  const Comparison comparison = compared({full, x});
+  const Row& row = find(comparison.tasks[0], "x");
+  EXPECT_EQ(row.n, 8u);
+  EXPECT_EQ(row.failed, 1u);
+  EXPECT_EQ(row.difference.n, 8u);
+  EXPECT_THAT(comparison.tasks[0].notes, Contains(HasSubstr("2 of the reference's 10 samples")));
+  EXPECT_THAT(comparison.tasks[0].notes, Contains(HasSubstr("1 samples failed")));
+}
+
+TEST(Join, PolicyFamilies) {
+  EXPECT_EQ(policy_family("full"), "full");
+  EXPECT_EQ(policy_family("quest:block=16,budget=1024"), "quest");
+  EXPECT_EQ(policy_family("mac:tau=0.45+csattention:sparsity=0.95"), "mac+csattention");
+  EXPECT_TRUE(lower_is_better("nll") && lower_is_better("kl_p99") && lower_is_better("rank"));
+  EXPECT_FALSE(lower_is_better("hit") || lower_is_better("f1") || lower_is_better("top1"));
+}
+
+TEST(ComparisonJson, HasTheNumbersAndNoNaN) {
+  RunFile x = scored("x", ramp(10, 0.1), 100);
+  for (SampleRecord& sample : x.samples) sample.counters.clear();
+  const Comparison comparison =
+      compared({scored("full", ramp(10), 1000), x}, {.equal_bytes = true});
+  const auto json = comparison_json(comparison);
+  const auto& row = json["tasks"][0]["rows"][1];
+  EXPECT_EQ(row["policy"], "x");
+  EXPECT_EQ(row["n"], 10);
+  EXPECT_EQ(row["score"], find(comparison.tasks[0], "x").score.mean);
+  EXPECT_EQ(row["difference"]["mean"], find(comparison.tasks[0], "x").difference.value.mean);
+  EXPECT_EQ(json.dump().find("nan"), std::string::npos);
+  EXPECT_THAT(json.dump(), HasSubstr("\"bytes_per_token\":null"));
+}
+
+TEST(Compare, CanBeStopped) {
+  const std::vector<RunFile> files{scored("full", ramp(5), 10)};
+  const auto settings = join_runs(files, {});
+  const auto stopped = compare(*settings, {}, [](const Progress&) { return false; });
+  ASSERT_FALSE(stopped);
+  EXPECT_EQ(stopped.error().code, ErrorCode::kCancelled);
+}
+
+}  // namespace
+}  // namespace reprise::eval::test

@@ -1,0 +1,26 @@
+// Goldens of the metrics, made by tests/oracle/make_metric_goldens.py.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+
+namespace reprise::eval {
+
+constexpr double kGoldenTolerance = 1e-6;
+
+/// Cases of one metric: arrays that start with the prediction.
+inline const nlohmann::json& metric_goldens(const std::string& metric) {
+  static const nlohmann::json kAll = [] {
+    std::ifstream file(std::string(REPRISE_FIXTURES) + "/eval/metrics.json");
+    EXPECT_TRUE(file);
+    return nlohmann::json::parse(file);
+  }();
+  const auto& cases = kAll.at(metric);
+  EXPECT_GE(cases.size(), 30u);
+  return cases;
+}
+
+}  // namespace reprise::eval
