@@ -40,8 +40,9 @@ std::string anchor_family(const Settings& settings) {
   const std::string& reference = settings.ref().family;
   if (reference != "full") return reference;
   const std::vector<std::string> names = families(settings);
-  if (std::find(names.begin(), names.end(), kRandomFamily) != names.end())
-    return std::string(kRandomFamily);
+  if (const auto random = std::find_if(names.begin(), names.end(), is_random);
+      random != names.end())
+    return *random;
   const auto other = std::find_if(names.begin(), names.end(),
                                   [](const std::string& name) { return name != "full"; });
   return other == names.end() ? std::string() : *other;
@@ -63,10 +64,11 @@ EqualBytesGroup group_at(const Settings& settings, const std::string& task,
                          const CompareOptions& options) {
   const bool lower = lower_is_better(metric);
   EqualBytesGroup group{point.label, bytes_of(point, task), {}, {}};
-  const auto random = find_at_bytes(settings, task, kRandomFamily, group.bytes, options.tolerance);
+  const auto random = find_at_bytes(settings, task, is_random, group.bytes, options.tolerance);
   const TaskRecords* reference = settings.ref().find(task);
   for (const std::string& family : families(settings)) {
-    const auto found = find_at_bytes(settings, task, family, group.bytes, options.tolerance);
+    const auto is_family = [&](std::string_view name) { return name == family; };
+    const auto found = find_at_bytes(settings, task, is_family, group.bytes, options.tolerance);
     if (!found) {
       group.absent.push_back(family);
       continue;
@@ -77,7 +79,7 @@ EqualBytesGroup group_at(const Settings& settings, const std::string& task,
     row.score = score_of(scored, options.seed).mean;
     if (reference != nullptr)
       row.to_reference = paired_difference(scored, reference->scored(metric), lower, options);
-    if (random && family != kRandomFamily)
+    if (random && !is_random(family))
       row.to_random = paired_difference(scored, random->scored(task, metric), lower, options);
     group.rows.push_back(std::move(row));
   }
@@ -92,6 +94,10 @@ EqualBytesGroup group_at(const Settings& settings, const std::string& task,
 }
 
 }  // namespace
+
+bool is_random(std::string_view family) {
+  return family == "random" || family.ends_with("+random");
+}
 
 double Cost::bytes() const { return std::isnan(index_bytes) ? kv_bytes : kv_bytes + index_bytes; }
 
@@ -119,12 +125,13 @@ Scored Blend::scored(const std::string& task, std::string_view metric) const {
 }
 
 std::optional<Blend> find_at_bytes(const Settings& settings, const std::string& task,
-                                   std::string_view family, double bytes, double tolerance) {
+                                   const std::function<bool(std::string_view)>& is_asked_for,
+                                   double bytes, double tolerance) {
   const Setting *lower = nullptr, *upper = nullptr, *nearest = nullptr;
   double at_lower = 0, at_upper = 0, at_nearest = 0;
   for (const Setting& setting : settings.all) {
     const double at = bytes_of(setting, task);
-    if (setting.family != family || !std::isfinite(at)) continue;
+    if (!is_asked_for(setting.family) || !std::isfinite(at)) continue;
     if (nearest == nullptr || std::abs(at - bytes) < std::abs(at_nearest - bytes)) {
       nearest = &setting;
       at_nearest = at;
@@ -168,12 +175,12 @@ std::vector<std::string> control_notes(const Settings& settings, const std::stri
   std::vector<Difference> gains;
   bool has_random = false, has_policy = false;
   for (const Setting& setting : settings.all) {
-    has_random |= setting.family == kRandomFamily;
-    if (setting.family == kRandomFamily || setting.family == "full") continue;
+    has_random |= is_random(setting.family);
+    if (is_random(setting.family) || setting.family == "full") continue;
     has_policy = true;
     const double bytes = bytes_of(setting, task);
     if (!std::isfinite(bytes)) continue;
-    const auto random = find_at_bytes(settings, task, kRandomFamily, bytes, options.tolerance);
+    const auto random = find_at_bytes(settings, task, is_random, bytes, options.tolerance);
     if (!random) {
       notes.push_back(
           fmt::format("{}: no run of random reads as many bytes ({} a token), so its "

@@ -1,6 +1,7 @@
 // Settings that read as many bytes per token, found or interpolated between two budgets.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -10,8 +11,8 @@
 
 namespace reprise::eval {
 
-/// The control that chooses keys by chance.
-inline constexpr std::string_view kRandomFamily = "random";
+/// The control that chooses keys by chance, alone or behind decorators ("dense+random").
+bool is_random(std::string_view family);
 
 Cost cost_of(const TaskRecords& records);
 
@@ -28,10 +29,11 @@ struct Blend {
   Scored scored(const std::string& task, std::string_view metric) const;
 };
 
-/// The family's setting nearest to bytes within the relative tolerance, else its two settings
-/// around bytes; nullopt when neither exists.
+/// Of the settings whose family is asked for: the nearest to bytes within the relative tolerance,
+/// else the two around bytes; nullopt when neither exists.
 std::optional<Blend> find_at_bytes(const Settings& settings, const std::string& task,
-                                   std::string_view family, double bytes, double tolerance);
+                                   const std::function<bool(std::string_view)>& is_asked_for,
+                                   double bytes, double tolerance);
 
 /// For a comparison of one task: a group at the bytes of every setting of the reference's family,
 /// or if that is full, of random, or if that was not run, of the first other family.

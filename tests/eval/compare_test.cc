@@ -263,6 +263,9 @@ TEST(EqualBytes, ControlsAreSpokenOf) {
               Contains(HasSubstr("useless is not shown to beat random at equal bytes")));
   EXPECT_THAT(notes(scored("other", better, 700)),
               Contains(HasSubstr("other: no run of random reads as many bytes")));
+  const RunFile dense = scored("dense:first=2+random:budget=9", base, 300);
+  EXPECT_THAT(compared({full, dense, scored("dense:first=2+x", better, 300)}).tasks.at(0).notes,
+              IsEmpty());
   EXPECT_THAT(compared({full, scored("good", better, 200)}).tasks.at(0).notes,
               Contains(HasSubstr("random was not run")));
 }

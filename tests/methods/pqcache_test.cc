@@ -81,6 +81,12 @@ TEST_P(Codes, AreTheNearestCentroids) {
   KeyCodes codes({3, 4, 5, 1}, filled.toy.config());
   codes.train(filled.rows(pool), 7, 200);
   for (const int32_t end : {50, 51, 67, 290}) codes.encode(filled.rows(pool), end);
+  codes.truncate(250);
+  filled.kv.truncate(250);
+  testing::change_tokens(filled.toy, 250, 300);
+  const auto full = testing::make_policy(filled.toy, "full");
+  filled.toy.step(filled.kv, *full, 50, Phase::kPrefill);
+  codes.encode(filled.rows(pool), 290);
   for (size_t head = 0; head < shape.n_kv_head; ++head) {
     for (size_t part = 0; part < 3; ++part) {
       for (int32_t key = 0; key < 290; ++key) {

@@ -124,9 +124,10 @@ void add_runs(const Settings& settings, Page& page) {
 void add_limits(const Settings& settings, const Comparison& comparison, Page& page) {
   std::vector<std::string> limits = model_limits(settings);
   for (std::string& limit : size_limits(comparison)) limits.push_back(std::move(limit));
-  const auto has = [&](std::string_view family) {
-    return std::any_of(settings.all.begin(), settings.all.end(),
-                       [&](const Setting& setting) { return setting.family == family; });
+  const auto has = [&](const std::string& family) {
+    return std::any_of(settings.all.begin(), settings.all.end(), [&](const Setting& setting) {
+      return setting.family == family || setting.family.ends_with("+" + family);
+    });
   };
   for (const char* control : {"full", "random", "streaming"}) {
     if (!has(control)) limits.push_back(fmt::format("The control policy {} was not run.", control));

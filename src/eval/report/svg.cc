@@ -34,7 +34,8 @@ constexpr std::string_view kStyle = R"(
 .plot .s4{color:#cc79a7}.plot .s5{color:#e69f00}.plot .s6{color:#56b4e9}
 .plot .d1{stroke-dasharray:7 3}.plot .d2{stroke-dasharray:2 3}
 @media (prefers-color-scheme:dark){
-.plot{color:#e4e7eb}.plot .paper{fill:#14171c}.plot text.label{stroke:#14171c}.plot .s1{color:#3fa0dc}
+.plot{color:#e4e7eb}.plot .paper{fill:#14171c}.plot text.label{stroke:#14171c}
+.plot .s1{color:#3fa0dc}
 }
 )";
 
