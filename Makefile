@@ -25,7 +25,7 @@ test: build  ## build and run all tests
 	@tools/fetch_model.py || echo "tests that need the default model will be skipped"
 	ctest --test-dir build --output-on-failure -j $(JOBS)
 
-debug: setup model  ## the whole test suite under AddressSanitizer and UBSan
+debug: setup-dev model  ## the whole test suite under AddressSanitizer and UBSan
 	cmake --preset debug $(CMAKE_FLAGS)
 	cmake --build build-debug -j $(JOBS)
 	ctest --test-dir build-debug --output-on-failure -j $(JOBS)

@@ -11,6 +11,7 @@
 #include "eval/run/answers.h"
 #include "eval/run/identity.h"
 #include "eval/run/measures.h"
+#include "eval/run/prompt_log.h"
 #include "eval/run/run_log.h"
 #include "eval/run/scope.h"
 #include "eval/run/summary.h"
@@ -66,6 +67,7 @@ class Runner {
   std::vector<LoadedTask> tasks_;
   std::vector<RunRecord> runs_;  // of policies_
   std::unique_ptr<RunLog> log_;
+  std::unique_ptr<PromptLog> prompts_;
   uint64_t done_ = 0, total_ = 0;
   bool wrote_samples_ = false;
 };
@@ -179,6 +181,8 @@ Status Runner::declare_runs() {
   report_.out = plan_.eval.out;
   REPRISE_TRY(RunLog log, RunLog::open(plan_.eval.out, runs_, plan_.eval.resume));
   log_ = std::make_unique<RunLog>(std::move(log));
+  REPRISE_TRY(PromptLog prompts, PromptLog::open(plan_.eval.prompts));
+  prompts_ = std::make_unique<PromptLog>(std::move(prompts));
   return {};
 }
 
@@ -204,6 +208,7 @@ Status Runner::run_sample(std::string_view task, const Sample& sample) {
   if (open.empty()) return {};
   std::vector<std::string> policies;
   for (const size_t policy : open) policies.push_back(policies_[policy]);
+  REPRISE_CHECK(prompts_->write(task, *engine_, sample));
   const bool alone = plan_.engine.batch == 1;
   REPRISE_TRY(std::vector<SampleRecord> records,
               answer_sample(*engine_, sample, policies, scope_, alone, [&] { return go_on(); }));
@@ -234,6 +239,7 @@ Status Runner::run_reading(const TaskEntry& task, const Reading& reading) {
       REPRISE_CHECK(finish(task.name, policy, failed_record(reading.id, plan.error())));
     return {};
   }
+  REPRISE_CHECK(prompts_->write(task.name, reading.id, *plan));
   std::vector<std::string> policies = {std::string(kReference)};
   std::vector<size_t> at;  // of the open policies
   for (const size_t policy : open) {

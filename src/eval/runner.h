@@ -16,6 +16,7 @@ namespace reprise::eval {
 struct EvalOptions {
   std::string data;
   std::string out;
+  std::string prompts;
   std::string scope = "decode";
   uint32_t limit = 0;
   uint32_t steps = 128;
@@ -27,6 +28,8 @@ template <class Visitor>
 void visit_options(EvalOptions& o, Visitor&& visit) {
   visit(OptionSpec{"data", "folder of the tasks' files; see docs/evaluation.md", "folder"}, o.data);
   visit(OptionSpec{"out", "run file to write, one JSON object per line", "file"}, o.out);
+  visit(OptionSpec{"prompts", "write every prompt's token ids too, for other engines", "file"},
+        o.prompts);
   visit(OptionSpec{"scope",
                    "what the policy decodes: the answer, only the gold answer (teacher), or the "
                    "prompt's last N tokens too (tail:N)",
