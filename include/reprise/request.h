@@ -62,7 +62,7 @@ struct Counters {
   uint64_t kv_bytes_read = 0;     ///< bytes of pages of K and V read while decoding
   uint64_t full_kv_bytes = 0;     ///< that full attention would read
   uint64_t index_bytes_read = 0;  ///< bytes of its own structures that the policy read to choose
-  double select_ms = 0;           ///< time the policy took to choose keys
+  double select_ms = 0;           ///< time the policy took to choose keys while decoding
   /// Figures of the policy's own, such as {"recovery", 0.97}.
   std::vector<std::pair<std::string, double>> policy;
 };

@@ -130,7 +130,7 @@ Status CpuExecutor::select(uint32_t layer, const float* q) {
     if (config_.window[layer] == 0) {
       const auto start = std::chrono::steady_clock::now();
       step.policy->select(query_rows(layer, i, q), selection);
-      costs_[i].select_ms += elapsed_ms(start);
+      if (step.phase == kernels::Phase::kDecode) costs_[i].select_ms += elapsed_ms(start);
     }
     if (step.policy->position_free()) {
       rotation_.reserve_pages(layer, static_cast<size_t>(rows.back().position) + 1);

@@ -58,7 +58,13 @@ Scheduler::Scheduler(Model& model, const Tokenizer& tokenizer, PagePool& pool, T
       tokenizer_(tokenizer),
       pool_(pool),
       limits_(limits),
-      executor_(model.config(), layer_ropes(model), threads) {}
+      executor_(model.config(), layer_ropes(model), threads) {
+  pool_.set_reclaim([this](uint64_t pages) {
+    for (auto& [key, cache] : prefixes_) {
+      if (cache->make_room(pages)) break;
+    }
+  });
+}
 
 Status Scheduler::submit(Sequence& sequence, Request request, DoneFn on_done) {
   const size_t length = request.prompt.size();
@@ -216,18 +222,8 @@ void Scheduler::plan_request(Running& running, size_t rows, kernels::Phase phase
   planned_.push_back({&running, first, count, wants_logits});
 }
 
-void Scheduler::make_room(size_t tokens) {
-  const uint64_t pages = pool_.layers() * (tokens / kPageTokens + 2);
-  for (auto& [key, cache] : prefixes_) {
-    if (cache->make_room(pages)) break;
-  }
-}
-
-Status Scheduler::reserve(SequenceKv& kv, size_t rows) {
+Status Scheduler::reserve(SequenceKv& kv, size_t rows) const {
   Status status = kv.reserve(rows);
-  if (status || status.error().code != ErrorCode::kOutOfMemory) return status;
-  make_room(rows);
-  status = kv.reserve(rows);
   if (status || status.error().code != ErrorCode::kOutOfMemory) return status;
   return fail(ErrorCode::kOutOfMemory,
               "no KV memory for {} more tokens ({} MiB of {} MiB in use); raise --kv-memory, use "

@@ -45,12 +45,16 @@ struct SchedulerLimits {
   bool prefix_cache = true;
 };
 
+/// Prefixes that nobody uses are given up when the pool is full.
 class Scheduler {
  public:
   using DoneFn = std::function<void(Result<Answer>)>;
 
   Scheduler(Model& model, const Tokenizer& tokenizer, PagePool& pool, ThreadPool& threads,
             const SchedulerLimits& limits);
+  ~Scheduler() { pool_.set_reclaim({}); }
+  Scheduler(const Scheduler&) = delete;
+  Scheduler& operator=(const Scheduler&) = delete;
 
   /// Checks the request and queues it. Errors: kEmptyPrompt, kInvalidArgument (token outside the
   /// vocabulary, sampling out of range, sequence busy), kContextExceeded; nothing is changed then.
@@ -60,8 +64,6 @@ class Scheduler {
   bool step();
   /// Drops the request that runs on a sequence; its on_done is not called.
   void cancel(const Sequence& sequence);
-  /// Gives up prefixes that nobody uses until tokens more fit, if that is possible.
-  void make_room(size_t tokens);
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -94,7 +96,7 @@ class Scheduler {
   void reuse_prefix(Running& running);
   void plan_rows();
   void plan_request(Running& running, size_t rows, kernels::Phase phase);
-  Status reserve(SequenceKv& kv, size_t rows);
+  Status reserve(SequenceKv& kv, size_t rows) const;
   void commit(const Planned& planned, size_t step);
   void advance(const Planned& planned, std::span<float> logits);
   void finish_prefill(Running& running);

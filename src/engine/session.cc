@@ -68,12 +68,7 @@ Result<std::string> Session::restore(const std::string& path, const ProgressFn& 
   Engine::Impl& engine = impl_->engine;
   const KvIdentity identity = impl_->identity();
   SequenceKv kv(engine.kv);
-  auto loaded = load_session(path, identity, kv, progress);
-  if (!loaded && loaded.error().code == ErrorCode::kOutOfMemory) {
-    engine.scheduler.make_room(engine.info.context);
-    loaded = load_session(path, identity, kv, progress);
-  }
-  REPRISE_TRY(SavedSession saved, std::move(loaded));
+  REPRISE_TRY(SavedSession saved, load_session(path, identity, kv, progress));
   const auto vocab = static_cast<int32_t>(engine.model->config().vocab);
   for (const int32_t token : saved.tokens) {
     if (token < 0 || token >= vocab) {

@@ -77,6 +77,7 @@ PagePool& PagePool::operator=(PagePool&& other) noexcept {
   std::swap(reservation_, other.reservation_);
   std::swap(reserved_bytes_, other.reserved_bytes_);
   std::swap(slabs_, other.slabs_);
+  std::swap(reclaim_, other.reclaim_);
   return *this;
 }
 
@@ -125,6 +126,11 @@ void PagePool::release(uint32_t layer, PageId page) {
   slab.free.push_back(page);
   --used_pages_;
   if (backed_pages_ - used_pages_ > limit_pages_ / kReturnFraction) return_free_pages();
+}
+
+bool PagePool::make_room(uint64_t pages) {
+  if (free_pages() < pages && reclaim_) reclaim_(pages);
+  return free_pages() >= pages;
 }
 
 void PagePool::give_back(const Slab& slab, size_t begin, size_t end) const {

@@ -3,6 +3,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <utility>
 #include <vector>
 
 #include "kernels/kv_page.h"
@@ -35,6 +37,10 @@ class PagePool {
   PageId allocate(uint32_t layer);
   void retain(uint32_t layer, PageId page) { ++slabs_[layer].references[page]; }
   void release(uint32_t layer, PageId page);  // freed at zero
+  /// Whether pages more are free, after reclaim was asked to give up what nobody uses.
+  bool make_room(uint64_t pages);
+  /// reclaim is called with the number of pages wanted when fewer are free.
+  void set_reclaim(std::function<void(uint64_t pages)> reclaim) { reclaim_ = std::move(reclaim); }
   uint32_t references(uint32_t layer, PageId page) const { return slabs_[layer].references[page]; }
 
   std::byte* data(uint32_t layer, PageId page) const {
@@ -71,6 +77,7 @@ class PagePool {
   void* reservation_ = nullptr;
   size_t reserved_bytes_ = 0;
   std::vector<Slab> slabs_;  // [n_layer]
+  std::function<void(uint64_t pages)> reclaim_;
 };
 
 }  // namespace reprise

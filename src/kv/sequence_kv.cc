@@ -66,7 +66,7 @@ SequenceKv& SequenceKv::operator=(SequenceKv other) noexcept {
 SequenceKv::~SequenceKv() { release_from(0); }
 
 Status SequenceKv::check_room(uint64_t pages, size_t tokens) const {
-  if (pages <= pool_->free_pages()) return {};
+  if (pool_->make_room(pages)) return {};
   return fail(ErrorCode::kOutOfMemory,
               "no KV memory for {} more tokens: {} pages needed, {} free of {} MiB; raise the KV "
               "memory limit",

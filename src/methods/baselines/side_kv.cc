@@ -17,7 +17,7 @@ bool SideKv::own(PagePool& pool, uint32_t layer, std::span<const int32_t> slots)
     const bool own = table[block] != kNoPage && pool.references(layer, table[block]) == 1;
     fresh += wanted[block] && !own ? 1 : 0;
   }
-  if (fresh > pool.free_pages()) return false;
+  if (!pool.make_room(fresh)) return false;
   for (size_t block = 0; block < table.size(); ++block) {
     if (wanted[block] && !pages_->own_page(layer, block)) return false;
   }

@@ -1,0 +1,151 @@
+// Policies through the whole engine: shared prefixes, turns of a conversation, batches, memory.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "engine/tiny_model.h"
+
+namespace reprise::test {
+namespace {
+
+const char* const kSpecs[] = {"streaming:sink=4,window=32",
+                              "h2o:budget=48,observe=16",
+                              "snapkv:budget=48,window=16",
+                              "quest:budget=48",
+                              "sparq:budget=48,local=16",
+                              "pqcache:budget=64,sink=8",
+                              "magicpig:tables=20,bits=4",
+                              "dense:first=1+quest:budget=48",
+                              "probe+quest:budget=48",
+                              "random:budget=48",
+                              "infllm:local=32,init=16,block=16",
+                              "auto:from=120+quest:budget=48"};
+
+Request request_of(std::vector<int32_t> prompt, uint32_t max_tokens) {
+  Request request;
+  request.prompt = std::move(prompt);
+  request.max_tokens = max_tokens;
+  request.ignore_end = true;
+  return request;
+}
+
+Answer answer_of(Engine& engine, const Request& request, std::string_view policy) {
+  auto answer = (*engine.open(policy))->generate(request);
+  EXPECT_TRUE(answer) << policy << ": " << answer.error().message;
+  return answer ? std::move(*answer) : Answer{};
+}
+
+TEST(EnginePolicies, ASharedPrefixChangesNothing) {
+  EngineOptions alone = tiny_options();
+  alone.prefix_cache = false;
+  const auto fresh = tiny_engine(alone), sharing = tiny_engine();
+  const Request request = request_of(tiny_prompt(150), 24);
+  answer_of(*sharing, request, "full");
+  for (const std::string spec : kSpecs) {
+    const Answer want = answer_of(*fresh, request, spec), got = answer_of(*sharing, request, spec);
+    EXPECT_EQ(got.tokens, want.tokens) << spec;
+    const bool dense = !spec.starts_with("streaming") && !spec.starts_with("infllm");
+    EXPECT_EQ(got.counters.reused_tokens > 0, dense) << spec;
+    EXPECT_EQ(got.counters.keys_read, want.counters.keys_read) << spec;
+  }
+}
+
+TEST(EnginePolicies, AnswersDoNotDependOnTheBatch) {
+  const auto engine = tiny_engine();
+  std::map<std::string, std::vector<int32_t>> together;
+  std::vector<std::unique_ptr<Session>> sessions;
+  for (const std::string spec : kSpecs) {
+    // InfLLM chooses its blocks per forward pass, so what shares the pass matters.
+    if (spec.starts_with("infllm")) continue;
+    sessions.push_back(*engine->open(spec));
+    ASSERT_TRUE(engine->submit(*sessions.back(), request_of(tiny_prompt(130), 20),
+                               [&, spec](Result<Answer> answer) {
+                                 ASSERT_TRUE(answer) << spec << answer.error().message;
+                                 together[spec] = answer->tokens;
+                               }));
+  }
+  while (engine->step()) continue;
+  const auto other = tiny_engine();
+  for (const auto& [spec, tokens] : together) {
+    EXPECT_EQ(answer_of(*other, request_of(tiny_prompt(130), 20), spec).tokens, tokens) << spec;
+  }
+}
+
+TEST(EnginePolicies, AConversationGoesOnUnderEveryPolicy) {
+  const auto engine = tiny_engine();
+  for (const std::string spec : kSpecs) {
+    auto session = *engine->open(spec);
+    std::vector<int32_t> prompt = tiny_prompt(120);
+    for (uint32_t turn = 0; turn < 3; ++turn) {
+      const auto answer = session->generate(request_of(prompt, 12));
+      ASSERT_TRUE(answer) << spec << " turn " << turn << ": " << answer.error().message;
+      EXPECT_EQ(answer->tokens.size(), 12u) << spec;
+      const uint64_t reused = answer->counters.reused_tokens;
+      EXPECT_TRUE(turn == 0 || reused > 100) << spec << " turn " << turn << ": " << reused;
+      prompt.insert(prompt.end(), answer->tokens.begin(), answer->tokens.end());
+      const auto more = tiny_prompt(20, turn + 5);
+      prompt.insert(prompt.end(), more.begin(), more.end());
+    }
+  }
+}
+
+TEST(EnginePolicies, EvictionGivesWayBeforeThePrefixCacheDoes) {
+  EngineOptions options = tiny_options();
+  options.kv_memory = 0;
+  const uint64_t token_bytes = tiny_engine()->info().kv_bytes_per_token;
+  options.kv_memory = 320 * token_bytes;
+  for (const std::string spec : {"snapkv:budget=64,window=16", "h2o:budget=64,observe=16"}) {
+    const auto engine = tiny_engine(options);
+    // Prompts that nobody holds any more fill the pool.
+    answer_of(*engine, request_of(tiny_prompt(100, 8), 1), "full");
+    answer_of(*engine, request_of(tiny_prompt(100, 9), 1), "full");
+    const Answer answer = answer_of(*engine, request_of(tiny_prompt(110, 10), 30), spec);
+    ASSERT_EQ(answer.counters.policy.size(), 1u) << spec;
+    EXPECT_EQ(answer.counters.policy[0].first, "fallback");
+    EXPECT_EQ(answer.counters.policy[0].second, 0.0) << spec;
+    EXPECT_LT(answer.counters.keys_read, answer.counters.keys_visible) << spec;
+  }
+}
+
+TEST(EnginePolicies, ForcedTokensAreTheAnswerAndLogitsAreSeen) {
+  const auto engine = tiny_engine();
+  const Request free = request_of(tiny_prompt(60), 8);
+  std::vector<std::vector<float>> seen;
+  Request watched = free;
+  watched.on_logits = [&](std::span<const float> logits) {
+    seen.emplace_back(logits.begin(), logits.end());
+  };
+  const Answer answer = answer_of(*engine, watched, "full");
+  ASSERT_EQ(seen.size(), 8u);
+  for (size_t i = 0; i < seen.size(); ++i) {
+    const auto best = std::max_element(seen[i].begin(), seen[i].end()) - seen[i].begin();
+    EXPECT_EQ(best, answer.tokens[i]);
+  }
+  // The same tokens by force see the same logits; others do not.
+  const auto first = seen;
+  seen.clear();
+  watched.forced = {answer.tokens.begin(), answer.tokens.begin() + 5};
+  EXPECT_EQ(answer_of(*engine, watched, "full").tokens, answer.tokens);
+  EXPECT_EQ(seen, first);
+  seen.clear();
+  watched.forced = {(answer.tokens[0] + 1) % 256};
+  EXPECT_EQ(answer_of(*engine, watched, "full").tokens[0], watched.forced[0]);
+  EXPECT_EQ(seen[0], first[0]);
+  EXPECT_NE(seen[1], first[1]);
+  watched.forced = {-1};
+  EXPECT_EQ((*engine->open())->generate(watched).error().code, ErrorCode::kInvalidArgument);
+}
+
+TEST(EnginePolicies, WhatCannotBeRestoredIsNotSaved) {
+  const auto engine = tiny_engine();
+  auto session = *engine->open("snapkv:budget=32,window=8");
+  ASSERT_TRUE(session->generate(request_of(tiny_prompt(80), 4)));
+  const auto status = session->save(::testing::TempDir() + "evicted.kv", "");
+  ASSERT_FALSE(status);
+  EXPECT_EQ(status.error().code, ErrorCode::kUnsupported);
+  EXPECT_THAT(status.error().message, ::testing::HasSubstr("snapkv"));
+}
+
+}  // namespace
+}  // namespace reprise::test
