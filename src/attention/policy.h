@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <set>
 #include <span>
@@ -80,6 +81,11 @@ class Policy {
   /// Last rows of a prompt that must be computed under this policy even where their KV could be
   /// shared, because it looks at their queries.
   virtual int32_t observed_prompt_rows() const { return 0; }
+  /// The first position after this one at which a prefill step must begin anew, because rows before
+  /// and after it are read in different ways.
+  virtual int32_t next_cut(int32_t /*position*/) const {
+    return std::numeric_limits<int32_t>::max();
+  }
   /// Figures of the answer so far; cleared when an answer begins.
   virtual PolicyStats stats() const { return {}; }
   virtual void clear_stats() {}
@@ -118,6 +124,7 @@ class PolicyDecorator : public Policy {
   bool position_free() const override { return inner_->position_free(); }
   std::string prefill_key() const override { return inner_->prefill_key(); }
   int32_t observed_prompt_rows() const override { return inner_->observed_prompt_rows(); }
+  int32_t next_cut(int32_t position) const override { return inner_->next_cut(position); }
   PolicyStats stats() const override { return inner_->stats(); }
   void clear_stats() override { inner_->clear_stats(); }
   uint64_t state_bytes() const override { return inner_->state_bytes(); }

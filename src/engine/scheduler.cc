@@ -202,6 +202,8 @@ void Scheduler::plan_rows() {
 
 void Scheduler::plan_request(Running& running, size_t rows, kernels::Phase phase) {
   Sequence& sequence = *running.sequence;
+  const auto at = static_cast<int32_t>(sequence.tokens.size());
+  rows = std::min(rows, static_cast<size_t>(sequence.policy->next_cut(at) - at));
   if (auto status = reserve(sequence.kv, rows); !status) {
     running.result = tl::unexpected<Error>(status.error());
     return;

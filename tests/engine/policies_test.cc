@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstdlib>
 #include <map>
 
 #include "engine/tiny_model.h"
@@ -135,6 +137,44 @@ TEST(EnginePolicies, ForcedTokensAreTheAnswerAndLogitsAreSeen) {
   EXPECT_NE(seen[1], first[1]);
   watched.forced = {-1};
   EXPECT_EQ((*engine->open())->generate(watched).error().code, ErrorCode::kInvalidArgument);
+}
+
+std::vector<std::vector<float>> logits_of(Engine& engine, Request request, std::string_view spec) {
+  std::vector<std::vector<float>> rows;
+  request.on_logits = [&](std::span<const float> logits) {
+    rows.emplace_back(logits.begin(), logits.end());
+  };
+  answer_of(engine, request, spec);
+  return rows;
+}
+
+// The default model, where it is installed.
+TEST(EnginePolicies, RoomForEveryKeyGivesTheLogitsOfFullAttention) {
+  const char* path = std::getenv("REPRISE_MODEL");
+  EngineOptions options;
+  options.model = path != nullptr ? path : "smollm2";
+  options.kv_memory = 512 << 20;
+  auto loaded = Engine::load(options);
+  if (!loaded) GTEST_SKIP() << loaded.error().message << "; set REPRISE_MODEL";
+  Engine& engine = **loaded;
+  std::string text = "A library keeps what it has read, so that nobody reads it twice.";
+  for (int i = 0; i < 5; ++i) text += " " + text.substr(0, 64) + std::to_string(i);
+  Request request = request_of(engine.tokenize(text), 12);
+  const auto full = logits_of(engine, request, "full");
+  request.forced.clear();
+  for (const auto& row : full) {  // the same trajectory, should two tokens be nearly as likely
+    const auto best = std::max_element(row.begin(), row.end()) - row.begin();
+    request.forced.push_back(static_cast<int32_t>(best));
+  }
+  const auto free = logits_of(engine, request, "full:keys=position-free");
+  for (const std::string spec :
+       {"streaming:window=4096", "h2o:budget=4096", "snapkv:budget=4096", "quest:budget=4096",
+        "sparq:budget=4096", "pqcache:budget=4096", "magicpig:local=4096", "random:budget=4096",
+        "auto+quest:budget=4096", "dense+h2o:budget=4096", "probe+snapkv:budget=4096",
+        "infllm:local=4096"}) {
+    EXPECT_TRUE(logits_of(engine, request, spec) == (spec.starts_with("infllm") ? free : full))
+        << spec;
+  }
 }
 
 TEST(EnginePolicies, WhatCannotBeRestoredIsNotSaved) {

@@ -32,7 +32,7 @@ class Model:
         self.batch = llama_cpp.llama_batch_init(STEP, 0, 1)
 
     def feed(self, tokens, position, logits_from):
-        """Computes tokens at position; returns the logits [n, vocab] of those from logits_from on."""
+        """Computes tokens at position; returns the logits [vocab] of each from logits_from on."""
         rows = []
         for start in range(0, len(tokens), STEP):
             part = tokens[start : start + STEP]
@@ -71,8 +71,9 @@ class Model:
             if llama_cpp.llama_vocab_is_eog(self.vocab, token):
                 break
             text += self.piece(token)
-            if any(s.encode() in text for s in stop):
-                return text.split(min(stop, key=lambda s: text.find(s.encode()) % 2**31).encode())[0]
+            stops = [text.find(s.encode()) for s in stop if s.encode() in text]
+            if stops:
+                return text[: min(stops)]
             logits = self.feed([token], position, 0)[-1]
             position += 1
         return text
@@ -105,7 +106,8 @@ def main():
         if "tokens" in prompt:
             first = prompt["first"] + 1
             targets = prompt["tokens"][first : first + prompt["steps"]]
-            row["nll"].append((record["scores"]["nll"], model.nll(prompt["tokens"][:first], targets)))
+            nll = model.nll(prompt["tokens"][:first], targets)
+            row["nll"].append((record["scores"]["nll"], nll))
             continue
         text = model.answer(prompt["prompt"], prompt["max_tokens"], prompt["stop"])
         text = text.decode(errors="replace")
@@ -114,7 +116,8 @@ def main():
                      for t in (record["prediction"], text)]
         row["hit"].append(contained)
         if prompt["gold"] and "nll" in record["scores"]:
-            row["nll"].append((record["scores"]["nll"], model.nll(prompt["prompt"], prompt["gold"])))
+            nll = model.nll(prompt["prompt"], prompt["gold"])
+            row["nll"].append((record["scores"]["nll"], nll))
     print(file=sys.stderr)
     print("| task | n | same answer | contains a reference: Reprise, llama.cpp | NLL: Reprise, "
           "llama.cpp | largest difference |\n|---|---|---|---|---|---|")

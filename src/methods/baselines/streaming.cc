@@ -13,6 +13,7 @@ StreamingPolicy::StreamingPolicy(const StreamingOptions& options, const ModelCon
 void StreamingPolicy::select(const QueryRows& rows, Selection& selection) {
   const int32_t first = rows.rows.front().position;
   const int32_t end = rows.rows.back().position + 1;
+  if (end <= sink_ + window_) return;
   selection.all = false;
   SelectionPart& sinks = selection.parts.emplace_back();
   const KeyRange sink_range = {0, std::min(sink_, end)};

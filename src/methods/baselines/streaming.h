@@ -32,6 +32,10 @@ class StreamingPolicy : public Policy {
   void after_step(SequenceKv& kv) override;
   bool can_resume(const SequenceKv& kv, int32_t length) const override;
   bool unbounded() const override { return bounded_; }
+  /// Until sinks and window are full everything is read, as by full attention.
+  int32_t next_cut(int32_t position) const override {
+    return position < sink_ + window_ ? sink_ + window_ : Policy::next_cut(position);
+  }
   void leave_alone(uint32_t layer) override {
     Policy::leave_alone(layer);
     bounded_ = bounded_ && layer_windows_[layer] > 0;
