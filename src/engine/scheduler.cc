@@ -202,14 +202,14 @@ void Scheduler::plan_rows() {
 
 void Scheduler::plan_request(Running& running, size_t rows, kernels::Phase phase) {
   Sequence& sequence = *running.sequence;
-  const auto at = static_cast<int32_t>(sequence.tokens.size());
-  rows = std::min(rows, static_cast<size_t>(sequence.policy->next_cut(at) - at));
+  const size_t position = sequence.tokens.size();
+  const auto cut = static_cast<size_t>(sequence.policy->next_cut(static_cast<int32_t>(position)));
+  rows = std::min(rows, cut - position);
   if (auto status = reserve(sequence.kv, rows); !status) {
     running.result = tl::unexpected<Error>(status.error());
     return;
   }
   const auto first = static_cast<uint32_t>(rows_.size());
-  const size_t position = sequence.tokens.size();
   for (size_t i = 0; i < rows; ++i) {
     const int32_t token = phase == kernels::Phase::kDecode ? running.next_token
                                                            : running.request.prompt[position + i];

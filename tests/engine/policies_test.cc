@@ -92,11 +92,9 @@ TEST(EnginePolicies, AConversationGoesOnUnderEveryPolicy) {
   }
 }
 
-TEST(EnginePolicies, EvictionGivesWayBeforeThePrefixCacheDoes) {
+TEST(EnginePolicies, EvictingPoliciesGetMemoryFromThePrefixCache) {
   EngineOptions options = tiny_options();
-  options.kv_memory = 0;
-  const uint64_t token_bytes = tiny_engine()->info().kv_bytes_per_token;
-  options.kv_memory = 320 * token_bytes;
+  options.kv_memory = 320 * tiny_engine()->info().kv_bytes_per_token;
   for (const std::string spec : {"snapkv:budget=64,window=16", "h2o:budget=64,observe=16"}) {
     const auto engine = tiny_engine(options);
     // Prompts that nobody holds any more fill the pool.

@@ -16,11 +16,13 @@ def main():
     members, leaks, member = 0, [], None
     for line in listing.splitlines():
         if header := re.fullmatch(r"(\S+\.o):", line):
-            member = header[1] if re.search(r"_(avx2|avx512|amx)\.cc\.o$", header[1]) else None
+            is_isa = re.search(r"_(avx2|avx512|amx)\.cc\.o$", header[1])
+            member = header[1] if is_isa else None
             members += member is not None
         elif member and (symbol := re.fullmatch(r"[0-9a-f]+ W (.*)", line)):
             leaks.append(f"{member}: {symbol[1]}")
-    print(f"{members} objects for an instruction set, {len(leaks)} weak functions", *leaks, sep="\n")
+    print(f"{members} objects for an instruction set, {len(leaks)} weak functions")
+    print(*leaks, sep="\n")
     return 1 if leaks or members == 0 else 0
 
 
