@@ -294,14 +294,13 @@ void CpuExecutor::finish(const Call& call, const AttentionJob& job, float* out, 
 void CpuExecutor::merge_pieces(const Call& call, const PieceMerge& merge) {
   const size_t head_dim = config_.head_dim;
   Scratch& scratch = scratch_.front();
-  scratch.out.assign(merge.heads * head_dim, 0.0f);
-  scratch.lse.assign(merge.heads, -std::numeric_limits<float>::infinity());
-  for (uint32_t piece = 0; piece < merge.pieces; ++piece) {
-    for (uint32_t head = 0; head < merge.heads; ++head) {
-      const size_t partial = merge.partial + piece * merge.heads + head;
-      kernels::merge_partial(&scratch.out[head * head_dim], &scratch.lse[head],
-                             &partial_out_[partial * head_dim], partial_lse_[partial], head_dim);
-    }
+  scratch.out.resize(std::max(scratch.out.size(), merge.heads * head_dim));
+  scratch.lse.resize(std::max<size_t>(scratch.lse.size(), merge.heads));
+  for (uint32_t head = 0; head < merge.heads; ++head) {
+    const size_t partial = merge.partial + head;
+    kernels::merge_partials(&partial_out_[partial * head_dim], &partial_lse_[partial], merge.pieces,
+                            merge.heads, head_dim, &scratch.out[head * head_dim],
+                            &scratch.lse[head]);
   }
   AttentionJob job;
   job.step = merge.step;

@@ -70,7 +70,7 @@ KeyRange AttentionPlan::visible(uint32_t layer, const SelectionPart& part, int32
 AttentionPlan::BlockList AttentionPlan::append_blocks(const SelectionPart& part, size_t list,
                                                       KeyRange visible) {
   constexpr int32_t kTokens = static_cast<int32_t>(kPageTokens);
-  BlockList blocks = {static_cast<uint32_t>(blocks_.size()), 0};
+  BlockList blocks = {static_cast<uint32_t>(blocks_.size()), 0, 0};
   size_t bias = 0;  // of the first key of the range
   for (size_t i = 0; i < part.offsets[list] && !part.bias.empty(); ++i) {
     bias += static_cast<size_t>(part.ranges[i].end - part.ranges[i].begin);
@@ -85,6 +85,7 @@ AttentionPlan::BlockList AttentionPlan::append_blocks(const SelectionPart& part,
         blocks_.push_back({index, 0});
       }
       const auto bits = (1u << (stop - key)) - 1;
+      blocks.keys += static_cast<uint32_t>(stop - key);
       blocks_.back().slots |= static_cast<uint16_t>(bits << (key - block * kTokens));
       if (!part.bias.empty()) {
         const auto first = bias + static_cast<size_t>(key - range.begin);
@@ -162,6 +163,7 @@ AttentionJob AttentionPlan::head_job(const Target& target, uint32_t group) const
 void AttentionPlan::add_decode_row(const Target& target, uint32_t row) {
   const size_t groups = lists_.size() / std::max<size_t>(1, target.parts.size());
   const size_t head_groups = target.parts.empty() ? config_.n_kv_head : groups;
+  const auto row_job = static_cast<std::ptrdiff_t>(jobs_.size());
   for (uint32_t group = 0; group < head_groups; ++group) {
     AttentionJob job = head_job(target, group);
     job.row = row;
@@ -189,6 +191,14 @@ void AttentionPlan::add_decode_row(const Target& target, uint32_t row) {
       merges_.push_back(merge);
     }
   }
+  // KV heads that share a list read a piece one after the other: their tiles lie side by side.
+  const auto first_block = [&](const AttentionJob& job) {
+    return reads_[job.first_read].first_block;
+  };
+  std::stable_sort(jobs_.begin() + row_job, jobs_.end(),
+                   [&](const AttentionJob& a, const AttentionJob& b) {
+                     return first_block(a) < first_block(b);
+                   });
 }
 
 // Query heads that share a KV head are charged for the union of what they read.
@@ -196,6 +206,13 @@ void AttentionPlan::count_decode_keys(const Target& target, uint32_t group) {
   const uint32_t sharers = target.per_query_head ? config_.n_head / config_.n_kv_head : 1;
   if ((group + 1) % sharers != 0) return;
   const size_t parts = target.parts.size();
+  if (sharers == 1) {
+    for (size_t p = 0; p < parts; ++p) {
+      decode_keys_ += lists_[group * parts + p].keys;
+      decode_pages_ += lists_[group * parts + p].count;
+    }
+    return;
+  }
   for (size_t p = 0; p < parts; ++p) {
     union_.clear();
     for (uint32_t head = group + 1 - sharers; head <= group; ++head) {
@@ -203,10 +220,8 @@ void AttentionPlan::count_decode_keys(const Target& target, uint32_t group) {
       const auto first = blocks_.begin() + list.first;
       union_.insert(union_.end(), first, first + list.count);
     }
-    if (sharers > 1) {
-      std::sort(union_.begin(), union_.end(),
-                [](const KeyBlock& a, const KeyBlock& b) { return a.index < b.index; });
-    }
+    std::sort(union_.begin(), union_.end(),
+              [](const KeyBlock& a, const KeyBlock& b) { return a.index < b.index; });
     for (size_t i = 0; i < union_.size(); ++i) {
       uint16_t slots = union_[i].slots;
       while (i + 1 < union_.size() && union_[i + 1].index == union_[i].index) {

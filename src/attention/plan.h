@@ -84,7 +84,7 @@ class AttentionPlan {
 
  private:
   struct BlockList {
-    uint32_t first = 0, count = 0;
+    uint32_t first = 0, count = 0, keys = 0;
   };
   struct Target {  // what is being planned
     uint32_t layer, index;

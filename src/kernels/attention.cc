@@ -92,4 +92,21 @@ void merge_partial(float* out_a, float* lse_a, const float* out_b, float lse_b, 
   *lse_a = largest + std::log(total);
 }
 
+void merge_partials(const float* pieces_out, const float* pieces_lse, size_t pieces, size_t stride,
+                    size_t head_dim, float* out, float* lse) {
+  std::fill_n(out, head_dim, 0.0f);
+  *lse = -std::numeric_limits<float>::infinity();
+  for (size_t i = 0; i < pieces; ++i) *lse = std::max(*lse, pieces_lse[i * stride]);
+  if (std::isinf(*lse)) return;
+  float total = 0.0f;
+  for (size_t i = 0; i < pieces; ++i) {
+    const float weight = std::exp(pieces_lse[i * stride] - *lse);
+    const float* piece = pieces_out + i * stride * head_dim;
+    total += weight;
+    for (size_t d = 0; d < head_dim; ++d) out[d] += weight * piece[d];
+  }
+  for (size_t d = 0; d < head_dim; ++d) out[d] /= total;
+  *lse += std::log(total);
+}
+
 }  // namespace reprise::kernels

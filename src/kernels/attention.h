@@ -56,5 +56,9 @@ size_t attend_scratch_bytes(const AttendArgs& args);
 /// Merges partial b into a over the same query, in place: (out_a, lse_a) <- merge with (out_b,
 /// lse_b). Empty partials (lse = -inf) are the identity.
 void merge_partial(float* out_a, float* lse_a, const float* out_b, float lse_b, size_t head_dim);
+/// The merge of pieces partials of one query, all at once. out [head_dim] and lse [1] come from
+/// pieces_out [pieces, stride, head_dim] and pieces_lse [pieces, stride].
+void merge_partials(const float* pieces_out, const float* pieces_lse, size_t pieces, size_t stride,
+                    size_t head_dim, float* out, float* lse);
 
 }  // namespace reprise::kernels

@@ -15,7 +15,6 @@ namespace reprise {
 namespace {
 
 constexpr size_t kGrowBytes = size_t{2} << 20;  // memory is made writable in steps of a huge page
-constexpr size_t kHugeFrom = size_t{2} << 20;   // before that, rounding to huge pages would show
 constexpr uint64_t kReturnFraction = 4;         // free pages kept backed: up to limit / 4
 
 uintptr_t round_up(uintptr_t value, size_t to) { return (value + to - 1) / to * to; }
@@ -91,7 +90,7 @@ bool PagePool::make_writable(Slab& slab, size_t bytes) const {
   std::byte* from = slab.base + slab.writable;
   const size_t size = end - slab.writable;
   if (::mprotect(from, size, PROT_READ | PROT_WRITE) != 0) return false;
-  if (slab.writable >= kHugeFrom) ::madvise(from, size, MADV_HUGEPAGE);
+  ::madvise(from, size, MADV_HUGEPAGE);  // a refusal costs speed alone
   slab.writable = end;
   return true;
 }

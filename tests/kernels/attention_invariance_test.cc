@@ -211,6 +211,31 @@ TEST(MergePartial, AssociativeAndCommutativeWithinRounding) {
   }
 }
 
+TEST(MergePartials, EqualsMergingOneByOne) {
+  constexpr size_t kPieces = 7, kStride = 3, kDim = 80;
+  std::mt19937 random(6);
+  std::normal_distribution<float> normal;
+  std::vector<float> out(kPieces * kStride * kDim), lse(kPieces * kStride);
+  for (float& x : out) x = normal(random);
+  for (float& x : lse) x = 8.0f * normal(random);
+  for (const size_t piece : {0, 4}) lse[piece * kStride + 1] = kNothing;
+  for (size_t piece = 0; piece < kPieces; ++piece) lse[piece * kStride + 2] = kNothing;
+  for (size_t head = 0; head < kStride; ++head) {
+    Partial want = {std::vector<float>(kDim), kNothing},
+            got = {std::vector<float>(kDim, 9.0f), 9.0f};
+    for (size_t piece = 0; piece < kPieces; ++piece) {
+      const size_t at = piece * kStride + head;
+      merge_partial(want.out.data(), &want.lse, &out[at * kDim], lse[at], kDim);
+    }
+    merge_partials(&out[head * kDim], &lse[head], kPieces, kStride, kDim, got.out.data(), &got.lse);
+    EXPECT_EQ(std::isinf(got.lse), head == 2);
+    if (head < 2) {
+      EXPECT_NEAR(got.lse, want.lse, 0x1p-18);
+    }
+    for (size_t d = 0; d < kDim; ++d) EXPECT_NEAR(got.out[d], want.out[d], 0x1p-18);
+  }
+}
+
 TEST(MergePartial, EmptyIsTheIdentityAndExtremesAreSafe) {
   const Partial empty = {{0.0f, 0.0f}, kNothing}, some = {{1.25f, -3.0f}, -7.5f};
   for (const Partial& p : {merged(empty, some), merged(some, empty)}) {
