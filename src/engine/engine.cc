@@ -15,8 +15,11 @@ namespace {
 
 // name is one of the option's choices, which were checked.
 kernels::KvType kv_type(std::string_view name) {
-  const auto is_named = [&](kernels::KvType type) { return kernels::kv_type_name(type) == name; };
-  return *std::find_if(std::begin(kernels::kKvTypes), std::end(kernels::kKvTypes), is_named);
+  kernels::KvType found = kernels::KvType::kBF16;
+  for (const kernels::KvType type : kernels::kKvTypes) {
+    if (kernels::kv_type_name(type) == name) found = type;
+  }
+  return found;
 }
 
 Result<std::unique_ptr<Tokenizer>> load_tokenizer(const std::string& path) {

@@ -49,8 +49,9 @@ std::string anchor_family(const Settings& settings) {
 }
 
 // Adjusts the p values of one column for making all its tests.
-void adjust(std::vector<Difference*> family, bool lower, const CompareOptions& options) {
+void adjust(const std::vector<Difference*>& family, bool lower, const CompareOptions& options) {
   std::vector<double> p;
+  p.reserve(family.size());
   for (const Difference* difference : family) p.push_back(difference->p);
   const std::vector<double> adjusted = holm_adjusted(p);
   for (size_t i = 0; i < family.size(); ++i) {
@@ -163,6 +164,7 @@ std::vector<EqualBytesGroup> equal_bytes_groups(const Settings& settings, const 
     return bytes_of(*a, task) < bytes_of(*b, task);
   });
   std::vector<EqualBytesGroup> groups;
+  groups.reserve(points.size());
   for (const Setting* point : points)
     groups.push_back(group_at(settings, task, metric, *point, options));
   return groups;
@@ -198,6 +200,7 @@ std::vector<std::string> control_notes(const Settings& settings, const std::stri
                                                  "shows that choosing keys is better than chance"}
                       : std::vector<std::string>{};
   std::vector<Difference*> family;
+  family.reserve(gains.size());
   for (Difference& gain : gains) family.push_back(&gain);
   adjust(family, lower_is_better(metric), options);
   for (size_t i = 0; i < gains.size(); ++i) {

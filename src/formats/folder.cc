@@ -80,7 +80,7 @@ Result<SafetensorsFolder> SafetensorsFolder::open(const std::string& folder) {
 
   std::map<std::string, std::string, std::less<>> found_in;
   for (const std::string& name : names) {
-    REPRISE_CHECK(model.add_file(folder + "/" + name));
+    REPRISE_CHECK(model.add_file((std::filesystem::path(folder) / name).string()));
     while (found_in.size() < model.tensors_.size()) {
       found_in.emplace(model.tensors_[found_in.size()].name, name);
     }

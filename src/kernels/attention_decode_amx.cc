@@ -26,7 +26,7 @@ struct Buffers {
 // Four pages; those past the end of the list are null and repeat a tile.
 struct Unit {
   const PageSpan* pages[kUnitPages];
-  const uint32_t *k[kUnitPages], *v[kUnitPages];
+  const uint32_t *k[kUnitPages] = {}, *v[kUnitPages] = {};
   bool adjusted = false;  // the logits are masked or biased
 };
 

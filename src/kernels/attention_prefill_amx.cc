@@ -153,7 +153,7 @@ class Prefetch {
       tiles_[tiles_left_++] = args.pages.data()[next + i].v;
       tiles_[tiles_left_++] = args.pages.data()[next + i].k;
     }
-    lines_ = tiles_left_ * tile_bytes_ / kLine / calls + 1;
+    lines_ = tiles_left_ * tile_bytes_ / kLine / std::max<size_t>(calls, 1) + 1;
   }
   void call() {
     for (size_t i = 0; i < lines_ && tiles_left_ > 0; ++i) {

@@ -154,7 +154,7 @@ void BlockMemory::represent(const QueryRows& rows, int32_t block, size_t kv_head
   float* mean = &layer.keys[(static_cast<size_t>(block) * config_->n_kv_head + kv_head) * dim];
   std::fill_n(mean, dim, 0.0f);
   for (const int32_t index : best) {
-    const auto token = static_cast<size_t>(own.begin + index);
+    const auto token = static_cast<size_t>(own.begin) + static_cast<size_t>(index);
     const std::byte* page = rows.kv->page(rows.layer, token / kPageTokens);
     kernels::load_k(layout, page + layout.k_offset(kv_head), token % kPageTokens, key.data());
     kernels::add_scaled(mean, key.data(), 1.0f / static_cast<float>(best.size()), dim);

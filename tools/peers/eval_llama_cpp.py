@@ -1,9 +1,10 @@
 """Answers the prompts of `reprise eval --prompts FILE` with llama.cpp and holds both side by side.
 
     reprise eval --tasks needle,fidelity --policy full --prompts prompts.jsonl --out run.jsonl ...
-    .venv-peer/bin/python tools/peers/eval_llama_cpp.py MODEL prompts.jsonl run.jsonl
+    .venv-peer/bin/python tools/peers/eval_llama_cpp.py MODEL prompts.jsonl run.jsonl [DATA]
 
-Same weights, same token ids, greedy: answers can part where two tokens are nearly as likely.
+Same weights, same token ids, greedy: answers can part where two tokens are nearly as likely. With
+DATA, the answers of both to LongBench and GSM8K are also scored by their published definitions.
 """
 
 import json
@@ -14,6 +15,8 @@ import llama_cpp
 import numpy
 
 STEP = 512
+# The published score among those that Reprise gives to a task's answers.
+SCORES = ("f1", "rougeL_lb", "classification_quirk", "count", "retrieval", "edit_sim", "strict")
 
 
 class Model:
@@ -84,8 +87,19 @@ class Model:
         return buffer.raw[:size]
 
 
+def published(prompt, prediction, data):
+    """The score that a task's own evaluation code gives, or None."""
+    from published_metrics import gsm8k, longbench
+    if prompt["task"] == "gsm8k":
+        return gsm8k(prediction, prompt["references"][0])
+    if prompt["task"] == "longbench":
+        return longbench(prompt["id"].split("/")[0], prediction, prompt["references"], data)
+    return None
+
+
 def main():
     model_path, prompts_path, run_path = sys.argv[1:4]
+    data = sys.argv[4] if len(sys.argv) > 4 else None
     ours, full = {}, None
     for line in open(run_path, encoding="utf-8"):
         record = json.loads(line)
@@ -101,7 +115,8 @@ def main():
     for number, prompt in enumerate(prompts):
         print(f"\r{number + 1} of {len(prompts)}", end="", file=sys.stderr, flush=True)
         record = ours[prompt["task"], prompt["id"]]
-        row = rows.setdefault(prompt["task"], {"n": 0, "same": [], "nll": [], "hit": []})
+        row = rows.setdefault(prompt["task"], {"n": 0, "same": [], "nll": [], "hit": [],
+                                              "score": []})
         row["n"] += 1
         if "tokens" in prompt:
             first = prompt["first"] + 1
@@ -115,19 +130,26 @@ def main():
         contained = [any(r.lower() in t.lower() for r in prompt["references"])
                      for t in (record["prediction"], text)]
         row["hit"].append(contained)
+        if data and prompt["task"] in ("longbench", "gsm8k"):
+            own = next(record["scores"][name] for name in SCORES if name in record["scores"])
+            row["score"].append([own, published(prompt, record["prediction"], data),
+                                 published(prompt, text, data)])
         if prompt["gold"] and "nll" in record["scores"]:
             nll = model.nll(prompt["prompt"], prompt["gold"])
             row["nll"].append((record["scores"]["nll"], nll))
     print(file=sys.stderr)
     print("| task | n | same answer | contains a reference: Reprise, llama.cpp | NLL: Reprise, "
-          "llama.cpp | largest difference |\n|---|---|---|---|---|---|")
+          "llama.cpp | largest difference | score: Reprise, its answers by the published code, "
+          "llama.cpp's by the published code |\n|---|---|---|---|---|---|---|")
     for task, row in rows.items():
         same = f"{sum(row['same'])}" if row["same"] else "-"
         hit = "{}, {}".format(*numpy.sum(row["hit"], axis=0)) if row["hit"] else "-"
         a, b = numpy.array(row["nll"]).T if row["nll"] else ([0], [0])
         nll = f"{numpy.mean(a):.4f}, {numpy.mean(b):.4f}" if row["nll"] else "-"
+        means = numpy.mean(row["score"], axis=0) if row["score"] else []
+        score = ", ".join(f"{mean:.4f}" for mean in means) or "-"
         print(f"| {task} | {row['n']} | {same} | {hit} | {nll} | "
-              f"{max(abs(x - y) for x, y in zip(a, b)):.4f} |")
+              f"{max(abs(x - y) for x, y in zip(a, b)):.4f} | {score} |")
 
 
 main()

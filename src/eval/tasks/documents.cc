@@ -118,6 +118,7 @@ Result<TextSource> load_essays(const std::filesystem::path& data) {
 std::vector<Document> take_slices(const std::vector<std::vector<TextSource>>& groups,
                                   const TaskContext& context, size_t count) {
   std::vector<SliceQueue> queues;
+  queues.reserve(groups.size());
   for (const auto& group : groups) queues.emplace_back(group, context);
   std::vector<Document> documents;
   for (bool any = true; any && documents.size() < count;) {

@@ -45,8 +45,8 @@ Result<TaskData> load_fidelity(const TaskContext& context) {
   std::vector<std::vector<TextSource>> groups;
   REPRISE_CHECK(add_group(load_books(context.data), groups, data.notes));
   REPRISE_CHECK(add_group(
-      load_essays(context.data).map([](TextSource essays) { return std::vector{essays}; }), groups,
-      data.notes));
+      load_essays(context.data).map([](const TextSource& essays) { return std::vector{essays}; }),
+      groups, data.notes));
   REPRISE_CHECK(add_group(longbench_contexts(context), groups, data.notes));
   if (groups.empty()) return missing(context.data / "books" / "*.txt");
   data.documents = take_slices(groups, context, context.limit > 0 ? context.limit : kDocuments);

@@ -37,7 +37,7 @@ struct Needle {
 class NiahWriter {
  public:
   NiahWriter(const RulerMaterial& material, const Arguments& arguments, Rng rng)
-      : material_(material), arguments_(arguments), rng_(std::move(rng)) {}
+      : material_(material), arguments_(arguments), rng_(rng) {}
 
   RulerDraft draft(size_t units) {
     const std::vector<Needle> needles = own_needles();
@@ -198,7 +198,7 @@ std::vector<RulerTask> niah_tasks(const RulerMaterial& material) {
       task.most_units = material.adjectives.size() * material.nouns.size() / 2;
     }
     task.draft = [&material, &arguments](Rng rng, uint32_t, size_t units) {
-      return NiahWriter(material, arguments, std::move(rng)).draft(units);
+      return NiahWriter(material, arguments, rng).draft(units);
     };
     tasks.push_back(std::move(task));
   }

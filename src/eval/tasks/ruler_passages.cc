@@ -77,7 +77,7 @@ RulerTask passage_task(std::string_view name, const RulerMaterial& material,
           0,
           words,
           [&material, &set](Rng rng, uint32_t, size_t units) {
-            return draft(material, set, std::move(rng), units);
+            return draft(material, set, rng, units);
           }};
 }
 

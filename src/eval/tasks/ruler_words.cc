@@ -156,7 +156,7 @@ RulerTask variable_tracking_task(const RulerMaterial& material) {
           1,
           kNoLimit,
           [&material](Rng rng, uint32_t, size_t units) {
-            return tracking_with_example(material, std::move(rng), units);
+            return tracking_with_example(material, rng, units);
           }};
 }
 
@@ -167,7 +167,7 @@ RulerTask common_words_task(const RulerMaterial& material) {
           kCommonWords + 1,
           material.words.size(),
           [&material](Rng rng, uint32_t length, size_t units) {
-            return common_words(material, std::move(rng), length, units);
+            return common_words(material, rng, length, units);
           }};
 }
 
@@ -178,7 +178,7 @@ RulerTask frequent_words_task(const RulerMaterial& material) {
           kLeastFrequent,
           kNoLimit,
           [&material](Rng rng, uint32_t length, size_t units) {
-            return frequent_words(material, std::move(rng), length, units);
+            return frequent_words(material, rng, length, units);
           }};
 }
 

@@ -79,7 +79,7 @@ void H2oPolicy::shrink(const QueryRows& rows) {
   Layer& layer = layers_[rows.layer];
   Kept& kept = kept_[rows.layer];
   const KeptKeys keys = this->keys(rows.layer, layer.end);
-  const auto budget = static_cast<size_t>(heavy_ + recent_);
+  const auto budget = static_cast<size_t>(heavy_) + static_cast<size_t>(recent_);
   if (keys.count() <= budget) return;
   const size_t candidates = keys.count() - static_cast<size_t>(recent_);
   std::vector<Change> changes(shape_.n_kv_head);

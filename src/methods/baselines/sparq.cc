@@ -18,6 +18,7 @@ constexpr size_t kQ8Block = 32;         // dims that share a scale in q8_0
 
 SparqPolicy::SparqPolicy(const SparqOptions& options, const ModelConfig& config)
     : config_(&config),
+      group_(config.n_head / config.n_kv_head),
       budget_(static_cast<int32_t>(options.budget)),
       local_(static_cast<int32_t>(std::min(options.local, options.budget))),
       pairs_(std::max(1u, (options.channels > 0 ? std::min(options.channels, config.head_dim)
@@ -53,15 +54,15 @@ void SparqPolicy::select(const QueryRows& rows, Selection& selection) {
 // The channels of a KV head, and its queries divided by their temperature: sqrt of the share of |q|
 // that the channels hold (eq. 5; the rest of it is the model's own scale).
 void SparqPolicy::choose_channels(const float* q, size_t kv_head) {
-  const size_t dim = config_->head_dim, group = config_->n_head / config_->n_kv_head;
+  const size_t dim = config_->head_dim;
   std::vector<float> weights(dim / 2);
-  for (size_t i = kv_head * group * dim; i < (kv_head + 1) * group * dim; ++i) {
+  for (size_t i = kv_head * group_ * dim; i < (kv_head + 1) * group_ * dim; ++i) {
     weights[i % dim / 2] += std::fabs(q[i]);
   }
   std::vector<int32_t> best;
   top_k(weights, pairs_, best);
   chosen_[kv_head].assign(best.begin(), best.end());
-  for (size_t head = kv_head * group; head < (kv_head + 1) * group; ++head) {
+  for (size_t head = kv_head * group_; head < (kv_head + 1) * group_; ++head) {
     const float* row = q + head * dim;
     float all = 0.0f, held = 0.0f;
     for (size_t d = 0; d < dim; ++d) all += std::fabs(row[d]);
@@ -74,7 +75,7 @@ void SparqPolicy::choose_channels(const float* q, size_t kv_head) {
 }
 
 void SparqPolicy::score_keys(const QueryRows& rows) {
-  const size_t dim = config_->head_dim, group = config_->n_head / config_->n_kv_head;
+  const size_t dim = config_->head_dim;
   const int32_t end = rows.end();
   ranking_.resize(static_cast<size_t>(end));
   const auto pieces = static_cast<size_t>((end + kPieceTokens - 1) / kPieceTokens);
@@ -85,14 +86,14 @@ void SparqPolicy::score_keys(const QueryRows& rows) {
     list_pages(rows, head, first, std::min(end, first + kPieceTokens), pages);
     kernels::KeyLogitsArgs args;
     args.layout = &rows.kv->pool().layout();
-    args.rows = group;
-    args.q = &q_[head * group * dim];
+    args.rows = group_;
+    args.q = &q_[head * group_ * dim];
     args.q_stride = dim;
     args.pages = pages;
     args.pairs = chosen_[head];
     args.scale = config_->attention_scale;
     args.soft_cap = config_->attention_soft_cap;
-    args.out = ranking_.logits(head * group) + first;
+    args.out = ranking_.logits(head * group_) + first;
     args.out_stride = ranking_.stride();
     kernels::key_logits(args);
   });
@@ -121,11 +122,10 @@ uint64_t SparqPolicy::lines_read(const kernels::KvLayout& layout, size_t kv_head
 // alpha is the weight that the approximate logits give to the keys that are read (eq. 6).
 void SparqPolicy::use_mean(const QueryRows& rows, int32_t recent, MeanValue& mean) {
   values_.mean(rows.layer, mean.value);
-  const size_t group = config_->n_head / config_->n_kv_head;
   for (size_t head = 0; head < config_->n_head; ++head) {
     const float* weights = ranking_.weights(head);
     double alpha = 0.0;
-    for (const int32_t key : ranking_.picks(head / group)) alpha += weights[key];
+    for (const int32_t key : ranking_.picks(head / group_)) alpha += weights[key];
     for (int32_t key = recent; key < rows.end(); ++key) alpha += weights[key];
     mean.alpha.push_back(static_cast<float>(std::clamp(alpha, 0.0, 1.0)));
   }

@@ -54,6 +54,7 @@ class SparqPolicy : public Policy {
   void use_mean(const QueryRows& rows, int32_t recent, MeanValue& mean);
 
   const ModelConfig* config_;
+  size_t group_;  // query heads of a KV head
   int32_t budget_, local_;
   size_t pairs_;  // of channels
   bool mean_;

@@ -48,6 +48,7 @@ Result<Value> sort(Runtime& runtime, const Value& self, const Bound& arguments) 
               tuple_keys_of(runtime, elements, arguments[2], arguments.flag(1)));
   REPRISE_TRY(const std::vector<size_t> order, sorted_order(runtime, keys, arguments.flag(0)));
   std::vector<Value> sorted;
+  sorted.reserve(order.size());
   for (const size_t i : order) sorted.push_back(elements[i]);
   return runtime.sequence(Flavour::kList, std::move(sorted));
 }
@@ -67,6 +68,7 @@ Result<Value> dict_sort(Runtime& runtime, const Value& self, const Bound& argume
   }
   REPRISE_TRY(const std::vector<size_t> order, sorted_order(runtime, keys, arguments.flag(2)));
   std::vector<Value> sorted;
+  sorted.reserve(order.size());
   for (const size_t i : order) sorted.push_back(pairs[i]);
   return runtime.sequence(Flavour::kList, std::move(sorted));
 }

@@ -63,7 +63,8 @@ Result<Value> Runtime::dict(std::vector<std::pair<Value, Value>> entries, bool d
   auto object = std::make_shared<Dict>();
   object->bytes = bytes;
   object->budget = &budget_;
-  for (auto& [key, value] : entries) {
+  for (auto& entry : entries) {
+    const auto& [key, value] = entry;
     REPRISE_CHECK(check_hashable(key));
     const Value* old = nullptr;
     if (!distinct) {
@@ -71,9 +72,9 @@ Result<Value> Runtime::dict(std::vector<std::pair<Value, Value>> entries, bool d
     }
     object->depth = std::max({object->depth, key.depth() + 1, value.depth() + 1});
     if (old != nullptr) {
-      *const_cast<Value*>(old) = std::move(value);
+      *const_cast<Value*>(old) = std::move(entry.second);
     } else {
-      object->entries.emplace_back(std::move(key), std::move(value));
+      object->entries.push_back(std::move(entry));
     }
   }
   if (object->depth > limits_.max_depth) {

@@ -4,19 +4,19 @@ namespace reprise::jinja {
 
 Value Value::boolean(bool value) {
   Value result(Kind::kBool);
-  result.integer_ = value ? 1 : 0;
+  result.number_.integer = value ? 1 : 0;
   return result;
 }
 
 Value Value::integer(int64_t value) {
   Value result(Kind::kInt);
-  result.integer_ = value;
+  result.number_.integer = value;
   return result;
 }
 
 Value Value::real(double value) {
   Value result(Kind::kFloat);
-  result.real_ = value;
+  result.number_.real = value;
   return result;
 }
 
@@ -37,7 +37,9 @@ bool Value::is(Flavour flavour) const {
   return is(Kind::kSequence) && sequence().flavour == flavour;
 }
 
-double Value::as_double() const { return is(Kind::kFloat) ? real_ : static_cast<double>(integer_); }
+double Value::as_double() const {
+  return is(Kind::kFloat) ? number_.real : static_cast<double>(number_.integer);
+}
 
 std::string_view Value::text() const { return static_cast<const Text&>(*object_).view; }
 
@@ -60,9 +62,9 @@ bool Value::truthy() const {
       return false;
     case Kind::kBool:
     case Kind::kInt:
-      return integer_ != 0;
+      return number_.integer != 0;
     case Kind::kFloat:
-      return real_ != 0;
+      return number_.real != 0;
     case Kind::kString:
       return !text().empty();
     case Kind::kSequence:

@@ -73,11 +73,11 @@ class Value {
   bool is_number() const { return is_integral() || is(Kind::kFloat); }
   bool is_markup() const { return markup_; }  ///< text that `safe` or `escape` made
 
-  bool as_bool() const { return integer_ != 0; }
-  int64_t as_int() const { return integer_; }  ///< kInt or kBool
-  double as_double() const;                    ///< any number
-  std::string_view text() const;               ///< kString
-  std::string_view hint() const;               ///< why it is kUndefined
+  bool as_bool() const { return number_.integer != 0; }
+  int64_t as_int() const { return number_.integer; }  ///< kInt or kBool
+  double as_double() const;                           ///< any number
+  std::string_view text() const;                      ///< kString
+  std::string_view hint() const;                      ///< why it is kUndefined
   const Sequence& sequence() const;
   const Dict& dict() const;
   Namespace& name_space() const;
@@ -95,9 +95,9 @@ class Value {
   Kind kind_ = Kind::kUndefined;
   bool markup_ = false;
   union {
-    int64_t integer_ = 0;
-    double real_;
-  };
+    int64_t integer = 0;
+    double real;
+  } number_;
   std::shared_ptr<const Object> object_;
 };
 
