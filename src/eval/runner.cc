@@ -53,7 +53,8 @@ class Runner {
   SampleRecord trajectory_record(const TaskEntry& task, const Reading& reading,
                                  const TrajectoryPlan& plan, const Trajectory& trajectory) const;
   std::vector<size_t> open_policies(std::string_view task, const std::string& id) const;
-  Status finish(std::string_view task, size_t policy, SampleRecord record, std::string steps = {});
+  Status finish(std::string_view task, size_t policy, SampleRecord record,
+                const std::string& steps = {});
   void count_failure(std::string what, const std::string& why);
   Status summarize();
   bool go_on() const { return !progress_ || progress_({"eval", done_, total_, "samples"}); }
@@ -207,6 +208,7 @@ Status Runner::run_sample(std::string_view task, const Sample& sample) {
   done_ += policies_.size() - open.size();
   if (open.empty()) return {};
   std::vector<std::string> policies;
+  policies.reserve(open.size());
   for (const size_t policy : open) policies.push_back(policies_[policy]);
   REPRISE_CHECK(prompts_->write(task, *engine_, sample));
   const bool alone = plan_.engine.batch == 1;
@@ -258,7 +260,7 @@ Status Runner::run_reading(const TaskEntry& task, const Reading& reading) {
                                     step.position, step_values(step, trajectory.compared)}) +
                  "\n";
     }
-    REPRISE_CHECK(finish(task.name, open[i], std::move(record), std::move(steps)));
+    REPRISE_CHECK(finish(task.name, open[i], std::move(record), steps));
   }
   return {};
 }
@@ -281,7 +283,7 @@ SampleRecord Runner::trajectory_record(const TaskEntry& task, const Reading& rea
 }
 
 Status Runner::finish(std::string_view task, size_t policy, SampleRecord record,
-                      std::string steps) {
+                      const std::string& steps) {
   record.run = runs_[policy].id;
   record.task = task;
   if (record.finish == "failed")

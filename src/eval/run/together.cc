@@ -44,6 +44,7 @@ Result<std::vector<Result<Answer>>> answer_together(Engine& engine,
   while (engine.step())
     if (!go_on()) return fail(ErrorCode::kCancelled, "cancelled");
   std::vector<Result<Answer>> answers;
+  answers.reserve(slots.size());
   for (Slot& slot : slots) answers.push_back(std::move(*slot.answer));
   return answers;
 }

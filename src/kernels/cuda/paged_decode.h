@@ -1,0 +1,51 @@
+// Decode attention over paged KV on a CUDA device: one query row per sequence.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/cuda/kv_tile.h"
+
+namespace reprise::kernels::cuda {
+
+enum class KvType : uint8_t { kBF16, kF16 };
+
+/// Pages of one layer. A page holds, per KV head, a K tile and then a V tile (kv_tile.h).
+struct PagedKv {
+  const void* pages = nullptr;  // [pages][n_kv_head][2][16][head_dim]
+  KvType type = KvType::kBF16;
+  uint32_t n_kv_head = 0, head_dim = 0;
+};
+
+/// What each sequence reads. Key i of a list is token i % 16 of page pages[i / 16].
+struct KeyLists {
+  const uint32_t* pages = nullptr;  // [batch, lists, capacity]
+  const uint16_t* slots = nullptr;  // the same shape: tokens of a page that are read; null = all
+  const int32_t* keys = nullptr;    // [batch, lists] tokens of the list
+  uint32_t lists = 1;               // 1 (shared by all KV heads) or n_kv_head
+  uint32_t capacity = 0;            // pages
+};
+
+struct PagedDecodeArgs {
+  PagedKv kv;
+  KeyLists lists;
+  uint32_t batch = 0, n_head = 0;
+  const void* q = nullptr;  // [batch, n_head, head_dim] bf16, rotated; not yet scaled
+  float scale = 1.0f;
+  float soft_cap = 0.0f;      // logit = cap tanh(logit / cap) when > 0
+  float* out = nullptr;       // [batch, n_head, head_dim] normalised
+  float* lse = nullptr;       // [batch, n_head] natural log; -inf where nothing is read
+  void* workspace = nullptr;  // paged_decode_workspace() bytes, zeroed once; of one stream
+};
+
+size_t paged_decode_workspace(uint32_t max_batch, uint32_t n_head, uint32_t n_kv_head,
+                              uint32_t head_dim);
+
+/// out = softmax(scale q K^T) V and lse. Lengths are read on the device, so a captured call may be
+/// replayed as sequences grow. head_dim 64, 96, 128 or 256; n_head / n_kv_head from 1 to 16;
+/// otherwise cudaErrorNotSupported.
+cudaError_t paged_decode(const PagedDecodeArgs& args, cudaStream_t stream);
+
+}  // namespace reprise::kernels::cuda

@@ -1,0 +1,69 @@
+// What every part of the paged decode kernel knows.
+#pragma once
+
+#include "kernels/cuda/mma.cuh"
+#include "kernels/cuda/paged_decode.h"
+
+namespace reprise::kernels::cuda {
+
+namespace decode {
+
+struct Params {
+  const unsigned char* pages;
+  KeyLists lists;
+  uint32_t pairs, n_kv_head, group;  // group: query heads per KV head
+  uint32_t splits;                   // blocks of a pair; 0: blocks share all pages
+  const __nv_bfloat16* q;
+  float scale, soft_cap;
+  float *out, *lse;
+  // Partial results, relative to their bases: one of each block of a pair, or of the pair that a
+  // block's share begins in and of the one that it ends in.
+  float *part_base, *part_total;  // [2 * blocks, group]
+  float* part_sums;               // [2 * blocks, group, head_dim]
+  uint32_t* arrivals;             // [pairs] zero between calls
+
+  __device__ size_t list(uint32_t pair) const { return lists.lists == 1 ? pair / n_kv_head : pair; }
+  __device__ uint32_t list_pages(uint32_t pair) const {
+    return (static_cast<uint32_t>(lists.keys[list(pair)]) + kPageTokens - 1) / kPageTokens;
+  }
+};
+
+// A block's shape: warps, each with one page of its own on the way, and blocks of a multiprocessor.
+// More than about 128 KiB on the way slow each other down. NT: tiles of 8 query heads.
+template <typename Element, int D, int NT, bool many_pairs>
+struct Shape {
+  using T = Element;
+  static constexpr int kHeadDim = D, kSteps = D / 16, kHeadTiles = NT;
+  static constexpr int kBlocks = many_pairs && NT == 1 && D <= 128 ? 2 : 1;
+  static constexpr int kWarps = D > 128 ? 8 / NT : NT == 1 ? 16 / kBlocks : 8;
+  static constexpr int kThreads = kWarps * 32;
+  static constexpr uint32_t kTileBytes = kPageTokens * D * sizeof(T), kPageBytes = 2 * kTileBytes;
+};
+
+template <typename S>
+struct Shared {
+  alignas(128) unsigned char pages[S::kWarps][S::kPageBytes];
+  uint64_t full[S::kWarps];
+  float base[S::kWarps][S::kHeadTiles * 8], total[S::kWarps][S::kHeadTiles * 8];
+  uint32_t scan[S::kWarps];
+  bool last;
+
+  // What follows: [warps, group, head_dim], then [pairs + 1].
+  __device__ float* sums() { return reinterpret_cast<float*>(this + 1); }
+  __device__ uint32_t* first_page(uint32_t group) {
+    return reinterpret_cast<uint32_t*>(sums() + S::kWarps * group * S::kHeadDim);
+  }
+};
+
+// Bits of the tokens of a page that are read.
+__device__ inline uint32_t seen_tokens(const Params& p, uint32_t pair, uint32_t index) {
+  const size_t list = p.list(pair);
+  const int32_t left = p.lists.keys[list] - static_cast<int32_t>(index * kPageTokens);
+  uint32_t seen = left >= static_cast<int32_t>(kPageTokens) ? 0xffffu : (1u << left) - 1;
+  if (p.lists.slots != nullptr) seen &= p.lists.slots[list * p.lists.capacity + index];
+  return seen;
+}
+
+}  // namespace decode
+
+}  // namespace reprise::kernels::cuda

@@ -1,0 +1,205 @@
+// One warp of the paged decode kernel: fetches pages and attends to them. K is the left operand, so
+// that a page is one row tile and query heads are the narrow side: S^T = K Q^T, O^T = V^T P^T.
+// Logits are in units of log2, relative to a base that moves only when one exceeds it by 2^kSlack.
+#pragma once
+
+#include <cmath>
+
+#include "kernels/cuda/paged_decode_params.cuh"
+
+namespace reprise::kernels::cuda {
+
+namespace decode {
+
+constexpr float kSlack = 8.0f;
+constexpr float kLog2E = 1.44269504f;
+
+// One warp's part of one pair.
+template <typename S>
+class Warp {
+ public:
+  using T = typename S::T;
+  static constexpr int D = S::kHeadDim, kSteps = S::kSteps, NT = S::kHeadTiles;
+
+  __device__ void reset() {
+    for (int n = 0; n < NT; ++n) {
+      base_[n][0] = base_[n][1] = -INFINITY;
+      total_[n][0] = total_[n][1] = 0.0f;
+      for (int step = 0; step < kSteps; ++step) {
+        for (float& x : sums_[n][step]) x = 0.0f;
+      }
+    }
+  }
+
+  __device__ void load_queries(const Params& p, uint32_t pair) {
+    for (int n = 0; n < NT; ++n) {
+      const uint32_t head = n * 8 + lane() / 4;
+      const __nv_bfloat16* q = p.q + (size_t{pair} * p.group + head) * D + lane() % 4 * 2;
+      for (int step = 0; step < kSteps; ++step) {
+        for (int half = 0; half < 2; ++half) {
+          q_[n][step][half] = 0;
+          if (head >= p.group) continue;
+          const auto two = *reinterpret_cast<const __nv_bfloat162*>(q + step * 16 + half * 8);
+          q_[n][step][half] = pack<T>(__low2float(two), __high2float(two));
+        }
+      }
+    }
+  }
+
+  // page: K and V tile. seen: bit t = token t is read.
+  __device__ void attend(const Params& p, const unsigned char* page, uint32_t seen) {
+    float logits[NT][4] = {};
+    const uint32_t k = shared_address(page), v = k + S::kTileBytes;
+    const uint32_t token = lane() % 16, k_chunk = lane() / 16;
+    for (int step = 0; step < kSteps; ++step) {
+      uint32_t keys[4];
+      const uint32_t chunk = swizzled_chunk(D / 8, 2 * step + k_chunk, token);
+      load_matrices(keys, k + token * D * 2 + chunk * 16);
+      for (int n = 0; n < NT; ++n) multiply<T>(logits[n], keys, q_[n][step]);
+    }
+    uint32_t weights[NT][2];
+    for (int n = 0; n < NT; ++n) weigh(p, n, logits[n], seen, weights[n]);
+    const uint32_t value = lane() % 8 + lane() / 16 * 8, v_chunk = lane() / 8 % 2;
+    for (int step = 0; step < kSteps; ++step) {
+      uint32_t values[4];
+      const uint32_t chunk = swizzled_chunk(D / 8, 2 * step + v_chunk, value);
+      load_transposed(values, v + value * D * 2 + chunk * 16);
+      for (int n = 0; n < NT; ++n) multiply<T>(sums_[n][step], values, weights[n]);
+    }
+  }
+
+  // base and total [NT * 8], sums [group, D].
+  __device__ void publish(uint32_t group, float* base, float* total, float* sums) {
+    for (int n = 0; n < NT; ++n) {
+      for (int side = 0; side < 2; ++side) {
+        float all = total_[n][side];
+        for (int mask = 4; mask < 32; mask *= 2) all += __shfl_xor_sync(~0u, all, mask);
+        const uint32_t head = n * 8 + lane() % 4 * 2 + side;
+        if (lane() < 4) {
+          base[head] = base_[n][side];
+          total[head] = all;
+        }
+        if (head >= group) continue;
+        for (int step = 0; step < kSteps; ++step) {
+          float* to = sums + head * D + step * 16 + lane() / 4;
+          to[0] = sums_[n][step][side];
+          to[8] = sums_[n][step][side + 2];
+        }
+      }
+    }
+  }
+
+ private:
+  __device__ static uint32_t lane() { return threadIdx.x % 32; }
+
+  // From logits of tokens (g, g + 8) and heads (2t, 2t + 1) to the right operand of the sum of
+  // values.
+  __device__ void weigh(const Params& p, int n, float (&logits)[4], uint32_t seen,
+                        uint32_t (&weights)[2]) {
+    for (int i = 0; i < 4; ++i) {
+      logits[i] *= p.scale;
+      if (p.soft_cap > 0.0f) logits[i] = p.soft_cap * tanhf(logits[i] / p.soft_cap);
+      logits[i] *= kLog2E;
+      if ((seen >> (lane() / 4 + i / 2 * 8) & 1) == 0) logits[i] = -INFINITY;
+    }
+    const float top[2] = {fmaxf(logits[0], logits[2]), fmaxf(logits[1], logits[3])};
+    const bool exceeds = top[0] > base_[n][0] + kSlack || top[1] > base_[n][1] + kSlack;
+    if (__any_sync(~0u, exceeds)) move_base(n, top);
+    for (int i = 0; i < 4; ++i) {
+      const float base = base_[n][i % 2];
+      logits[i] = exp2_fast(logits[i] - (base == -INFINITY ? 0.0f : base));
+      total_[n][i % 2] += logits[i];
+    }
+    weights[0] = transpose_matrix(pack<T>(logits[0], logits[1]));
+    weights[1] = transpose_matrix(pack<T>(logits[2], logits[3]));
+  }
+
+  __device__ void move_base(int n, const float (&top)[2]) {
+    for (int side = 0; side < 2; ++side) {
+      float base = top[side];
+      for (int mask = 4; mask < 32; mask *= 2) {
+        base = fmaxf(base, __shfl_xor_sync(~0u, base, mask));
+      }
+      base = fmaxf(base, base_[n][side]);
+      const float factor = base == -INFINITY ? 1.0f : exp2_fast(base_[n][side] - base);
+      base_[n][side] = base;
+      total_[n][side] *= factor;
+      for (int step = 0; step < kSteps; ++step) {
+        sums_[n][step][side] *= factor;
+        sums_[n][step][side + 2] *= factor;
+      }
+    }
+  }
+
+  uint32_t q_[NT][kSteps][2];
+  float base_[NT][2], total_[NT][2];  // total: over this lane's tokens
+  float sums_[NT][kSteps][4];
+};
+
+// The pages of a block's share that one warp takes: one is read while the id of the next is on its
+// way. All lanes call.
+template <typename S>
+class PageStream {
+ public:
+  // full: a barrier of one arrival; unused where there are no bulk copies.
+  __device__ PageStream(const Params& p, const uint32_t* first_page, uint32_t pair, uint32_t page,
+                        uint32_t end, unsigned char* buffer, uint64_t* full)
+      : p_(p),
+        first_page_(first_page),
+        buffer_(buffer),
+        full_(full),
+        pair_(pair),
+        page_(page),
+        end_(end) {
+    find();
+  }
+
+  // Overwrites the buffer, which nobody reads any more, with the next page, if there is one.
+  __device__ void fetch() {
+    __syncwarp();
+    if (page_ >= end_) return;
+    const size_t tile = size_t{id_} * p_.n_kv_head + pair_ % p_.n_kv_head;
+    const unsigned char* from = p_.pages + tile * S::kPageBytes;
+    const uint32_t lane = threadIdx.x % 32;
+#if __CUDA_ARCH__ >= 900
+    if (lane == 0) {
+      barrier_expect(full_, S::kPageBytes);
+      bulk_copy(buffer_, from, S::kPageBytes, full_);
+    }
+#else
+    for (uint32_t at = lane * 16; at < S::kPageBytes; at += 32 * 16) {
+      copy_16_bytes(buffer_ + at, from + at);
+    }
+#endif
+    page_ += S::kWarps;
+    find();
+  }
+
+  // Until what fetch() asked for is there.
+  __device__ void wait() {
+#if __CUDA_ARCH__ >= 900
+    barrier_wait(full_, parity_);
+    parity_ ^= 1;
+#else
+    wait_for_copies();
+    __syncwarp();
+#endif
+  }
+
+ private:
+  __device__ void find() {
+    if (page_ >= end_) return;
+    while (first_page_[pair_ + 1] <= page_) ++pair_;
+    id_ = p_.lists.pages[p_.list(pair_) * p_.lists.capacity + page_ - first_page_[pair_]];
+  }
+
+  const Params& p_;
+  const uint32_t* first_page_;
+  unsigned char* buffer_;
+  uint64_t* full_;
+  uint32_t pair_, page_, end_, id_ = 0, parity_ = 0;
+};
+
+}  // namespace decode
+
+}  // namespace reprise::kernels::cuda

@@ -1,0 +1,193 @@
+#include "kernels/cuda/paged_decode.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <random>
+#include <string>
+
+#include "base/float16.h"
+#include "cuda/device_testing.h"
+
+namespace reprise::kernels::cuda {
+namespace {
+
+struct Heads {
+  uint32_t n_head, n_kv_head, head_dim;
+};
+constexpr Heads kHeads[] = {{32, 8, 128}, {9, 3, 64},   {16, 1, 128}, {8, 8, 64},  {32, 8, 96},
+                            {16, 4, 256}, {16, 1, 256}, {12, 1, 64},  {10, 2, 128}};
+
+struct Options {
+  KvType type = KvType::kBF16;
+  bool list_per_head = false, some_slots = false;
+  float soft_cap = 0.0f;
+};
+
+// A call with random contents, and what double precision makes of the same 16-bit values.
+class Case {
+ public:
+  Case(const Heads& heads, std::vector<int32_t> lengths, const Options& options, unsigned seed)
+      : heads_(heads), options_(options), batch_(static_cast<uint32_t>(lengths.size())) {
+    random_.seed(seed);
+    lists_ = options.list_per_head ? heads.n_kv_head : 1;
+    const int32_t longest = std::max(1, *std::max_element(lengths.begin(), lengths.end()));
+    capacity_ = (static_cast<uint32_t>(longest) + kPageTokens - 1) / kPageTokens;
+    for (const int32_t length : lengths) {
+      for (uint32_t list = 0; list < lists_; ++list) {
+        keys_.push_back(std::max(0, length - 37 * static_cast<int32_t>(list)));
+      }
+    }
+    const size_t entries = size_t{batch_} * lists_ * capacity_;
+    pages_.resize(entries);
+    std::iota(pages_.begin(), pages_.end(), 1u);  // page 0 is nobody's
+    std::shuffle(pages_.begin(), pages_.end(), random_);
+    slots_.assign(entries, 0xffff);
+    if (options.some_slots) {
+      for (uint16_t& slots : slots_) slots = static_cast<uint16_t>(random_());
+    }
+    kv_.resize((entries + 1) * heads.n_kv_head * 2 * kPageTokens * heads.head_dim);
+    for (uint16_t& value : kv_) value = narrow(1.0f);
+    q_.resize(size_t{batch_} * heads.n_head * heads.head_dim);
+    std::normal_distribution<float> normal(0.0f, 2.0f);
+    for (uint16_t& value : q_) value = to_bf16(normal(random_)).bits;
+  }
+
+  void run_and_check() {
+    const DeviceArray<uint16_t> kv(kv_), q(q_), slots(slots_);
+    const DeviceArray<uint32_t> pages(pages_);
+    const DeviceArray<int32_t> keys(keys_);
+    const size_t rows = size_t{batch_} * heads_.n_head;
+    const DeviceArray<float> out(rows * heads_.head_dim, 0xff), lse(rows, 0xff);
+    const DeviceArray<char> workspace(
+        paged_decode_workspace(batch_, heads_.n_head, heads_.n_kv_head, heads_.head_dim));
+    PagedDecodeArgs args;
+    args.kv = {kv.get(), options_.type, heads_.n_kv_head, heads_.head_dim};
+    args.lists = {pages.get(), options_.some_slots ? slots.get() : nullptr, keys.get(), lists_,
+                  capacity_};
+    args.batch = batch_;
+    args.n_head = heads_.n_head;
+    args.q = q.get();
+    args.scale = 1.0f / std::sqrt(static_cast<float>(heads_.head_dim));
+    args.soft_cap = options_.soft_cap;
+    args.out = out.get();
+    args.lse = lse.get();
+    args.workspace = workspace.get();
+    for (int call = 0; call < 2; ++call) {  // the workspace serves again
+      ASSERT_EQ(paged_decode(args, nullptr), cudaSuccess);
+      ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+    }
+    const std::vector<float> outs = out.host(), lses = lse.host();
+    for (size_t row = 0; row < rows; ++row) {
+      check_row(row, &outs[row * heads_.head_dim], lses[row], args.scale);
+    }
+  }
+
+ private:
+  uint16_t narrow(float sigma) {
+    std::normal_distribution<float> normal(0.0f, sigma);
+    const float value = normal(random_);
+    return options_.type == KvType::kBF16 ? to_bf16(value).bits : to_f16(value).bits;
+  }
+  double widen(uint16_t value) const {
+    return options_.type == KvType::kBF16 ? to_float(Bf16{value}) : to_float(F16{value});
+  }
+
+  void check_row(size_t row, const float* out, float lse, float scale) const {
+    const uint32_t dim = heads_.head_dim, head = static_cast<uint32_t>(row) % heads_.n_head;
+    const uint32_t kv_head = head / (heads_.n_head / heads_.n_kv_head);
+    const size_t list = row / heads_.n_head * lists_ + (lists_ > 1 ? kv_head : 0);
+    std::vector<double> sum(dim, 0.0);
+    double total = 0.0, magnitude = 0.0;
+    for (int32_t key = 0; key < keys_[list]; ++key) {
+      const uint32_t token = static_cast<uint32_t>(key) % kPageTokens;
+      const size_t entry = list * capacity_ + static_cast<uint32_t>(key) / kPageTokens;
+      if ((slots_[entry] >> token & 1) == 0) continue;
+      const size_t tile = size_t{2} * kPageTokens * dim;
+      const uint16_t* k = &kv_[(size_t{pages_[entry]} * heads_.n_kv_head + kv_head) * tile];
+      const uint16_t* v = k + tile / 2;
+      double logit = 0.0;
+      for (uint32_t d = 0; d < dim; ++d) {
+        logit += double{to_float(Bf16{q_[row * dim + d]})} * widen(k[tile_index(dim, token, d)]);
+      }
+      logit *= scale;
+      if (options_.soft_cap > 0) logit = options_.soft_cap * std::tanh(logit / options_.soft_cap);
+      const double weight = std::exp(logit);
+      total += weight;
+      for (uint32_t d = 0; d < dim; ++d) {
+        const double value = widen(v[tile_index(dim, token, d)]);
+        sum[d] += weight * value;
+        magnitude = std::max(magnitude, std::fabs(value));
+      }
+    }
+    if (total == 0.0) {
+      EXPECT_EQ(lse, -std::numeric_limits<float>::infinity());
+      for (uint32_t d = 0; d < dim; ++d) ASSERT_EQ(out[d], 0.0f);
+      return;
+    }
+    // Weights are rounded to 16 bits (2^-9 of each at most, over values of either sign).
+    const double tolerance = 0x1p-8 * magnitude;
+    for (uint32_t d = 0; d < dim; ++d) ASSERT_NEAR(out[d], sum[d] / total, tolerance) << row;
+    ASSERT_NEAR(lse, std::log(total), 0x1p-10) << row;
+  }
+
+  Heads heads_;
+  Options options_;
+  uint32_t batch_, lists_ = 1, capacity_ = 0;
+  std::mt19937 random_;
+  std::vector<uint16_t> kv_, q_, slots_;
+  std::vector<uint32_t> pages_;
+  std::vector<int32_t> keys_;
+};
+
+class PagedDecode : public testing::TestWithParam<Heads> {};
+INSTANTIATE_TEST_SUITE_P(Heads, PagedDecode, testing::ValuesIn(kHeads), [](const auto& test) {
+  const Heads& heads = test.param;
+  return std::to_string(heads.n_head) + "_" + std::to_string(heads.n_kv_head) + "_" +
+         std::to_string(heads.head_dim);
+});
+
+TEST_P(PagedDecode, EqualsDoublePrecision) {
+  REPRISE_NEEDS_DEVICE();
+  Options per_head, masked, capped, half;
+  per_head.list_per_head = true;
+  masked.some_slots = true;
+  capped.soft_cap = 5.0f;
+  half.type = KvType::kF16;
+  const std::vector<std::vector<int32_t>> lengths = {
+      {1}, {16}, {17, 0, 1500}, {2500}, {0}, {15, 16, 17, 31, 32, 33, 1000, 700}};
+  unsigned seed = 0;
+  for (const auto& list : lengths) {
+    for (const Options& options : {Options(), per_head, masked, capped, half}) {
+      Case(GetParam(), list, options, ++seed).run_and_check();
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
+// More pairs than multiprocessors: blocks share all pages, and end in the midst of pairs.
+TEST_P(PagedDecode, ManySequencesShareBlocks) {
+  REPRISE_NEEDS_DEVICE();
+  std::vector<int32_t> lengths;
+  for (int32_t i = 0; i < 150; ++i) lengths.push_back(i * 37 % 211);
+  Case(GetParam(), lengths, {}, 99).run_and_check();
+}
+
+TEST(PagedDecodeArgs, WhatIsNotServedIsSaid) {
+  REPRISE_NEEDS_DEVICE();
+  PagedDecodeArgs args;
+  args.batch = 1;
+  args.n_head = 4;
+  args.kv.n_kv_head = 4;
+  args.kv.head_dim = 80;
+  EXPECT_EQ(paged_decode(args, nullptr), cudaErrorNotSupported);
+  args.kv.head_dim = 64;
+  args.n_head = 4 * 17;
+  EXPECT_EQ(paged_decode(args, nullptr), cudaErrorNotSupported);
+}
+
+}  // namespace
+}  // namespace reprise::kernels::cuda

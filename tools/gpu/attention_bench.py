@@ -1,0 +1,102 @@
+"""Times one layer of decode attention against PyTorch's cuDNN and FlashAttention kernels.
+
+    cmake --build build --target attention_bench
+    python tools/gpu/attention_bench.py build/libattention_bench.so
+
+Shape: 32 query heads, 8 KV heads, head_dim 128, bf16, pages of 16 tokens in random order (the peers
+read contiguous KV). CUDA graph replay, in turns, with as many copies of KV as it takes that the L2
+cache does not serve them; medians of 25 replays.
+"""
+
+import ctypes
+import math
+import statistics
+import sys
+
+import torch
+import torch.nn.functional as functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+HEADS, KV_HEADS, DIM, PAGE = 32, 8, 128, 16
+CACHE_BYTES, REPLAYS = 400e6, 25
+LIBRARY = ctypes.CDLL(sys.argv[1])
+LIBRARY.bench_workspace.restype = ctypes.c_size_t
+
+
+def pointer(tensor):
+    return ctypes.c_void_p(tensor.data_ptr())
+
+
+def graph(call, copies, calls):
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for i in range(3):
+            call(i % copies)
+    torch.cuda.current_stream().wait_stream(side)
+    torch.cuda.synchronize()
+    captured = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(captured):
+        for i in range(calls):
+            call(i % copies)
+    return captured
+
+
+def microseconds(graphs, calls):
+    times = {name: [] for name in graphs}
+    for captured in graphs.values():
+        captured.replay()
+    for _ in range(REPLAYS):
+        for name, captured in graphs.items():
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            begin.record()
+            captured.replay()
+            end.record()
+            end.synchronize()
+            times[name].append(begin.elapsed_time(end) * 1e3 / calls)
+    return {name: statistics.median(values) for name, values in times.items()}
+
+
+def measure(batch, context):
+    kv_bytes = batch * context * KV_HEADS * DIM * 4
+    copies = max(2, min(12, math.ceil(CACHE_BYTES / kv_bytes)))
+    calls = max(copies, min(24, int(8e9 // kv_bytes) // copies * copies))
+    pages = batch * context // PAGE
+    kv = [torch.randn(pages, KV_HEADS, 2, PAGE, DIM, device="cuda", dtype=torch.bfloat16)
+          for _ in range(copies)]
+    ids = torch.randperm(pages, device="cuda").int()
+    keys = torch.full((batch,), context, dtype=torch.int32, device="cuda")
+    q = torch.randn(batch, HEADS, 1, DIM, device="cuda", dtype=torch.bfloat16)
+    out = torch.empty(batch, HEADS, DIM, device="cuda")
+    lse = torch.empty(batch, HEADS, device="cuda")
+    workspace = torch.zeros(LIBRARY.bench_workspace(batch, HEADS, KV_HEADS, DIM),
+                            dtype=torch.uint8, device="cuda")
+
+    def reprise(i):
+        status = LIBRARY.bench_paged_decode(
+            pointer(kv[i]), HEADS, KV_HEADS, DIM, pointer(ids), pointer(keys), context // PAGE,
+            batch, pointer(q), ctypes.c_float(DIM ** -0.5), pointer(out), pointer(lse),
+            pointer(workspace), ctypes.c_void_p(torch.cuda.current_stream().cuda_stream))
+        if status != 0:
+            raise RuntimeError(f"CUDA error {status}")
+
+    views = [pages_.view(2, batch, KV_HEADS, context, DIM) for pages_ in kv]
+    graphs = {"reprise": graph(reprise, copies, calls)}
+    for name, backend in (("cuDNN", SDPBackend.CUDNN_ATTENTION),
+                          ("flash", SDPBackend.FLASH_ATTENTION)):
+        def peer(i, backend=backend):
+            with sdpa_kernel(backend):
+                functional.scaled_dot_product_attention(q, *views[i], enable_gqa=True)
+        graphs[name] = graph(peer, copies, calls)
+    times = microseconds(graphs, calls)
+    best = min(times["cuDNN"], times["flash"])
+    print(f"| {context} | {batch} | {times['reprise']:.2f} | {times['cuDNN']:.2f} | "
+          f"{times['flash']:.2f} | {times['reprise'] / best:.3f} | "
+          f"{kv_bytes / times['reprise'] / 1e3:.0f} |", flush=True)
+
+
+print("| context | batch | Reprise us | cuDNN us | FlashAttention us | of the best | GB/s |\n"
+      "|---|---|---|---|---|---|---|")
+for rows in (1, 8, 32):
+    for length in (2048, 8192, 32768, 131072, 262144):
+        measure(rows, length)
