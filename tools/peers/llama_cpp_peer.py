@@ -6,12 +6,14 @@ with flash attention, since which of them is faster depends on the context lengt
 
 import ctypes
 import json
+import struct
 import sys
 import time
 
 import llama_cpp
 
 BATCH, UBATCH = 2048, 512
+FILL = 4096  # tokens that are really read before decoding is timed
 SETTINGS = ["fa=0", "fa=1"]
 
 
@@ -19,6 +21,39 @@ SETTINGS = ["fa=0", "fa=1"]
 def log_errors(level, text, _data):
     if level == 4:  # GGML_LOG_LEVEL_ERROR
         sys.stderr.write(text.decode(errors="replace"))
+
+
+def repeated(state, cells, length):
+    """The state of a sequence whose cells hold those of `state` over and over, at positions
+    0 to length - 1. Layout: magic, sequence, streams, number of cells; per cell position, number of
+    sequences, sequence; transposed V?, number of layers; the K of every layer by rows (type, size
+    of a row), then the V (or, transposed: type, size of a value, number of rows).
+    """
+    head = state[:12]
+    if struct.unpack_from("<4xII", state, 4) != (1, cells):
+        raise RuntimeError("llama.cpp's state has another layout than expected")
+    times = -(-length // cells)
+    parts = [head, struct.pack("<I", length)]
+    parts += [struct.pack("<iII", position, 1, 0) for position in range(length)]
+    at = 16 + 12 * cells
+    transposed, layers = struct.unpack_from("<II", state, at)
+    parts.append(state[at : at + 8])
+    at += 8
+    for kind in range(2 * layers):
+        by_value = kind >= layers and transposed
+        header = "<iII" if by_value else "<iQ"
+        fields = struct.unpack_from(header, state, at)
+        parts.append(state[at : at + 12])
+        at += 12
+        rows = fields[2] if by_value else 1
+        size = fields[1] * cells
+        wanted = fields[1] * length
+        for _ in range(rows):
+            parts.append((state[at : at + size] * times)[:wanted])
+            at += size
+    if at != len(state):
+        raise RuntimeError("llama.cpp's state has another layout than expected")
+    return b"".join(parts)
 
 
 class Setting:
@@ -64,8 +99,20 @@ class Setting:
         return (time.perf_counter() - start) * 1e3
 
     def fill(self, tokens):
-        if self.held != tokens:
-            self.read(tokens)
+        """Holds len(tokens) tokens, of which those beyond FILL are copies: a step's time depends
+        on how many there are, not on what they say, and reading them would take minutes."""
+        if self.held == tokens:
+            return len(tokens)
+        self.read(tokens[:FILL])
+        if len(tokens) > FILL:
+            state = (ctypes.c_uint8 * llama_cpp.llama_state_seq_get_size(self.ctx, 0))()
+            size = llama_cpp.llama_state_seq_get_data(self.ctx, state, len(state), 0)
+            longer = repeated(bytes(state[:size]), FILL, len(tokens))
+            llama_cpp.llama_memory_clear(self.memory, True)
+            data = (ctypes.c_uint8 * len(longer)).from_buffer_copy(longer)
+            if llama_cpp.llama_state_seq_set_data(self.ctx, data, len(longer), 0) == 0:
+                raise RuntimeError("llama.cpp does not take its state back")
+        self.held = tokens
         return len(tokens)
 
     def decode(self, count):
