@@ -297,10 +297,11 @@ void CpuExecutor::merge_pieces(const Call& call, const PieceMerge& merge) {
   scratch.out.resize(std::max(scratch.out.size(), merge.heads * head_dim));
   scratch.lse.resize(std::max<size_t>(scratch.lse.size(), merge.heads));
   for (uint32_t head = 0; head < merge.heads; ++head) {
-    const size_t partial = merge.partial + head;  // past the end where nothing is read
-    kernels::merge_partials(partial_out_.data() + partial * head_dim, partial_lse_.data() + partial,
-                            merge.pieces, merge.heads, head_dim, &scratch.out[head * head_dim],
-                            &scratch.lse[head]);
+    const size_t partial = merge.partial + head;
+    const bool reads = merge.pieces > 0;
+    kernels::merge_partials(reads ? &partial_out_[partial * head_dim] : nullptr,
+                            reads ? &partial_lse_[partial] : nullptr, merge.pieces, merge.heads,
+                            head_dim, &scratch.out[head * head_dim], &scratch.lse[head]);
   }
   AttentionJob job;
   job.step = merge.step;

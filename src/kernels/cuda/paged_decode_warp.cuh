@@ -53,8 +53,7 @@ class Warp {
     const uint32_t token = lane() % 16, k_chunk = lane() / 16;
     for (int step = 0; step < kSteps; ++step) {
       uint32_t keys[4];
-      const uint32_t chunk = swizzled_chunk(D / 8, 2 * step + k_chunk, token);
-      load_matrices(keys, k + token * D * 2 + chunk * 16);
+      load_matrices(keys, k + tile_offset(D, token, 2 * step + k_chunk));
       for (int n = 0; n < NT; ++n) multiply<T>(logits[n], keys, q_[n][step]);
     }
     uint32_t weights[NT][2];
@@ -62,8 +61,7 @@ class Warp {
     const uint32_t value = lane() % 8 + lane() / 16 * 8, v_chunk = lane() / 8 % 2;
     for (int step = 0; step < kSteps; ++step) {
       uint32_t values[4];
-      const uint32_t chunk = swizzled_chunk(D / 8, 2 * step + v_chunk, value);
-      load_transposed(values, v + value * D * 2 + chunk * 16);
+      load_transposed(values, v + tile_offset(D, value, 2 * step + v_chunk));
       for (int n = 0; n < NT; ++n) multiply<T>(sums_[n][step], values, weights[n]);
     }
   }
