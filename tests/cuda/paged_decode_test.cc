@@ -128,7 +128,7 @@ class Case {
       for (uint32_t d = 0; d < dim; ++d) ASSERT_EQ(out[d], 0.0f);
       return;
     }
-    // Weights are rounded to 16 bits (2^-9 of each at most, over values of either sign).
+    // Weights are rounded to bf16, by 2^-8 of each at most.
     const double tolerance = 0x1p-8 * magnitude;
     for (uint32_t d = 0; d < dim; ++d) ASSERT_NEAR(out[d], sum[d] / total, tolerance) << row;
     ASSERT_NEAR(lse, std::log(total), 0x1p-10) << row;

@@ -1,0 +1,127 @@
+#include <algorithm>
+
+#include "kernels/cuda/paged_prefill.h"
+#include "kernels/cuda/prefill_mma.cuh"
+#include "kernels/cuda/prefill_wgmma.cuh"
+
+namespace reprise::kernels::cuda {
+namespace {
+
+using prefill::Params;
+
+// At least as many as there are.
+template <typename S>
+uint32_t tiles(const Params& params, uint32_t rows) {
+  const uint32_t row_tiles = (rows * params.group + S::kRows - 1) / S::kRows;
+  return (row_tiles + params.batch) * params.n_kv_head;
+}
+
+template <typename S>
+cudaError_t launch_mma(const Params& params, uint32_t rows, cudaStream_t stream) {
+  constexpr auto kKernel = prefill::mma_kernel<S>;
+  constexpr int kBytes = sizeof(prefill::MmaShared<S>);
+  const cudaError_t status =
+      cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
+  if (status != cudaSuccess) return status;
+  kKernel<<<tiles<S>(params, rows), S::kThreads, kBytes, stream>>>(params);
+  return cudaGetLastError();
+}
+
+template <typename S>
+cudaError_t launch_wgmma(const Params& params, uint32_t rows, uint32_t multiprocessors,
+                         cudaStream_t stream) {
+  constexpr auto kKernel = prefill::wgmma_kernel<S>;
+  constexpr int kBytes = sizeof(prefill::WgmmaShared<S>);
+  const cudaError_t status =
+      cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
+  if (status != cudaSuccess) return status;
+  const uint32_t blocks = std::min(multiprocessors, tiles<S>(params, rows));
+  kKernel<<<blocks, S::kThreads, kBytes, stream>>>(params);
+  return cudaGetLastError();
+}
+
+// Whether the kernel was compiled for Hopper, of which only 9.0 has the instructions.
+template <typename S>
+bool has_wgmma(int major, int minor) {
+  cudaFuncAttributes attributes;
+  return major == 9 && minor == 0 &&
+         cudaFuncGetAttributes(&attributes, prefill::wgmma_kernel<S>) == cudaSuccess &&
+         attributes.ptxVersion >= 90;
+}
+
+struct Device {
+  int major = 0, minor = 0, multiprocessors = 0;
+};
+
+cudaError_t current_device(Device* device) {
+  int id = 0;
+  cudaError_t status = cudaGetDevice(&id);
+  const auto get = [&](int* value, cudaDeviceAttr attribute) {
+    if (status == cudaSuccess) status = cudaDeviceGetAttribute(value, attribute, id);
+  };
+  get(&device->major, cudaDevAttrComputeCapabilityMajor);
+  get(&device->minor, cudaDevAttrComputeCapabilityMinor);
+  get(&device->multiprocessors, cudaDevAttrMultiProcessorCount);
+  return status;
+}
+
+template <typename T, int D>
+cudaError_t launch(const Params& params, uint32_t rows, cudaStream_t stream) {
+  Device device;
+  const cudaError_t status = current_device(&device);
+  if (status != cudaSuccess) return status;
+  if constexpr (D % 64 == 0) {
+    using S = prefill::WgmmaShape<T, D, D == 64 ? 3 : 2>;
+    if (has_wgmma<S>(device.major, device.minor)) {
+      return launch_wgmma<S>(params, rows, static_cast<uint32_t>(device.multiprocessors), stream);
+    }
+  }
+  return launch_mma<prefill::MmaShape<T, D>>(params, rows, stream);
+}
+
+template <typename T>
+cudaError_t launch_dims(uint32_t head_dim, const Params& params, uint32_t rows,
+                        cudaStream_t stream) {
+  switch (head_dim) {
+    case 64:
+      return launch<T, 64>(params, rows, stream);
+    case 96:
+      return launch<T, 96>(params, rows, stream);
+    case 128:
+      return launch<T, 128>(params, rows, stream);
+    case 256:
+      return launch<T, 256>(params, rows, stream);
+    default:
+      return cudaErrorNotSupported;
+  }
+}
+
+}  // namespace
+
+cudaError_t paged_prefill(const PagedPrefillArgs& args, cudaStream_t stream) {
+  Params params;
+  params.kv = static_cast<const unsigned char*>(args.kv.pages);
+  params.sequences = args.sequences;
+  params.pages = args.pages;
+  params.batch = args.batch;
+  params.capacity = args.capacity;
+  params.n_head = args.n_head;
+  params.n_kv_head = args.kv.n_kv_head;
+  params.group = args.n_head / args.kv.n_kv_head;
+  params.q = static_cast<const __nv_bfloat16*>(args.q);
+  params.scale = args.scale;
+  params.soft_cap = args.soft_cap;
+  params.window = args.window;
+  params.out = args.out;
+  params.f32_out = args.f32_out;
+  params.lse = args.lse;
+  params.next_tile = static_cast<uint32_t*>(args.workspace);
+  if (params.group < 1 || params.group > 16) return cudaErrorNotSupported;
+  if (args.rows == 0) return cudaSuccess;
+  if (args.kv.type == KvType::kBF16) {
+    return launch_dims<__nv_bfloat16>(args.kv.head_dim, params, args.rows, stream);
+  }
+  return launch_dims<__half>(args.kv.head_dim, params, args.rows, stream);
+}
+
+}  // namespace reprise::kernels::cuda

@@ -1,0 +1,43 @@
+// Prefill attention over paged KV on a CUDA device: rows of consecutive positions, causal.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/cuda/paged_decode.h"
+
+namespace reprise::kernels::cuda {
+
+/// Rows of one sequence in a call.
+struct PrefillRows {
+  uint32_t first = 0;    // row of q, out and lse
+  uint32_t count = 0;    // at consecutive positions
+  int32_t position = 0;  // of the first row
+};
+
+struct PagedPrefillArgs {
+  PagedKv kv;                              // holds keys up to each row's own position
+  const PrefillRows* sequences = nullptr;  // [batch]; long contexts first balance best
+  const uint32_t* pages = nullptr;  // [batch, capacity] key i is token i % 16 of page pages[i / 16]
+  uint32_t batch = 0, capacity = 0, n_head = 0;
+  uint32_t rows = 0;          // of all sequences, at least
+  const void* q = nullptr;    // [rows, n_head, head_dim] bf16, rotated; not yet scaled
+  float scale = 1.0f;         // > 0
+  float soft_cap = 0.0f;      // logit = cap tanh(logit / cap) when > 0
+  int32_t window = 0;         // when > 0, the row at position p sees keys > p - window only
+  void* out = nullptr;        // [rows, n_head, head_dim] normalised
+  bool f32_out = false;       // else bf16
+  float* lse = nullptr;       // [rows, n_head] natural log
+  void* workspace = nullptr;  // kPagedPrefillWorkspace bytes, zeroed once; of one stream
+};
+
+inline constexpr size_t kPagedPrefillWorkspace = 16;
+
+/// out = softmax(scale q K^T) V and lse. All pointers are of the device. Pages that no row sees are
+/// not read; tokens of a page that are not seen may hold anything finite. head_dim 64, 96, 128 or
+/// 256; n_head / n_kv_head from 1 to 16; otherwise cudaErrorNotSupported.
+cudaError_t paged_prefill(const PagedPrefillArgs& args, cudaStream_t stream);
+
+}  // namespace reprise::kernels::cuda
