@@ -1,0 +1,183 @@
+// Codes and scales of device_image.h in registers.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <bit>
+
+#include "kernels/cuda/device_matrix.h"
+#include "kernels/cuda/hopper.cuh"
+#include "kernels/cuda/mma.cuh"
+
+namespace reprise::kernels::cuda {
+
+template <DeviceFormat format>
+struct Format {
+  static constexpr DeviceFormat kValue = format;
+  static constexpr bool kQuantized = format.quantized();
+  static constexpr uint32_t kChunkColumns = format.chunk_columns();
+  static constexpr uint32_t kScaleBytes = format.scale_bytes();
+  static constexpr uint32_t kChunkScaleBytes = format.chunk_scale_bytes();
+  static constexpr uint32_t kFactorChunks = format.factor_chunks();
+  // What a warp reads at a time: codes, scales, factors.
+  static constexpr uint32_t kFactorsAt = kUnitBytes + kTileRows * kChunkScaleBytes;
+  static constexpr uint32_t kReadBytes = kFactorsAt + (format.super ? kFactorBytes : 0);
+  // Code pairs of 4 bits come as 128 + code, which costs one instruction.
+  static constexpr bool kBiased = format.codes == Codes::kInt4;
+  static constexpr float kZero =
+      kBiased ? (format.has_min ? 128.0f : 136.0f) : 0.0f;  // the pair element of weight 0
+};
+
+template <TensorType type>
+inline constexpr DeviceFormat kFormatOf = device_format(type);
+
+/// Calls f with the Format of a type.
+template <class F>
+__device__ auto with_format(TensorType type, F&& f) {
+  using enum TensorType;
+  switch (type) {
+    case kF16:
+      return f(Format<kFormatOf<kF16>>{});
+    case kBF16:
+      return f(Format<kFormatOf<kBF16>>{});
+    case kQ8_0:
+    case kQ5_0:
+      return f(Format<kFormatOf<kQ8_0>>{});
+    case kQ4_0:
+      return f(Format<kFormatOf<kQ4_0>>{});
+    case kQ4_1:
+      return f(Format<kFormatOf<kQ4_1>>{});
+    case kQ5_1:
+      return f(Format<kFormatOf<kQ5_1>>{});
+    case kQ2_K:
+      return f(Format<kFormatOf<kQ2_K>>{});
+    case kQ3_K:
+      return f(Format<kFormatOf<kQ3_K>>{});
+    case kQ4_K:
+      return f(Format<kFormatOf<kQ4_K>>{});
+    case kQ5_K:
+      return f(Format<kFormatOf<kQ5_K>>{});
+    case kQ6_K:
+      return f(Format<kFormatOf<kQ6_K>>{});
+    case kIQ4_NL:
+      return f(Format<kFormatOf<kIQ4_NL>>{});
+    case kF32:
+      break;
+  }
+  return f(Format<kFormatOf<kF32>>{});
+}
+
+static_assert(kFormatOf<TensorType::kQ5_0> == kFormatOf<TensorType::kQ8_0>);
+
+// Values of the IQ4_NL codes in bf16: low and high bytes, four codes a word.
+struct ValueTable {
+  uint32_t low[4] = {}, high[4] = {};
+};
+constexpr ValueTable value_table() {
+  ValueTable table;
+  for (uint32_t code = 0; code < 16; ++code) {
+    const float value = static_cast<float>(kIq4Values[code]) - 128.0f;
+    const uint32_t bits = std::bit_cast<uint32_t>(value) >> 16;  // 8 bits suffice
+    table.low[code / 4] |= (bits & 255) << code % 4 * 8;
+    table.high[code / 4] |= (bits >> 8) << code % 4 * 8;
+  }
+  return table;
+}
+inline constexpr ValueTable kValueTable = value_table();
+
+__device__ inline float low_float(uint32_t bf16_pair) { return __uint_as_float(bf16_pair << 16); }
+__device__ inline float high_float(uint32_t bf16_pair) {
+  return __uint_as_float(bf16_pair & 0xffff0000u);
+}
+
+__device__ inline uint32_t word_of(const uint4& piece, int index) {
+  return index == 0 ? piece.x : index == 1 ? piece.y : index == 2 ? piece.z : piece.w;
+}
+
+// A byte of word plus 2^23.
+__device__ inline float plus_2_23(uint32_t word, int byte) {
+  return __uint_as_float(__byte_perm(word, 0x4b000000u, 0x7440 + byte));
+}
+
+// Two pairs of values from four indices, nibbles of the low half of word.
+__device__ inline void look_up(uint32_t word, uint32_t (&pairs)[2]) {
+  constexpr ValueTable t = kValueTable;
+  const uint32_t in_half = word & 0x7777u, half = (word >> 1 & 0x4444u) | 0x3210u;
+  const uint32_t low = __byte_perm(__byte_perm(t.low[0], t.low[1], in_half),
+                                   __byte_perm(t.low[2], t.low[3], in_half), half);
+  const uint32_t high = __byte_perm(__byte_perm(t.high[0], t.high[1], in_half),
+                                    __byte_perm(t.high[2], t.high[3], in_half), half);
+  pairs[0] = __byte_perm(low, high, 0x5140);
+  pairs[1] = __byte_perm(low, high, 0x7362);
+}
+
+// Slots 0 to 7 of the block-th 32 columns of a quantised piece: codes in bf16, less those of weight
+// 0, plus Format::kZero.
+template <class F>
+__device__ inline void code_pairs(const uint4& piece, int block, uint32_t (&pairs)[4]) {
+  if constexpr (F::kValue.codes == Codes::kInt4) {
+    const uint32_t word = word_of(piece, block);
+    for (int p = 0; p < 4; ++p) pairs[p] = masked_or(word >> 4 * p, 0x000f000fu, 0x43004300u);
+  } else if constexpr (F::kValue.codes == Codes::kTable4) {
+    const uint32_t word = word_of(piece, block);
+    for (int step = 0; step < 2; ++step) {
+      uint32_t two[2];
+      look_up(word >> 16 * step, two);
+      pairs[2 * step] = two[0];
+      pairs[2 * step + 1] = two[1];
+    }
+  } else {
+    constexpr float zero = 0x1p23f + (F::kValue.has_min ? 0.0f : 128.0f);
+    for (int p = 0; p < 4; ++p) {
+      const uint32_t word = word_of(piece, 2 * block + p / 2);
+      pairs[p] = pack<__nv_bfloat16>(plus_2_23(word, p % 2 * 2) - zero,
+                                     plus_2_23(word, p % 2 * 2 + 1) - zero);
+    }
+  }
+}
+
+// Scales and minima of a row of a chunk.
+template <class F>
+class RowScales {
+ public:
+  __device__ RowScales(const unsigned char* scales, const unsigned char* factors) {
+    if constexpr (kWords == 1) {
+      words_[0] = *reinterpret_cast<const uint32_t*>(scales);
+    } else if constexpr (kWords == 2) {
+      const auto two = *reinterpret_cast<const uint2*>(scales);
+      words_[0] = two.x;
+      words_[1] = two.y;
+    } else {
+      const auto four = *reinterpret_cast<const uint4*>(scales);
+      for (int i = 0; i < 4; ++i) words_[i] = word_of(four, i);
+    }
+    if constexpr (F::kValue.super) {
+      factors_ = __half22float2(*reinterpret_cast<const __half2*>(factors));
+    }
+  }
+
+  // Of a group of the chunk: x scale, y minimum.
+  __device__ float2 get(int group) const {
+    constexpr int kPerWord = 4 / F::kScaleBytes;
+    const uint32_t word = words_[group / kPerWord];
+    const int at = group % kPerWord * F::kScaleBytes;
+    if constexpr (F::kValue.super) {
+      constexpr float zero = 0x1p23f + (F::kValue.has_min ? 0.0f : 128.0f);
+      return {factors_.x * (plus_2_23(word, at) - zero),
+              F::kValue.has_min ? -(factors_.y * (plus_2_23(word, at + 1) - zero)) : 0.0f};
+    } else {
+      const auto half = [](uint32_t u) {
+        return __half2float(__ushort_as_half(static_cast<unsigned short>(u)));
+      };
+      return {half(word >> at * 8), F::kValue.has_min ? half(word >> 16) : 0.0f};
+    }
+  }
+
+ private:
+  static constexpr int kWords = F::kChunkScaleBytes / 4;
+  uint32_t words_[kWords];
+  float2 factors_ = {};
+};
+
+}  // namespace reprise::kernels::cuda
