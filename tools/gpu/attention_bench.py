@@ -1,11 +1,11 @@
-"""Times one layer of decode attention against PyTorch's cuDNN and FlashAttention kernels.
+"""Times one layer of decode and prefill attention against PyTorch's cuDNN and FlashAttention.
 
     cmake --build build --target attention_bench
     python tools/gpu/attention_bench.py build/libattention_bench.so
 
-Shape: 32 query heads, 8 KV heads, head_dim 128, bf16, pages of 16 tokens in random order (the peers
-read contiguous KV). CUDA graph replay, in turns, with as many copies of KV as it takes that the L2
-cache does not serve them; medians of 25 replays.
+Shape of decode: 32 query heads, 8 KV heads, head_dim 128, bf16, pages of 16 tokens in random order
+(the peers read contiguous KV). CUDA graph replay, in turns, with as many copies of KV as it takes
+that the L2 cache does not serve them; medians of 25 replays.
 """
 
 import ctypes
@@ -95,8 +95,42 @@ def measure(batch, context):
           f"{kv_bytes / times['reprise'] / 1e3:.0f} |", flush=True)
 
 
+def measure_prefill(rows, heads, kv_heads, dim):
+    pages = rows // PAGE
+    kv = torch.randn(pages, kv_heads, 2, PAGE, dim, device="cuda", dtype=torch.bfloat16)
+    ids = torch.randperm(pages, device="cuda").int()
+    sequence = torch.tensor([0, rows, 0], dtype=torch.int32, device="cuda")  # PrefillRows
+    q = torch.randn(rows, heads, dim, device="cuda", dtype=torch.bfloat16)
+    out, lse = torch.empty_like(q), torch.empty(rows, heads, device="cuda")
+    workspace = torch.zeros(16, dtype=torch.uint8, device="cuda")
+
+    def reprise(_):
+        status = LIBRARY.bench_paged_prefill(
+            pointer(kv), heads, kv_heads, dim, pointer(sequence), pointer(ids), rows, pointer(q),
+            ctypes.c_float(dim ** -0.5), pointer(out), pointer(lse), pointer(workspace),
+            ctypes.c_void_p(torch.cuda.current_stream().cuda_stream))
+        if status != 0:
+            raise RuntimeError(f"CUDA error {status}")
+
+    view, queries = kv.view(2, 1, kv_heads, rows, dim), q.view(1, heads, rows, dim)
+
+    def cudnn(_):
+        with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
+            functional.scaled_dot_product_attention(queries, *view, is_causal=True,
+                                                    enable_gqa=True)
+
+    times = microseconds({"reprise": graph(reprise, 1, 1), "cuDNN": graph(cudnn, 1, 1)}, 1)
+    work = 4 * heads * dim * rows * (rows + 1) / 2
+    ours, theirs = (work / times[name] / 1e6 for name in ("reprise", "cuDNN"))
+    print(f"| {rows} | {dim} | {ours:.0f} | {theirs:.0f} | {ours / theirs:.2f} |", flush=True)
+
+
 print("| context | batch | Reprise us | cuDNN us | FlashAttention us | of the best | GB/s |\n"
       "|---|---|---|---|---|---|---|")
 for rows in (1, 8, 32):
     for length in (2048, 8192, 32768, 131072, 262144):
         measure(rows, length)
+print("\n| rows | head_dim | Reprise TFLOP/s | cuDNN TFLOP/s | ratio |\n|---|---|---|---|---|")
+for rows, heads, kv_heads, dim in ((8192, 32, 8, 128), (32768, 32, 8, 128), (131072, 32, 8, 128),
+                                   (32768, 32, 8, 64), (16384, 16, 8, 256), (8192, 32, 8, 96)):
+    measure_prefill(rows, heads, kv_heads, dim)
