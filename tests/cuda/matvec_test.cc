@@ -77,7 +77,7 @@ struct Input {
   std::vector<double> values, errors;  // [rows, cols]
 };
 
-// What the kernel adds up before it cancels: codes of 4 bits have 128 added, whose part and
+// What the kernel adds up before it cancels: codes of up to 5 bits have 128 added, whose part and
 // weight 0 are taken away per scale.
 double gross_weight(const StoredMatrix& m, size_t row, size_t column, double w) {
   const auto format = quant_format(m.type);
@@ -87,7 +87,7 @@ double gross_weight(const StoredMatrix& m, size_t row, size_t column, double w) 
       m.bytes.data() + row * m.row_bytes + column / info.block * info.block_bytes;
   const GroupScale s =
       group_scale(*format, read_scales(m.type, block), column % info.block / format->group);
-  return std::fabs(s.scale) * (format->bits <= 4 ? 143 + 136 : 255) + std::fabs(s.min);
+  return std::fabs(s.scale) * (format->bits <= 5 ? 159 + 136 : 255) + std::fabs(s.min);
 }
 
 struct Bound {

@@ -11,6 +11,7 @@
 
 #include "base/float16.h"
 #include "cuda/device_testing.h"
+#include "cuda/page_testing.h"
 
 namespace reprise::kernels::cuda {
 namespace {
@@ -18,21 +19,25 @@ namespace {
 struct Heads {
   uint32_t n_head, n_kv_head, head_dim;
 };
-constexpr Heads kHeads[] = {{32, 8, 128}, {9, 3, 64},   {16, 1, 128}, {8, 8, 64},  {32, 8, 96},
-                            {16, 4, 256}, {16, 1, 256}, {12, 1, 64},  {10, 2, 128}};
+constexpr Heads kHeads[] = {{32, 8, 128}, {9, 3, 64},   {16, 1, 128}, {8, 8, 64},
+                            {32, 8, 96},  {16, 4, 256}, {16, 1, 256}, {12, 1, 64},
+                            {10, 2, 128}, {16, 1, 96},  {2, 2, 256}};
 
 struct Options {
   KvType type = KvType::kBF16;
-  bool list_per_head = false, some_slots = false;
-  float soft_cap = 0.0f;
+  bool list_per_head = false, some_slots = false, rows = false;
+  float soft_cap = 0.0f, v_power = 0.0f;
 };
 
-// A call with random contents, and what double precision makes of the same 16-bit values.
+// A call with random contents, and what double precision makes of the same pages.
 class Case {
  public:
   Case(const Heads& heads, std::vector<int32_t> lengths, const Options& options, unsigned seed)
-      : heads_(heads), options_(options), batch_(static_cast<uint32_t>(lengths.size())) {
-    random_.seed(seed);
+      : heads_(heads),
+        options_(options),
+        batch_(static_cast<uint32_t>(lengths.size())),
+        random_(seed),
+        tiles_(options.type, heads.head_dim, 0) {
     lists_ = options.list_per_head ? heads.n_kv_head : 1;
     const int32_t longest = std::max(1, *std::max_element(lengths.begin(), lengths.end()));
     capacity_ = (static_cast<uint32_t>(longest) + kPageTokens - 1) / kPageTokens;
@@ -49,16 +54,21 @@ class Case {
     if (options.some_slots) {
       for (uint16_t& slots : slots_) slots = static_cast<uint16_t>(random_());
     }
-    kv_.resize((entries + 1) * heads.n_kv_head * 2 * kPageTokens * heads.head_dim);
-    for (uint16_t& value : kv_) value = narrow(1.0f);
+    tiles_ = TestTiles(options.type, heads.head_dim, (entries + 1) * heads.n_kv_head * 2);
+    tiles_.fill(random_, options.v_power);
+    spoil_unread();
+    rows_.resize(batch_);
+    std::iota(rows_.begin(), rows_.end(), 0u);
+    if (options.rows) std::shuffle(rows_.begin(), rows_.end(), random_);
     q_.resize(size_t{batch_} * heads.n_head * heads.head_dim);
     std::normal_distribution<float> normal(0.0f, 2.0f);
     for (uint16_t& value : q_) value = to_bf16(normal(random_)).bits;
   }
 
   void run_and_check() {
-    const DeviceArray<uint16_t> kv(kv_), q(q_), slots(slots_);
-    const DeviceArray<uint32_t> pages(pages_);
+    const DeviceArray<uint8_t> kv(tiles_.bytes());
+    const DeviceArray<uint16_t> q(q_), slots(slots_);
+    const DeviceArray<uint32_t> pages(pages_), which(rows_);
     const DeviceArray<int32_t> keys(keys_);
     const size_t rows = size_t{batch_} * heads_.n_head;
     const DeviceArray<float> out(rows * heads_.head_dim, 0xff), lse(rows, 0xff);
@@ -67,7 +77,7 @@ class Case {
     PagedDecodeArgs args;
     args.kv = {kv.get(), options_.type, heads_.n_kv_head, heads_.head_dim};
     args.lists = {pages.get(), options_.some_slots ? slots.get() : nullptr, keys.get(), lists_,
-                  capacity_};
+                  capacity_,   options_.rows ? which.get() : nullptr};
     args.batch = batch_;
     args.n_head = heads_.n_head;
     args.q = q.get();
@@ -87,38 +97,48 @@ class Case {
   }
 
  private:
-  uint16_t narrow(float sigma) {
-    std::normal_distribution<float> normal(0.0f, sigma);
-    const float value = normal(random_);
-    return options_.type == KvType::kBF16 ? to_bf16(value).bits : to_f16(value).bits;
+  bool is_read(size_t list, int32_t key) const {
+    const auto nth = static_cast<uint32_t>(key);
+    const uint16_t slots = slots_[list * capacity_ + nth / kPageTokens];
+    return key < keys_[list] && (slots >> nth % kPageTokens & 1) != 0;
   }
-  double widen(uint16_t value) const {
-    return options_.type == KvType::kBF16 ? to_float(Bf16{value}) : to_float(F16{value});
+  // The K tile of the page of a key.
+  size_t tile_of(size_t list, int32_t key, uint32_t kv_head) const {
+    const size_t entry = list * capacity_ + static_cast<uint32_t>(key) / kPageTokens;
+    return (size_t{pages_[entry]} * heads_.n_kv_head + kv_head) * 2;
+  }
+
+  void spoil_unread() {
+    for (size_t list = 0; list < keys_.size(); ++list) {
+      for (int32_t key = 0; key < static_cast<int32_t>(capacity_ * kPageTokens); ++key) {
+        if (is_read(list, key)) continue;
+        for (uint32_t tile = 0; tile < 2 * heads_.n_kv_head; ++tile) {
+          tiles_.spoil(tile_of(list, key, 0) + tile, static_cast<uint32_t>(key) % kPageTokens);
+        }
+      }
+    }
   }
 
   void check_row(size_t row, const float* out, float lse, float scale) const {
     const uint32_t dim = heads_.head_dim, head = static_cast<uint32_t>(row) % heads_.n_head;
     const uint32_t kv_head = head / (heads_.n_head / heads_.n_kv_head);
-    const size_t list = row / heads_.n_head * lists_ + (lists_ > 1 ? kv_head : 0);
+    const size_t list = rows_[row / heads_.n_head] * lists_ + (lists_ > 1 ? kv_head : 0);
     std::vector<double> sum(dim, 0.0);
     double total = 0.0, magnitude = 0.0;
     for (int32_t key = 0; key < keys_[list]; ++key) {
+      if (!is_read(list, key)) continue;
       const uint32_t token = static_cast<uint32_t>(key) % kPageTokens;
-      const size_t entry = list * capacity_ + static_cast<uint32_t>(key) / kPageTokens;
-      if ((slots_[entry] >> token & 1) == 0) continue;
-      const size_t tile = size_t{2} * kPageTokens * dim;
-      const uint16_t* k = &kv_[(size_t{pages_[entry]} * heads_.n_kv_head + kv_head) * tile];
-      const uint16_t* v = k + tile / 2;
+      const size_t tile = tile_of(list, key, kv_head);
       double logit = 0.0;
       for (uint32_t d = 0; d < dim; ++d) {
-        logit += double{to_float(Bf16{q_[row * dim + d]})} * widen(k[tile_index(dim, token, d)]);
+        logit += double{to_float(Bf16{q_[row * dim + d]})} * tiles_.value(tile, token, d);
       }
       logit *= scale;
       if (options_.soft_cap > 0) logit = options_.soft_cap * std::tanh(logit / options_.soft_cap);
       const double weight = std::exp(logit);
       total += weight;
       for (uint32_t d = 0; d < dim; ++d) {
-        const double value = widen(v[tile_index(dim, token, d)]);
+        const double value = tiles_.value(tile + 1, token, d);
         sum[d] += weight * value;
         magnitude = std::max(magnitude, std::fabs(value));
       }
@@ -128,7 +148,7 @@ class Case {
       for (uint32_t d = 0; d < dim; ++d) ASSERT_EQ(out[d], 0.0f);
       return;
     }
-    // Weights are rounded to bf16, by 2^-8 of each at most.
+    // Weights are rounded to bf16, by 2^-8 of each at most, or to f16.
     const double tolerance = 0x1p-8 * magnitude;
     for (uint32_t d = 0; d < dim; ++d) ASSERT_NEAR(out[d], sum[d] / total, tolerance) << row;
     ASSERT_NEAR(lse, std::log(total), 0x1p-10) << row;
@@ -138,8 +158,9 @@ class Case {
   Options options_;
   uint32_t batch_, lists_ = 1, capacity_ = 0;
   std::mt19937 random_;
-  std::vector<uint16_t> kv_, q_, slots_;
-  std::vector<uint32_t> pages_;
+  TestTiles tiles_;
+  std::vector<uint16_t> q_, slots_;
+  std::vector<uint32_t> pages_, rows_;
   std::vector<int32_t> keys_;
 };
 
@@ -152,16 +173,19 @@ INSTANTIATE_TEST_SUITE_P(Heads, PagedDecode, testing::ValuesIn(kHeads), [](const
 
 TEST_P(PagedDecode, EqualsDoublePrecision) {
   REPRISE_NEEDS_DEVICE();
-  Options per_head, masked, capped, half;
+  Options per_head, masked, capped, half, fp8, fp8_masked;
   per_head.list_per_head = true;
   masked.some_slots = true;
   capped.soft_cap = 5.0f;
   half.type = KvType::kF16;
+  fp8.type = fp8_masked.type = KvType::kFP8;
+  fp8_masked.some_slots = fp8_masked.rows = true;
+  fp8_masked.v_power = -60.0f;
   const std::vector<std::vector<int32_t>> lengths = {
       {1}, {16}, {17, 0, 1500}, {2500}, {0}, {15, 16, 17, 31, 32, 33, 1000, 700}};
   unsigned seed = 0;
   for (const auto& list : lengths) {
-    for (const Options& options : {Options(), per_head, masked, capped, half}) {
+    for (const Options& options : {Options(), per_head, masked, capped, half, fp8, fp8_masked}) {
       Case(GetParam(), list, options, ++seed).run_and_check();
       if (HasFatalFailure()) return;
     }
@@ -173,7 +197,12 @@ TEST_P(PagedDecode, ManySequencesShareBlocks) {
   REPRISE_NEEDS_DEVICE();
   std::vector<int32_t> lengths;
   for (int32_t i = 0; i < 150; ++i) lengths.push_back(i * 37 % 211);
-  Case(GetParam(), lengths, {}, 99).run_and_check();
+  Options indirect, fp8;
+  indirect.rows = true;
+  fp8.type = KvType::kFP8;
+  for (const Options& options : {indirect, fp8}) {
+    Case(GetParam(), lengths, options, 99).run_and_check();
+  }
 }
 
 TEST(PagedDecodeArgs, WhatIsNotServedIsSaid) {

@@ -10,7 +10,7 @@
 
 #include "base/float16.h"
 #include "cuda/device_testing.h"
-#include "kernels/cuda/kv_tile.h"
+#include "cuda/page_testing.h"
 
 namespace reprise::kernels::cuda {
 namespace {
@@ -31,15 +31,19 @@ struct Chunk {
 struct Options {
   KvType type = KvType::kBF16;
   bool f32_out = false;
-  float soft_cap = 0.0f;
+  float soft_cap = 0.0f, v_power = 0.0f;
   int32_t window = 0;
 };
 
-// A call with random contents, and what double precision makes of the same 16-bit values.
+// A call with random contents, and what double precision makes of the same pages.
 class Case {
  public:
   Case(const Heads& heads, std::vector<Chunk> chunks, const Options& options, unsigned seed)
-      : heads_(heads), options_(options), random_(seed), chunks_(std::move(chunks)) {
+      : heads_(heads),
+        options_(options),
+        random_(seed),
+        chunks_(std::move(chunks)),
+        tiles_(options.type, heads.head_dim, 0) {
     for (const Chunk& chunk : chunks_) {
       sequences_.push_back({rows_, chunk.rows, chunk.position});
       rows_ += chunk.rows;
@@ -62,14 +66,16 @@ class Case {
       }
     }
     std::normal_distribution<float> normal;
-    kv_.resize(size_t{pages} * heads.n_kv_head * 2 * kPageTokens * heads.head_dim);
-    for (uint16_t& value : kv_) value = narrow(normal(random_));
+    tiles_ = TestTiles(options.type, heads.head_dim, size_t{pages} * heads.n_kv_head * 2);
+    tiles_.fill(random_, options.v_power);
+    for (size_t sequence = 0; sequence < chunks_.size(); ++sequence) spoil_unseen(sequence);
     q_.resize(size_t{rows_} * heads.n_head * heads.head_dim);
     for (uint16_t& value : q_) value = to_bf16(2.0f * normal(random_)).bits;
   }
 
   void run_and_check() {
-    const DeviceArray<uint16_t> kv(kv_), q(q_);
+    const DeviceArray<uint8_t> kv(tiles_.bytes());
+    const DeviceArray<uint16_t> q(q_);
     const DeviceArray<uint32_t> ids(ids_);
     const DeviceArray<PrefillRows> sequences(sequences_);
     const size_t rows = size_t{rows_} * heads_.n_head, values = rows * heads_.head_dim;
@@ -104,7 +110,8 @@ class Case {
     const uint32_t group = heads_.n_head / heads_.n_kv_head;
     for (size_t sequence = 0; sequence < chunks_.size(); ++sequence) {
       for (uint32_t kv_head = 0; kv_head < heads_.n_kv_head; ++kv_head) {
-        const std::vector<float> k = unpack(sequence, kv_head, 0), v = unpack(sequence, kv_head, 1);
+        const std::vector<double> k = unpack(sequence, kv_head, 0),
+                                  v = unpack(sequence, kv_head, 1);
         for (uint32_t i = 0; i < chunks_[sequence].rows * group; ++i) {
           const uint32_t row = i / group, head = kv_head * group + i % group;
           const size_t at = size_t{sequences_[sequence].first + row} * heads_.n_head + head;
@@ -125,30 +132,35 @@ class Case {
   int32_t first_key(int32_t position) const {
     return options_.window > 0 ? std::max(0, position - options_.window + 1) : 0;
   }
-  uint16_t narrow(float value) const {
-    return options_.type == KvType::kBF16 ? to_bf16(value).bits : to_f16(value).bits;
-  }
-  float widen(uint16_t value) const {
-    return options_.type == KvType::kBF16 ? to_float(Bf16{value}) : to_float(F16{value});
+  // Tokens of the last page that no row sees.
+  void spoil_unseen(size_t sequence) {
+    const Chunk& chunk = chunks_[sequence];
+    const auto keys = static_cast<uint32_t>(chunk.position) + chunk.rows;
+    if (chunk.rows == 0) return;
+    const size_t id = ids_[sequence * capacity_ + pages_of(chunk) - 1];
+    for (uint32_t token = (keys - 1) % kPageTokens + 1; token < kPageTokens; ++token) {
+      for (uint32_t tile = 0; tile < 2 * heads_.n_kv_head; ++tile) {
+        tiles_.spoil(id * heads_.n_kv_head * 2 + tile, token);
+      }
+    }
   }
   // K (which = 0) or V (1) of a sequence [keys, head_dim]; zero where no row sees the page.
-  std::vector<float> unpack(size_t sequence, uint32_t kv_head, uint32_t which) const {
+  std::vector<double> unpack(size_t sequence, uint32_t kv_head, uint32_t which) const {
     const uint32_t dim = heads_.head_dim, keys = pages_of(chunks_[sequence]) * kPageTokens;
-    std::vector<float> values(size_t{keys} * dim);
+    std::vector<double> values(size_t{keys} * dim);
     for (uint32_t key = 0; key < keys; ++key) {
       const uint32_t id = ids_[sequence * capacity_ + key / kPageTokens];
       if (id == kNoPage) continue;
       const size_t tile = (size_t{id} * heads_.n_kv_head + kv_head) * 2 + which;
       for (uint32_t d = 0; d < dim; ++d) {
-        const uint32_t chunk = tile_offset(dim, key % kPageTokens, d / 8);
-        values[size_t{key} * dim + d] = widen(kv_[tile * kPageTokens * dim + chunk / 2 + d % 8]);
+        values[size_t{key} * dim + d] = tiles_.value(tile, key % kPageTokens, d);
       }
     }
     return values;
   }
 
-  void check_row(int32_t position, size_t at, const std::vector<float>& k,
-                 const std::vector<float>& v, const float* out, float lse, float scale) const {
+  void check_row(int32_t position, size_t at, const std::vector<double>& k,
+                 const std::vector<double>& v, const float* out, float lse, float scale) const {
     const uint32_t dim = heads_.head_dim;
     std::vector<double> q(dim), sum(dim, 0.0);
     for (uint32_t d = 0; d < dim; ++d) q[d] = to_float(Bf16{q_[at * dim + d]});
@@ -156,17 +168,17 @@ class Case {
     for (int32_t key = first_key(position); key <= position; ++key) {
       const size_t first = static_cast<size_t>(key) * dim;
       double logit = 0.0;
-      for (uint32_t d = 0; d < dim; ++d) logit += q[d] * double{k[first + d]};
+      for (uint32_t d = 0; d < dim; ++d) logit += q[d] * k[first + d];
       logit *= scale;
       if (options_.soft_cap > 0) logit = options_.soft_cap * std::tanh(logit / options_.soft_cap);
       const double weight = std::exp(logit);
       total += weight;
       for (uint32_t d = 0; d < dim; ++d) {
-        sum[d] += weight * double{v[first + d]};
-        magnitude = std::max(magnitude, std::fabs(double{v[first + d]}));
+        sum[d] += weight * v[first + d];
+        magnitude = std::max(magnitude, std::fabs(v[first + d]));
       }
     }
-    // Weights are rounded to bf16, by 2^-8 of each at most, and so is the result.
+    // Weights are rounded to bf16, by 2^-8 of each at most, or to f16; and so is the result.
     for (uint32_t d = 0; d < dim; ++d) {
       const double want = sum[d] / total;
       ASSERT_NEAR(out[d], want, 0x1p-8 * (magnitude + std::fabs(want))) << d;
@@ -180,7 +192,8 @@ class Case {
   std::vector<Chunk> chunks_;
   std::vector<PrefillRows> sequences_;
   uint32_t rows_ = 0, capacity_ = 1;
-  std::vector<uint16_t> kv_, q_;
+  TestTiles tiles_;
+  std::vector<uint16_t> q_;
   std::vector<uint32_t> ids_;
 };
 
@@ -193,12 +206,16 @@ INSTANTIATE_TEST_SUITE_P(Heads, PagedPrefill, testing::ValuesIn(kHeads), [](cons
 
 TEST_P(PagedPrefill, EqualsDoublePrecision) {
   REPRISE_NEEDS_DEVICE();
-  Options capped, half, wide, window, narrow_window;
+  Options capped, half, wide, window, narrow_window, fp8, fp8_window;
   capped.soft_cap = 5.0f;
   half.type = KvType::kF16;
   wide.f32_out = true;
   window.window = 100;
   narrow_window.window = 1;
+  fp8.type = fp8_window.type = KvType::kFP8;
+  fp8_window.window = 100;
+  fp8_window.soft_cap = 5.0f;
+  fp8_window.v_power = -60.0f;
   const std::vector<std::vector<Chunk>> batches = {
       {{0, 1}},
       {{0, 16}, {0, 15}, {0, 17}},
@@ -208,7 +225,8 @@ TEST_P(PagedPrefill, EqualsDoublePrecision) {
   };
   unsigned seed = 0;
   for (const auto& batch : batches) {
-    for (const Options& options : {Options(), capped, half, wide, window, narrow_window}) {
+    for (const Options& options :
+         {Options(), capped, half, wide, window, narrow_window, fp8, fp8_window}) {
       Case(GetParam(), batch, options, ++seed).run_and_check();
       if (HasFatalFailure()) return;
     }
@@ -220,7 +238,11 @@ TEST_P(PagedPrefill, ManySequences) {
   REPRISE_NEEDS_DEVICE();
   std::vector<Chunk> batch;
   for (int32_t i = 0; i < 200; ++i) batch.push_back({i * 37 % 211, static_cast<uint32_t>(i % 5)});
-  Case(GetParam(), batch, {}, 99).run_and_check();
+  Options fp8;
+  fp8.type = KvType::kFP8;
+  for (const Options& options : {Options(), fp8}) {
+    Case(GetParam(), batch, options, 99).run_and_check();
+  }
 }
 
 TEST(PagedPrefillArgs, WhatIsNotServedIsSaid) {

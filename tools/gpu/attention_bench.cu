@@ -9,13 +9,13 @@ extern "C" size_t bench_workspace(uint32_t batch, uint32_t n_head, uint32_t n_kv
   return paged_decode_workspace(batch, n_head, n_kv_head, head_dim);
 }
 
-// pages [batch, capacity], keys [batch].
-extern "C" int bench_paged_decode(const void* kv, uint32_t n_head, uint32_t n_kv_head,
+// fp8: pages hold e4m3 codes, else bf16. pages [batch, capacity], keys [batch].
+extern "C" int bench_paged_decode(const void* kv, bool fp8, uint32_t n_head, uint32_t n_kv_head,
                                   uint32_t head_dim, const uint32_t* pages, const int32_t* keys,
                                   uint32_t capacity, uint32_t batch, const void* q, float scale,
                                   float* out, float* lse, void* workspace, cudaStream_t stream) {
   PagedDecodeArgs args;
-  args.kv = {kv, KvType::kBF16, n_kv_head, head_dim};
+  args.kv = {kv, fp8 ? KvType::kFP8 : KvType::kBF16, n_kv_head, head_dim};
   args.lists = {pages, nullptr, keys, 1, capacity};
   args.batch = batch;
   args.n_head = n_head;
@@ -28,12 +28,12 @@ extern "C" int bench_paged_decode(const void* kv, uint32_t n_head, uint32_t n_kv
 }
 
 // Rows 0 to rows - 1 of one sequence; sequences: device memory of a PrefillRows.
-extern "C" int bench_paged_prefill(const void* kv, uint32_t n_head, uint32_t n_kv_head,
+extern "C" int bench_paged_prefill(const void* kv, bool fp8, uint32_t n_head, uint32_t n_kv_head,
                                    uint32_t head_dim, const void* sequences, const uint32_t* pages,
-                                   uint32_t rows, const void* q, float scale, void* out,
-                                   float* lse, void* workspace, cudaStream_t stream) {
+                                   uint32_t rows, const void* q, float scale, void* out, float* lse,
+                                   void* workspace, cudaStream_t stream) {
   PagedPrefillArgs args;
-  args.kv = {kv, KvType::kBF16, n_kv_head, head_dim};
+  args.kv = {kv, fp8 ? KvType::kFP8 : KvType::kBF16, n_kv_head, head_dim};
   args.sequences = static_cast<const PrefillRows*>(sequences);
   args.pages = pages;
   args.batch = 1;

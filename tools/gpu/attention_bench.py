@@ -4,8 +4,9 @@
     python tools/gpu/attention_bench.py build/libattention_bench.so
 
 Shape of decode: 32 query heads, 8 KV heads, head_dim 128, bf16, pages of 16 tokens in random order
-(the peers read contiguous KV). CUDA graph replay, in turns, with as many copies of KV as it takes
-that the L2 cache does not serve them; medians of 25 replays.
+(the peers read contiguous KV); and the same with pages of e4m3 codes, which no peer here reads.
+CUDA graph replay, in turns, with as many copies of KV as it takes that the L2 cache does not serve
+them; medians of 25 replays.
 """
 
 import ctypes
@@ -57,6 +58,20 @@ def microseconds(graphs, calls):
     return {name: statistics.median(values) for name, values in times.items()}
 
 
+def fp8_pages(pages, kv_heads, dim):
+    tiles = torch.randint(0, 256, (pages, kv_heads, 2, PAGE * dim + 4 * PAGE), device="cuda",
+                          dtype=torch.uint8)
+    codes, scales = tiles[..., :PAGE * dim], tiles[..., PAGE * dim:]
+    codes.bitwise_and_(0xf7)  # no NaN
+    scales.copy_(torch.full((PAGE,), 0.01, device="cuda").view(torch.uint8))
+    return tiles
+
+
+def check(status):
+    if status != 0:
+        raise RuntimeError(f"CUDA error {status}")
+
+
 def measure(batch, context):
     kv_bytes = batch * context * KV_HEADS * DIM * 4
     copies = max(2, min(12, math.ceil(CACHE_BYTES / kv_bytes)))
@@ -64,6 +79,7 @@ def measure(batch, context):
     pages = batch * context // PAGE
     kv = [torch.randn(pages, KV_HEADS, 2, PAGE, DIM, device="cuda", dtype=torch.bfloat16)
           for _ in range(copies)]
+    kv_fp8 = [fp8_pages(pages, KV_HEADS, DIM) for _ in range(copies)]
     ids = torch.randperm(pages, device="cuda").int()
     keys = torch.full((batch,), context, dtype=torch.int32, device="cuda")
     q = torch.randn(batch, HEADS, 1, DIM, device="cuda", dtype=torch.bfloat16)
@@ -72,16 +88,16 @@ def measure(batch, context):
     workspace = torch.zeros(LIBRARY.bench_workspace(batch, HEADS, KV_HEADS, DIM),
                             dtype=torch.uint8, device="cuda")
 
-    def reprise(i):
-        status = LIBRARY.bench_paged_decode(
-            pointer(kv[i]), HEADS, KV_HEADS, DIM, pointer(ids), pointer(keys), context // PAGE,
-            batch, pointer(q), ctypes.c_float(DIM ** -0.5), pointer(out), pointer(lse),
-            pointer(workspace), ctypes.c_void_p(torch.cuda.current_stream().cuda_stream))
-        if status != 0:
-            raise RuntimeError(f"CUDA error {status}")
+    def decode(tiles, fp8):
+        check(LIBRARY.bench_paged_decode(
+            pointer(tiles), fp8, HEADS, KV_HEADS, DIM, pointer(ids), pointer(keys),
+            context // PAGE, batch, pointer(q), ctypes.c_float(DIM ** -0.5), pointer(out),
+            pointer(lse), pointer(workspace),
+            ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)))
 
     views = [pages_.view(2, batch, KV_HEADS, context, DIM) for pages_ in kv]
-    graphs = {"reprise": graph(reprise, copies, calls)}
+    graphs = {"reprise": graph(lambda i: decode(kv[i], False), copies, calls),
+              "fp8": graph(lambda i: decode(kv_fp8[i], True), copies, calls)}
     for name, backend in (("cuDNN", SDPBackend.CUDNN_ATTENTION),
                           ("flash", SDPBackend.FLASH_ATTENTION)):
         def peer(i, backend=backend):
@@ -92,25 +108,26 @@ def measure(batch, context):
     best = min(times["cuDNN"], times["flash"])
     print(f"| {context} | {batch} | {times['reprise']:.2f} | {times['cuDNN']:.2f} | "
           f"{times['flash']:.2f} | {times['reprise'] / best:.3f} | "
-          f"{kv_bytes / times['reprise'] / 1e3:.0f} |", flush=True)
+          f"{kv_bytes / times['reprise'] / 1e3:.0f} | {times['fp8']:.2f} | "
+          f"{times['fp8'] / times['reprise']:.3f} | "
+          f"{kv_fp8[0].numel() / times['fp8'] / 1e3:.0f} |", flush=True)
 
 
 def measure_prefill(rows, heads, kv_heads, dim):
     pages = rows // PAGE
     kv = torch.randn(pages, kv_heads, 2, PAGE, dim, device="cuda", dtype=torch.bfloat16)
+    kv_fp8 = fp8_pages(pages, kv_heads, dim)
     ids = torch.randperm(pages, device="cuda").int()
     sequence = torch.tensor([0, rows, 0], dtype=torch.int32, device="cuda")  # PrefillRows
     q = torch.randn(rows, heads, dim, device="cuda", dtype=torch.bfloat16)
     out, lse = torch.empty_like(q), torch.empty(rows, heads, device="cuda")
     workspace = torch.zeros(16, dtype=torch.uint8, device="cuda")
 
-    def reprise(_):
-        status = LIBRARY.bench_paged_prefill(
-            pointer(kv), heads, kv_heads, dim, pointer(sequence), pointer(ids), rows, pointer(q),
-            ctypes.c_float(dim ** -0.5), pointer(out), pointer(lse), pointer(workspace),
-            ctypes.c_void_p(torch.cuda.current_stream().cuda_stream))
-        if status != 0:
-            raise RuntimeError(f"CUDA error {status}")
+    def prefill(tiles, fp8):
+        check(LIBRARY.bench_paged_prefill(
+            pointer(tiles), fp8, heads, kv_heads, dim, pointer(sequence), pointer(ids), rows,
+            pointer(q), ctypes.c_float(dim ** -0.5), pointer(out), pointer(lse),
+            pointer(workspace), ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)))
 
     view, queries = kv.view(2, 1, kv_heads, rows, dim), q.view(1, heads, rows, dim)
 
@@ -119,18 +136,28 @@ def measure_prefill(rows, heads, kv_heads, dim):
             functional.scaled_dot_product_attention(queries, *view, is_causal=True,
                                                     enable_gqa=True)
 
-    times = microseconds({"reprise": graph(reprise, 1, 1), "cuDNN": graph(cudnn, 1, 1)}, 1)
+    times = microseconds({"reprise": graph(lambda _: prefill(kv, False), 1, 1),
+                          "fp8": graph(lambda _: prefill(kv_fp8, True), 1, 1),
+                          "cuDNN": graph(cudnn, 1, 1)}, 1)
     work = 4 * heads * dim * rows * (rows + 1) / 2
-    ours, theirs = (work / times[name] / 1e6 for name in ("reprise", "cuDNN"))
-    print(f"| {rows} | {dim} | {ours:.0f} | {theirs:.0f} | {ours / theirs:.2f} |", flush=True)
+    ours, fp8, theirs = (work / times[name] / 1e6 for name in ("reprise", "fp8", "cuDNN"))
+    print(f"| {rows} | {dim} | {ours:.0f} | {theirs:.0f} | {ours / theirs:.2f} | {fp8:.0f} | "
+          f"{fp8 / ours:.2f} |", flush=True)
 
 
-print("| context | batch | Reprise us | cuDNN us | FlashAttention us | of the best | GB/s |\n"
-      "|---|---|---|---|---|---|---|")
-for rows in (1, 8, 32):
-    for length in (2048, 8192, 32768, 131072, 262144):
-        measure(rows, length)
-print("\n| rows | head_dim | Reprise TFLOP/s | cuDNN TFLOP/s | ratio |\n|---|---|---|---|---|")
-for rows, heads, kv_heads, dim in ((8192, 32, 8, 128), (32768, 32, 8, 128), (131072, 32, 8, 128),
-                                   (32768, 32, 8, 64), (16384, 16, 8, 256), (8192, 32, 8, 96)):
-    measure_prefill(rows, heads, kv_heads, dim)
+def main():
+    print("| context | batch | Reprise us | cuDNN us | FlashAttention us | of the best | GB/s | "
+          "fp8 us | of bf16 | fp8 GB/s |\n|---|---|---|---|---|---|---|---|---|---|")
+    for batch in (1, 8, 32):
+        for context in (2048, 8192, 32768, 131072, 262144):
+            measure(batch, context)
+    print("\n| rows | head_dim | Reprise TFLOP/s | cuDNN TFLOP/s | ratio | fp8 TFLOP/s | "
+          "of bf16 |\n|---|---|---|---|---|---|---|")
+    for rows, heads, kv_heads, dim in ((8192, 32, 8, 128), (32768, 32, 8, 128),
+                                       (131072, 32, 8, 128), (32768, 32, 8, 64),
+                                       (16384, 16, 8, 256), (8192, 32, 8, 96)):
+        measure_prefill(rows, heads, kv_heads, dim)
+
+
+if __name__ == "__main__":
+    main()

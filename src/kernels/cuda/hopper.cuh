@@ -14,6 +14,20 @@ __device__ inline uint32_t masked_or(uint32_t bits, uint32_t mask, uint32_t rest
   return r;
 }
 
+// ~bits & mask | rest.
+__device__ inline uint32_t masked_not_or(uint32_t bits, uint32_t mask, uint32_t rest) {
+  uint32_t r;
+  asm("lop3.b32 %0, %1, %2, %3, 0xAE;" : "=r"(r) : "r"(bits), "r"(mask), "r"(rest));
+  return r;
+}
+
+// Of weights that are read in order, in pieces of rows: brings what is beside it into L2.
+__device__ inline void copy_16_bytes_of_256(void* to, const void* from) {
+  asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16;" ::"r"(shared_address(to)),
+               "l"(from)
+               : "memory");
+}
+
 __device__ inline void end_copy_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
 // Until at most so many groups of this thread are on their way.
@@ -35,14 +49,14 @@ __device__ inline void cluster_barrier() {
 }
 
 // The same place of shared memory in another block of the cluster.
-__device__ inline float4 load_remote(const float4* own, uint32_t block) {
-  float4 v = *own;
+__device__ inline float load_remote(const float* own, uint32_t block) {
+  float v = *own;
 #if __CUDA_ARCH__ >= 900
   asm volatile(
       "{\n.reg .u32 a;\n"
-      "mapa.shared::cluster.u32 a, %4, %5;\n"
-      "ld.shared::cluster.v4.f32 {%0,%1,%2,%3}, [a];\n}"
-      : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+      "mapa.shared::cluster.u32 a, %1, %2;\n"
+      "ld.shared::cluster.f32 %0, [a];\n}"
+      : "=f"(v)
       : "r"(shared_address(own)), "r"(block)
       : "memory");
 #endif

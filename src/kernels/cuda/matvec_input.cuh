@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/cuda/matvec_params.cuh"
+#include "kernels/cuda/row_math.cuh"
 
 namespace reprise::kernels::cuda {
 
@@ -9,28 +10,6 @@ namespace matvec_detail {
 
 // What a lane of a warp takes at a time is four columns of a row: a strip is 128 columns.
 constexpr uint32_t kStripColumns = 128;
-
-template <bool aligned>
-__device__ float4 load_four(const float* row, uint32_t column, uint32_t end) {
-  if constexpr (aligned) {
-    if (column >= end) return {};
-    return *reinterpret_cast<const float4*>(row + column);
-  } else {
-    float4 v = {};
-    if (column < end) v.x = row[column];
-    if (column + 1 < end) v.y = row[column + 1];
-    if (column + 2 < end) v.z = row[column + 2];
-    if (column + 3 < end) v.w = row[column + 3];
-    return v;
-  }
-}
-
-// As gated_activation_ref.
-__device__ inline float activate(float x, Activation activation) {
-  if (activation == Activation::kSilu) return x / (1.0f + expf(-x));
-  constexpr float kRoot = 0.797884561f;  // sqrt(2 / pi)
-  return 0.5f * x * (1.0f + tanhf(kRoot * (x + 0.044715f * x * x * x)));
-}
 
 __device__ inline float4 transform(const Params& p, float4 x, float4 second) {
   if (p.gated) {
@@ -45,8 +24,7 @@ __device__ inline float4 transform(const Params& p, float4 x, float4 second) {
 
 // Four columns of x, column from the start of the slice; all lanes call.
 __device__ inline void store_four(const Part& part, unsigned char* memory, uint32_t row,
-                                  uint32_t column, float4 v) {
-  const bool inside = column < part.columns;
+                                  uint32_t column, bool inside, float4 v) {
   unsigned char* to = memory + part.input_at + row * part.input_stride;
   if (part.layout == InputLayout::kFloat) {
     if (inside) *reinterpret_cast<float4*>(to + column * sizeof(float)) = v;
@@ -57,10 +35,14 @@ __device__ inline void store_four(const Part& part, unsigned char* memory, uint3
                           high_float(high.y)};
   const uint2 low = {pack<__nv_bfloat16>(v.x - rounded.x, v.y - rounded.y),
                      pack<__nv_bfloat16>(v.z - rounded.z, v.w - rounded.w)};
-  const uint32_t four = column % 32 / 4;
-  const uint32_t place = part.layout == InputLayout::kSlots ? four % 4 * 2 + four / 4 : four;
+  if (part.layout == InputLayout::kPairs) {
+    to += column / 32 * 128 + column % 8 * 16 + column % 32 / 8 * 16;
+    if (inside) *reinterpret_cast<uint4*>(to) = {high.x, low.x, high.y, low.y};
+    return;
+  }
   if (inside) {
-    to += column / 32 * 128 + place * 8;
+    const uint32_t four = column % 32 / 4;
+    to += column / 32 * 128 + four % 4 * 16 + four / 4 * 8;
     *reinterpret_cast<uint2*>(to) = high;
     *reinterpret_cast<uint2*>(to + 64) = low;
   }
@@ -77,64 +59,63 @@ __device__ inline void store_four(const Part& part, unsigned char* memory, uint3
   }
 }
 
-__device__ inline void add_squares(Shared& shared, uint32_t row, float4 v) {
-  float sum = (v.x * v.x + v.y * v.y) + (v.z * v.z + v.w * v.w);
-  for (uint32_t mask = 1; mask < 32; mask *= 2) sum += __shfl_xor_sync(~0u, sum, mask);
-  if (threadIdx.x % 32 == 0) shared.squares[threadIdx.x / 32][row] += sum;
-}
-
-// A warp takes the same strips of every row, so that a row's sums do not depend on the others.
+// The warp's share of the columns, those of the row from first_column to end_column, to to_column
+// of the slice and on. Takes strips of a row or rows of a strip side by side, whichever are more.
 template <bool aligned>
-__device__ void stage_strips(const Params& p, const Part& part, uint32_t first_column,
-                             Shared& shared, unsigned char* memory) {
+__device__ void stage_share(const Params& p, const Part& part, uint32_t first_column,
+                            uint32_t end_column, uint32_t to_column, Shared& shared,
+                            unsigned char* memory) {
   constexpr uint32_t kLoadsAhead = aligned ? 4 : 1;
-  const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const uint32_t strips = (part.columns + kStripColumns - 1) / kStripColumns;
-  const uint32_t end = min(p.cols, first_column + part.columns);
-  uint32_t strip = warp, row = 0;
-  while (strip < strips) {
-    float4 x[kLoadsAhead] = {}, second[kLoadsAhead] = {};
-    uint32_t columns[kLoadsAhead], rows[kLoadsAhead];
+  const uint32_t lane = threadIdx.x % 32;
+  const uint32_t strips = (part.share_columns + kStripColumns - 1) / kStripColumns;
+  const bool down = p.batch > strips;
+  const uint32_t inner = down ? p.batch : strips, outer = down ? strips : p.batch;
+  float row_squares = 0.0f;  // of the lane-th row
+  for (uint32_t j = 0; j < outer; ++j) {
+    for (uint32_t first = 0; first < inner; first += kLoadsAhead) {
+      float4 x[kLoadsAhead] = {}, second[kLoadsAhead] = {};
 #pragma unroll
-    for (uint32_t i = 0; i < kLoadsAhead; ++i) {
-      columns[i] = strip * kStripColumns + lane * 4;
-      rows[i] = strip < strips ? row : kMatvecBatch;
-      if (strip >= strips) continue;
-      const uint32_t column = first_column + columns[i];
-      x[i] = load_four<aligned>(p.x + row * p.stride, column, end);
-      if (p.second != nullptr) {
-        second[i] = load_four<aligned>(p.second + row * p.second_stride, column, end);
+      for (uint32_t i = 0; i < kLoadsAhead; ++i) {
+        const uint32_t row = down ? first + i : j, strip = down ? j : first + i;
+        if (first + i >= inner) break;
+        const uint32_t column = first_column + strip * kStripColumns + lane * 4;
+        x[i] = load_four<aligned>(p.x + row * p.stride, column, end_column);
+        if (p.second != nullptr) {
+          second[i] = load_four<aligned>(p.second + row * p.second_stride, column, end_column);
+        }
       }
-      if (++row == p.batch) {
-        row = 0;
-        strip += p.warps;
-      }
-    }
 #pragma unroll
-    for (uint32_t i = 0; i < kLoadsAhead; ++i) {
-      if (rows[i] == kMatvecBatch) break;
-      if (p.norm) add_squares(shared, rows[i], x[i]);
-      store_four(part, memory, rows[i], columns[i], transform(p, x[i], second[i]));
+      for (uint32_t i = 0; i < kLoadsAhead; ++i) {
+        const uint32_t row = down ? first + i : j, strip = down ? j : first + i;
+        if (first + i >= inner) break;
+        const uint32_t column = strip * kStripColumns + lane * 4;
+        store_four(part, memory, row, to_column + column, column < part.share_columns,
+                   transform(p, x[i], second[i]));
+        if (p.norm) {
+          const float4 v = x[i];
+          const float sum = warp_sum((v.x * v.x + v.y * v.y) + (v.z * v.z + v.w * v.w));
+          if (lane == row) row_squares += sum;
+        }
+      }
     }
   }
+  if (p.norm && lane < p.batch) shared.squares[threadIdx.x / 32][lane] = row_squares;
 }
 
-// Columns from first_column on.
-__device__ inline void stage_input(const Params& p, const Part& part, uint32_t first_column,
-                                   Shared& shared, unsigned char* memory) {
-  if (threadIdx.x % 32 < kMatvecBatch) shared.squares[threadIdx.x / 32][threadIdx.x % 32] = 0.0f;
-  __syncwarp();
+// What this warp multiplies with its reads.
+template <class F>
+__device__ void stage_input(const Params& p, const Part& part, const Place& place, Shared& shared,
+                            unsigned char* memory) {
+  if (place.begin == place.end) return;
+  const uint32_t first = place.begin * F::kReadColumns;
+  const uint32_t end = min(place.end * F::kReadColumns, p.cols);
+  const uint32_t to = (place.begin - place.first) * F::kReadColumns;
   if (p.aligned) {
-    stage_strips<true>(p, part, first_column, shared, memory);
+    stage_share<true>(p, part, first, end, to, shared, memory);
   } else {
-    stage_strips<false>(p, part, first_column, shared, memory);
+    stage_share<false>(p, part, first, end, to, shared, memory);
   }
-  __syncthreads();
-  if (threadIdx.x < kMatvecBatch) {
-    float total = 0.0f;
-    for (uint32_t warp = 0; warp < p.warps; ++warp) total += shared.squares[warp][threadIdx.x];
-    shared.totals[threadIdx.x] = total;
-  }
+  __syncwarp();
 }
 
 }  // namespace matvec_detail

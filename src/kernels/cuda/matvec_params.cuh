@@ -8,16 +8,23 @@ namespace reprise::kernels::cuda {
 
 namespace matvec_detail {
 
-// A block is one per multiprocessor; each warp has kStages units on their way. Small matrices leave
-// room for the next kernel: their blocks have fewer warps.
-constexpr uint32_t kMaxWarps = 16, kStages = 4;
+// A block has one to kWarps warps, each with as many reads on their way as fit in its ring. Two
+// blocks fit in a multiprocessor: half of its registers and, for one row of x of usual length, half
+// of its shared memory. With one alone too few bytes are on their way.
+constexpr uint32_t kWarps = 8;
+constexpr uint32_t kRingBytes = 10880;   // at most, of a warp
+constexpr uint32_t kRoundOutputs = 128;  // of a cluster between barriers
+
+constexpr uint32_t ring_stages(uint32_t read_bytes) { return kRingBytes / read_bytes; }
 
 // How x lies in shared memory. Bf16: per 32 columns 64 bytes of x rounded and 64 of what rounding
-// left, columns in order or in the order of the slots of a quantised piece.
-enum class InputLayout : uint8_t { kFloat, kOrdered, kSlots };
+// left, in the order of the slots of a quantised piece; or pairs of columns, of x rounded and of
+// the rest in turn, first the pairs of columns 8t to 8t + 3, then those of 8t + 4 to 8t + 7.
+enum class InputLayout : uint8_t { kFloat, kPairs, kSlots };
 
-// One matrix and the clusters of blocks that work on it. Blocks of a cluster share its columns;
-// teams of warps take a tile each per round, their members its chunks in turn.
+// One matrix and the clusters of blocks that work on it, each on every clusters-th tile of rows. A
+// row is cut into reads: what a warp fetches at a time of a tile. Blocks of a cluster take a slice
+// of a row each, their warps a share of the slice.
 struct Part {
   DeviceWeights w;
   float* out;
@@ -27,54 +34,54 @@ struct Part {
   InputLayout layout;
   uint32_t sum_columns;  // whose sum of x is needed: 16, 32 or 0
   float sum_factor;      // of the sums
-  uint32_t slice;        // chunks of a block
-  uint32_t columns;      // of a slice, with padding
+  uint32_t reads;        // of a row
+  uint32_t slice, share;
+  uint32_t share_columns;
   uint32_t first_cluster, clusters;
-  uint32_t teams, members, rounds;
+  uint32_t ring_bytes;                       // of a warp
   uint32_t input_at, input_stride, sums_at;  // bytes, from the start of shared memory
 };
 
 struct Params {
   Part parts[kMatvecProjections];
   uint32_t count, batch, cols;
-  uint32_t cluster_size;  // 1, 2, 4 or 8
-  uint32_t warps;         // of a block
+  uint32_t cluster_size, cluster_bits;  // 1, 2, 4 or 8, and its logarithm
+  uint32_t warps;                       // of a block
+  uint32_t round_tiles;                 // of a cluster between barriers
+  uint32_t inverse_batch;               // 2^16 / batch, rounded up
   const float* x;
   size_t stride;
   const float* second;  // norm weights or up, or null
   size_t second_stride;
   bool norm, gated, aligned;
-  float norm_eps;
+  float norm_eps, inverse_cols;
   Activation activation;
 };
 
-// The start of shared memory; then [warp][stage] units, x [batch][input_stride] and its sums
-// [group][8].
+// The start of shared memory; then [warp] rings, x [batch][input_stride] and its sums [group][8].
+// Sums of a round and of the one before it: an output is (tile, row of x, row of the tile).
 struct alignas(128) Shared {
-  float4 partials[kMaxWarps][32];  // of a tile, as tensor cores leave it
-  float squares[kMaxWarps][kMatvecBatch];
+  float partials[2][kWarps][kRoundOutputs];
+  float block_sums[2][kRoundOutputs];
+  float squares[kWarps][kMatvecBatch];
   float totals[kMatvecBatch];  // of squares
 };
 
 // Where a warp stands.
 struct Place {
   uint32_t cluster, block;  // of the part, of the cluster
-  uint32_t team, member;
-  uint32_t begin, end;  // chunks
+  uint32_t first;           // read of the block
+  uint32_t begin, end;      // reads of the warp
+  uint32_t members;         // warps of the block that have any
 
-  __device__ Place(const Part& part, uint32_t cluster_size) {
-    const uint32_t warp = threadIdx.x / 32;
-    cluster = blockIdx.x / cluster_size - part.first_cluster;
-    block = blockIdx.x % cluster_size;
-    team = warp / part.members;
-    member = warp % part.members;
-    begin = min(block * part.slice, part.w.chunks);
-    end = min(begin + part.slice, part.w.chunks);
-  }
-  // Of the team in a round; none from w.tiles on.
-  __device__ uint32_t tile(const Part& part, uint32_t round) const {
-    if (team >= part.teams) return part.w.tiles;
-    return (round * part.clusters + cluster) * part.teams + team;
+  __device__ Place(const Part& part, uint32_t cluster_bits) {
+    cluster = (blockIdx.x >> cluster_bits) - part.first_cluster;
+    block = blockIdx.x & ((1u << cluster_bits) - 1);
+    first = min(block * part.slice, part.reads);
+    const uint32_t last = min(first + part.slice, part.reads);
+    begin = min(first + threadIdx.x / 32 * part.share, last);
+    end = min(begin + part.share, last);
+    members = (last - first + part.share - 1) / part.share;
   }
 };
 

@@ -189,10 +189,10 @@ cudaError_t launch(Params params, const Device& device, cudaStream_t stream) {
   return cudaGetLastError();
 }
 
-template <typename T, int D>
+template <KvType type, int D>
 cudaError_t launch_groups(const Params& params, cudaStream_t stream) {
-  using Few = Shape<T, D, 1, false>;
-  using Many = Shape<T, D, 1, true>;
+  using Few = Shape<type, D, 1, false>;
+  using Many = Shape<type, D, 1, true>;
   const Device device = current_device();
   const auto fits = [&](size_t bytes) { return bytes <= device.shared_bytes; };
   if (params.group > 16) return cudaErrorNotSupported;
@@ -203,20 +203,20 @@ cudaError_t launch_groups(const Params& params, cudaStream_t stream) {
     }
     if constexpr (D <= 128) return launch<Many>(params, device, stream);
   }
-  return launch<Shape<T, D, 2, false>>(params, device, stream);
+  return launch<Shape<type, D, 2, false>>(params, device, stream);
 }
 
-template <typename T>
+template <KvType type>
 cudaError_t launch_dims(uint32_t head_dim, const Params& params, cudaStream_t stream) {
   switch (head_dim) {
     case 64:
-      return launch_groups<T, 64>(params, stream);
+      return launch_groups<type, 64>(params, stream);
     case 96:
-      return launch_groups<T, 96>(params, stream);
+      return launch_groups<type, 96>(params, stream);
     case 128:
-      return launch_groups<T, 128>(params, stream);
+      return launch_groups<type, 128>(params, stream);
     case 256:
-      return launch_groups<T, 256>(params, stream);
+      return launch_groups<type, 256>(params, stream);
     default:
       return cudaErrorNotSupported;
   }
@@ -248,10 +248,15 @@ cudaError_t paged_decode(const PagedDecodeArgs& args, cudaStream_t stream) {
   params.part_base = params.part_sums + rows * args.kv.head_dim;
   params.part_total = params.part_base + rows;
   params.arrivals = reinterpret_cast<uint32_t*>(params.part_total + rows);
-  if (args.kv.type == KvType::kBF16) {
-    return launch_dims<__nv_bfloat16>(args.kv.head_dim, params, stream);
+  switch (args.kv.type) {
+    case KvType::kBF16:
+      return launch_dims<KvType::kBF16>(args.kv.head_dim, params, stream);
+    case KvType::kF16:
+      return launch_dims<KvType::kF16>(args.kv.head_dim, params, stream);
+    case KvType::kFP8:
+      return launch_dims<KvType::kFP8>(args.kv.head_dim, params, stream);
   }
-  return launch_dims<__half>(args.kv.head_dim, params, stream);
+  return cudaErrorInvalidValue;
 }
 
 }  // namespace reprise::kernels::cuda

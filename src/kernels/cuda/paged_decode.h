@@ -10,22 +10,21 @@
 
 namespace reprise::kernels::cuda {
 
-enum class KvType : uint8_t { kBF16, kF16 };
-
 /// Pages of one layer. A page holds, per KV head, a K tile and then a V tile (kv_tile.h).
 struct PagedKv {
-  const void* pages = nullptr;  // [pages][n_kv_head][2][16][head_dim]
+  const void* pages = nullptr;  // [pages][n_kv_head][2][tile_bytes]
   KvType type = KvType::kBF16;
   uint32_t n_kv_head = 0, head_dim = 0;
 };
 
 /// What each sequence reads. Key i of a list is token i % 16 of page pages[i / 16].
 struct KeyLists {
-  const uint32_t* pages = nullptr;  // [batch, lists, capacity]
+  const uint32_t* pages = nullptr;  // [rows, lists, capacity]
   const uint16_t* slots = nullptr;  // the same shape: tokens of a page that are read; null = all
-  const int32_t* keys = nullptr;    // [batch, lists] tokens of the list
+  const int32_t* keys = nullptr;    // [rows, lists] tokens of the list
   uint32_t lists = 1;               // 1 (shared by all KV heads) or n_kv_head
   uint32_t capacity = 0;            // pages
+  const uint32_t* rows = nullptr;   // [batch] which row a sequence reads; null = its own
 };
 
 struct PagedDecodeArgs {

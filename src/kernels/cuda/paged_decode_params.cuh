@@ -1,7 +1,7 @@
 // What every part of the paged decode kernel knows.
 #pragma once
 
-#include "kernels/cuda/mma.cuh"
+#include "kernels/cuda/kv_fragments.cuh"
 #include "kernels/cuda/paged_decode.h"
 
 namespace reprise::kernels::cuda {
@@ -22,7 +22,11 @@ struct Params {
   float* part_sums;               // [2 * blocks, group, head_dim]
   uint32_t* arrivals;             // [pairs] zero between calls
 
-  __device__ size_t list(uint32_t pair) const { return lists.lists == 1 ? pair / n_kv_head : pair; }
+  __device__ size_t list(uint32_t pair) const {
+    uint32_t row = pair / n_kv_head;
+    if (lists.rows != nullptr) row = lists.rows[row];
+    return lists.lists == 1 ? row : size_t{row} * n_kv_head + pair % n_kv_head;
+  }
   __device__ uint32_t list_pages(uint32_t pair) const {
     return (static_cast<uint32_t>(lists.keys[list(pair)]) + kPageTokens - 1) / kPageTokens;
   }
@@ -30,14 +34,15 @@ struct Params {
 
 // A block's shape: warps, each with one page of its own on the way, and blocks of a multiprocessor.
 // More than about 128 KiB on the way slow each other down. NT: tiles of 8 query heads.
-template <typename Element, int D, int NT, bool many_pairs>
+template <KvType type, int D, int NT, bool many_pairs>
 struct Shape {
-  using T = Element;
+  using T = Operand<type>;
+  static constexpr KvType kType = type;
   static constexpr int kHeadDim = D, kSteps = D / 16, kHeadTiles = NT;
   static constexpr int kBlocks = many_pairs && NT == 1 && D <= 128 ? 2 : 1;
   static constexpr int kWarps = D > 128 ? 8 / NT : NT == 1 ? 16 / kBlocks : 8;
   static constexpr int kThreads = kWarps * 32;
-  static constexpr uint32_t kTileBytes = kPageTokens * D * sizeof(T), kPageBytes = 2 * kTileBytes;
+  static constexpr uint32_t kTileBytes = tile_bytes(type, D), kPageBytes = 2 * kTileBytes;
 };
 
 template <typename S>

@@ -1,6 +1,8 @@
 // One warp of the paged decode kernel: fetches pages and attends to them. K is the left operand, so
 // that a page is one row tile and query heads are the narrow side: S^T = K Q^T, O^T = V^T P^T.
 // Logits are in units of log2, relative to a base that moves only when one exceeds it by 2^kSlack.
+// Scales of e4m3 codes multiply logits and weights; sums are in units that follow the largest
+// scale of values so far, so that weights neither overflow in f16 nor vanish.
 #pragma once
 
 #include <cmath>
@@ -14,17 +16,26 @@ namespace decode {
 constexpr float kSlack = 8.0f;
 constexpr float kLog2E = 1.44269504f;
 
+// Scales of keys and values of tokens (g, g + 8) of a page, where g is lane / 4.
+struct Scales {
+  float keys[2], values[2];
+};
+
 // One warp's part of one pair.
 template <typename S>
 class Warp {
  public:
   using T = typename S::T;
   static constexpr int D = S::kHeadDim, kSteps = S::kSteps, NT = S::kHeadTiles;
+  using Order = FragmentOrder<S::kType>;
 
   __device__ void reset() {
+    unit_ = kLeastUnit;
+#pragma unroll
     for (int n = 0; n < NT; ++n) {
       base_[n][0] = base_[n][1] = -INFINITY;
       total_[n][0] = total_[n][1] = 0.0f;
+#pragma unroll
       for (int step = 0; step < kSteps; ++step) {
         for (float& x : sums_[n][step]) x = 0.0f;
       }
@@ -32,14 +43,18 @@ class Warp {
   }
 
   __device__ void load_queries(const Params& p, uint32_t pair) {
+#pragma unroll
     for (int n = 0; n < NT; ++n) {
       const uint32_t head = n * 8 + lane() / 4;
-      const __nv_bfloat16* q = p.q + (size_t{pair} * p.group + head) * D + lane() % 4 * 2;
+      const __nv_bfloat16* q = p.q + (size_t{pair} * p.group + head) * D;
+#pragma unroll
       for (int step = 0; step < kSteps; ++step) {
+#pragma unroll
         for (int half = 0; half < 2; ++half) {
           q_[n][step][half] = 0;
           if (head >= p.group) continue;
-          const auto two = *reinterpret_cast<const __nv_bfloat162*>(q + step * 16 + half * 8);
+          const uint32_t dim = step * 16 + Order::summed(lane() % 4, half);
+          const auto two = *reinterpret_cast<const __nv_bfloat162*>(q + dim);
           q_[n][step][half] = pack<T>(__low2float(two), __high2float(two));
         }
       }
@@ -50,25 +65,41 @@ class Warp {
   __device__ void attend(const Params& p, const unsigned char* page, uint32_t seen) {
     float logits[NT][4] = {};
     const uint32_t k = shared_address(page), v = k + S::kTileBytes;
-    const uint32_t token = lane() % 16, k_chunk = lane() / 16;
-    for (int step = 0; step < kSteps; ++step) {
-      uint32_t keys[4];
-      load_matrices(keys, k + tile_offset(D, token, 2 * step + k_chunk));
-      for (int n = 0; n < NT; ++n) multiply<T>(logits[n], keys, q_[n][step]);
+#pragma unroll
+    for (int step = 0; step < kSteps; step += 2) {
+      uint32_t keys[2][4];
+      load_keys<S::kType, D>(k, step / 2, keys);
+#pragma unroll
+      for (int n = 0; n < NT; ++n) {
+        multiply<T>(logits[n], keys[0], q_[n][step]);
+        multiply<T>(logits[n], keys[1], q_[n][step + 1]);
+      }
+    }
+    Scales scales = load_scales(page, seen);
+    if constexpr (kHasUnit) {
+      raise_unit(kHeadroom * fmaxf(scales.values[0], scales.values[1]));
+      for (float& scale : scales.values) scale = __fdividef(scale, unit_);
     }
     uint32_t weights[NT][2];
-    for (int n = 0; n < NT; ++n) weigh(p, n, logits[n], seen, weights[n]);
-    const uint32_t value = lane() % 8 + lane() / 16 * 8, v_chunk = lane() / 8 % 2;
-    for (int step = 0; step < kSteps; ++step) {
-      uint32_t values[4];
-      load_transposed(values, v + tile_offset(D, value, 2 * step + v_chunk));
-      for (int n = 0; n < NT; ++n) multiply<T>(sums_[n][step], values, weights[n]);
+#pragma unroll
+    for (int n = 0; n < NT; ++n) weigh(p, n, logits[n], seen, scales, weights[n]);
+#pragma unroll
+    for (int step = 0; step < kSteps; step += 2) {
+      uint32_t values[2][4];
+      load_values<S::kType, D>(v, step / 2, values);
+#pragma unroll
+      for (int n = 0; n < NT; ++n) {
+        multiply<T>(sums_[n][step], values[0], weights[n]);
+        multiply<T>(sums_[n][step + 1], values[1], weights[n]);
+      }
     }
   }
 
   // base and total [NT * 8], sums [group, D].
   __device__ void publish(uint32_t group, float* base, float* total, float* sums) {
+#pragma unroll
     for (int n = 0; n < NT; ++n) {
+#pragma unroll
       for (int side = 0; side < 2; ++side) {
         float all = total_[n][side];
         for (int mask = 4; mask < 32; mask *= 2) all += __shfl_xor_sync(~0u, all, mask);
@@ -78,24 +109,62 @@ class Warp {
           total[head] = all;
         }
         if (head >= group) continue;
+        const float unit = kHasUnit ? unit_ : 1.0f;
+#pragma unroll
         for (int step = 0; step < kSteps; ++step) {
-          float* to = sums + head * D + step * 16 + lane() / 4;
-          to[0] = sums_[n][step][side];
-          to[8] = sums_[n][step][side + 2];
+          float* to = sums + head * D + step * 16;
+          to[Order::row(lane() / 4, 0)] = sums_[n][step][side] * unit;
+          to[Order::row(lane() / 4, 1)] = sums_[n][step][side + 2] * unit;
         }
       }
     }
   }
 
  private:
+  static constexpr bool kHasUnit = S::kType == KvType::kFP8;
+
   __device__ static uint32_t lane() { return threadIdx.x % 32; }
+
+  // Tokens that are not read may have any scale.
+  __device__ static Scales load_scales(const unsigned char* page, uint32_t seen) {
+    Scales scales;
+    for (int half = 0; half < 2; ++half) {
+      const uint32_t token = lane() / 4 + half * 8;
+      scales.keys[half] = token_scale<S::kType, D>(page, token);
+      const float values = token_scale<S::kType, D>(page + S::kTileBytes, token);
+      scales.values[half] = !kHasUnit || (seen >> token & 1) != 0 ? values : 0.0f;
+    }
+    return scales;
+  }
+
+  // unit: that this lane's tokens ask for.
+  __device__ void raise_unit(float unit) {
+    if (!__any_sync(~0u, unit > unit_)) return;
+    for (int mask = 4; mask < 32; mask *= 2) {
+      unit = fmaxf(unit, __shfl_xor_sync(~0u, unit, mask));
+    }
+#pragma unroll
+    for (int n = 0; n < NT; ++n) {
+#pragma unroll
+      for (int side = 0; side < 2; ++side) scale_sums(n, side, unit_ / unit);
+    }
+    unit_ = unit;
+  }
+
+  __device__ void scale_sums(int n, int side, float factor) {
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      sums_[n][step][side] *= factor;
+      sums_[n][step][side + 2] *= factor;
+    }
+  }
 
   // From logits of tokens (g, g + 8) and heads (2t, 2t + 1) to the right operand of the sum of
   // values.
   __device__ void weigh(const Params& p, int n, float (&logits)[4], uint32_t seen,
-                        uint32_t (&weights)[2]) {
+                        const Scales& scales, uint32_t (&weights)[2]) {
     for (int i = 0; i < 4; ++i) {
-      logits[i] *= p.scale;
+      logits[i] *= p.scale * scales.keys[i / 2];
       if (p.soft_cap > 0.0f) logits[i] = p.soft_cap * tanhf(logits[i] / p.soft_cap);
       logits[i] *= kLog2E;
       if ((seen >> (lane() / 4 + i / 2 * 8) & 1) == 0) logits[i] = -INFINITY;
@@ -108,11 +177,15 @@ class Warp {
       logits[i] = exp2_fast(logits[i] - (base == -INFINITY ? 0.0f : base));
       total_[n][i % 2] += logits[i];
     }
-    weights[0] = transpose_matrix(pack<T>(logits[0], logits[1]));
-    weights[1] = transpose_matrix(pack<T>(logits[2], logits[3]));
+    for (int half = 0; half < 2; ++half) {
+      const float scale = scales.values[half];
+      weights[half] =
+          transpose_matrix(pack<T>(logits[2 * half] * scale, logits[2 * half + 1] * scale));
+    }
   }
 
   __device__ void move_base(int n, const float (&top)[2]) {
+#pragma unroll
     for (int side = 0; side < 2; ++side) {
       float base = top[side];
       for (int mask = 4; mask < 32; mask *= 2) {
@@ -122,16 +195,14 @@ class Warp {
       const float factor = base == -INFINITY ? 1.0f : exp2_fast(base_[n][side] - base);
       base_[n][side] = base;
       total_[n][side] *= factor;
-      for (int step = 0; step < kSteps; ++step) {
-        sums_[n][step][side] *= factor;
-        sums_[n][step][side + 2] *= factor;
-      }
+      scale_sums(n, side, factor);
     }
   }
 
   uint32_t q_[NT][kSteps][2];
   float base_[NT][2], total_[NT][2];  // total: over this lane's tokens
   float sums_[NT][kSteps][4];
+  float unit_;  // of sums_, where values have scales
 };
 
 // The pages of a block's share that one warp takes: one is read while the id of the next is on its

@@ -65,32 +65,32 @@ cudaError_t current_device(Device* device) {
   return status;
 }
 
-template <typename T, int D>
+template <KvType type, int D>
 cudaError_t launch(const Params& params, uint32_t rows, cudaStream_t stream) {
   Device device;
   const cudaError_t status = current_device(&device);
   if (status != cudaSuccess) return status;
   if constexpr (D % 64 == 0) {
-    using S = prefill::WgmmaShape<T, D, D == 64 ? 3 : 2>;
+    using S = prefill::WgmmaShape<type, D, D == 64 && type != KvType::kFP8 ? 3 : 2>;
     if (has_wgmma<S>(device.major, device.minor)) {
       return launch_wgmma<S>(params, rows, static_cast<uint32_t>(device.multiprocessors), stream);
     }
   }
-  return launch_mma<prefill::MmaShape<T, D>>(params, rows, stream);
+  return launch_mma<prefill::MmaShape<type, D>>(params, rows, stream);
 }
 
-template <typename T>
+template <KvType type>
 cudaError_t launch_dims(uint32_t head_dim, const Params& params, uint32_t rows,
                         cudaStream_t stream) {
   switch (head_dim) {
     case 64:
-      return launch<T, 64>(params, rows, stream);
+      return launch<type, 64>(params, rows, stream);
     case 96:
-      return launch<T, 96>(params, rows, stream);
+      return launch<type, 96>(params, rows, stream);
     case 128:
-      return launch<T, 128>(params, rows, stream);
+      return launch<type, 128>(params, rows, stream);
     case 256:
-      return launch<T, 256>(params, rows, stream);
+      return launch<type, 256>(params, rows, stream);
     default:
       return cudaErrorNotSupported;
   }
@@ -112,16 +112,23 @@ cudaError_t paged_prefill(const PagedPrefillArgs& args, cudaStream_t stream) {
   params.scale = args.scale;
   params.soft_cap = args.soft_cap;
   params.window = args.window;
+  params.first_key_bound = args.first_key;
+  params.end_key_bound = args.end_key;
   params.out = args.out;
   params.f32_out = args.f32_out;
   params.lse = args.lse;
   params.next_tile = static_cast<uint32_t*>(args.workspace);
   if (params.group < 1 || params.group > 16) return cudaErrorNotSupported;
   if (args.rows == 0) return cudaSuccess;
-  if (args.kv.type == KvType::kBF16) {
-    return launch_dims<__nv_bfloat16>(args.kv.head_dim, params, args.rows, stream);
+  switch (args.kv.type) {
+    case KvType::kBF16:
+      return launch_dims<KvType::kBF16>(args.kv.head_dim, params, args.rows, stream);
+    case KvType::kF16:
+      return launch_dims<KvType::kF16>(args.kv.head_dim, params, args.rows, stream);
+    case KvType::kFP8:
+      return launch_dims<KvType::kFP8>(args.kv.head_dim, params, args.rows, stream);
   }
-  return launch_dims<__half>(args.kv.head_dim, params, args.rows, stream);
+  return cudaErrorInvalidValue;
 }
 
 }  // namespace reprise::kernels::cuda

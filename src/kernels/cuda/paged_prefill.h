@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 
 #include "kernels/cuda/paged_decode.h"
 
@@ -22,11 +23,13 @@ struct PagedPrefillArgs {
   const PrefillRows* sequences = nullptr;  // [batch]; long contexts first balance best
   const uint32_t* pages = nullptr;  // [batch, capacity] key i is token i % 16 of page pages[i / 16]
   uint32_t batch = 0, capacity = 0, n_head = 0;
-  uint32_t rows = 0;          // of all sequences, at least
-  const void* q = nullptr;    // [rows, n_head, head_dim] bf16, rotated; not yet scaled
-  float scale = 1.0f;         // > 0
-  float soft_cap = 0.0f;      // logit = cap tanh(logit / cap) when > 0
-  int32_t window = 0;         // when > 0, the row at position p sees keys > p - window only
+  uint32_t rows = 0;        // of all sequences, at least
+  const void* q = nullptr;  // [rows, n_head, head_dim] bf16, rotated; not yet scaled
+  float scale = 1.0f;       // > 0
+  float soft_cap = 0.0f;    // logit = cap tanh(logit / cap) when > 0
+  int32_t window = 0;       // when > 0, the row at position p sees keys > p - window only
+  // Rows see keys of [first_key, end_key) only; every row must see at least one.
+  int32_t first_key = 0, end_key = std::numeric_limits<int32_t>::max();
   void* out = nullptr;        // [rows, n_head, head_dim] normalised
   bool f32_out = false;       // else bf16
   float* lse = nullptr;       // [rows, n_head] natural log

@@ -1,122 +1,14 @@
-// What the prefill kernels share: which rows a block computes, and the softmax of rows whose logits
-// lie in tensor core accumulators.
+// The softmax of query rows of prefill whose logits lie in tensor core accumulators.
 #pragma once
 
 #include <cmath>
 
-#include "kernels/cuda/kv_tile.h"
-#include "kernels/cuda/mma.cuh"
-#include "kernels/cuda/paged_prefill.h"
+#include "kernels/cuda/prefill_tiles.cuh"
 
 namespace reprise::kernels::cuda::prefill {
 
 inline constexpr float kSlack = 8.0f;  // log2 by which a logit may exceed its row's base
 inline constexpr float kLog2E = 1.44269504f, kLn2 = 0.69314718f;
-
-struct Params {
-  const unsigned char* kv;
-  const PrefillRows* sequences;
-  const uint32_t* pages;
-  uint32_t batch, capacity, n_head, n_kv_head, group;  // group: query heads per KV head
-  const __nv_bfloat16* q;
-  float scale, soft_cap;
-  int32_t window;
-  void* out;
-  bool f32_out;
-  float* lse;
-  uint32_t* next_tile;  // zero between calls
-
-  __device__ int32_t first_key(int32_t position) const {
-    return window > 0 ? max(0, position - window + 1) : 0;
-  }
-};
-
-// Query rows that a block computes together: of one sequence and KV head, in order of position and,
-// within a position, of query head.
-struct Tile {
-  PrefillRows rows;  // of the sequence
-  uint32_t sequence, kv_head;
-  uint32_t begin, end;         // of rows.count * group query rows
-  int32_t key_begin, key_end;  // keys that any of them sees
-  bool exists;
-
-  __device__ int32_t position(const Params& p, uint32_t row) const {
-    return rows.position + static_cast<int32_t>(row / p.group);
-  }
-  // Index of a query row in [rows, n_head].
-  __device__ size_t index(const Params& p, uint32_t row) const {
-    return size_t{rows.first + row / p.group} * p.n_head + kv_head * p.group + row % p.group;
-  }
-  // Tile of K (0) or V (1) values that holds the keys from 16 * page on; a page that no row sees is
-  // replaced by one that some row does.
-  __device__ size_t kv_tile(const Params& p, int32_t page, uint32_t which) const {
-    constexpr auto kTokens = static_cast<int32_t>(kPageTokens);
-    page = min(max(page, key_begin / kTokens), (key_end - 1) / kTokens);
-    const size_t id = p.pages[size_t{sequence} * p.capacity + static_cast<uint32_t>(page)];
-    return (id * p.n_kv_head + kv_head) * 2 + which;
-  }
-};
-
-// Numbers the tiles of all sequences. Of one sequence, the last rows come first, since they see
-// most keys.
-class TileFinder {
- public:
-  __device__ explicit TileFinder(const Params& p) : p_(p) {}
-
-  // Ids of successive calls ascend.
-  template <int kRows>
-  __device__ Tile find(uint32_t id) {
-    Tile tile{};
-    for (; sequence_ < p_.batch; ++sequence_) {
-      tile.rows = p_.sequences[sequence_];
-      const uint32_t rows = tile.rows.count * p_.group, row_tiles = (rows + kRows - 1) / kRows;
-      if (id - before_ < row_tiles * p_.n_kv_head) {
-        tile.sequence = sequence_;
-        tile.kv_head = (id - before_) % p_.n_kv_head;
-        tile.begin = (row_tiles - 1 - (id - before_) / p_.n_kv_head) * kRows;
-        tile.end = min(tile.begin + kRows, rows);
-        tile.key_begin = p_.first_key(tile.position(p_, tile.begin));
-        tile.key_end = tile.position(p_, tile.end - 1) + 1;
-        tile.exists = true;
-        return tile;
-      }
-      before_ += row_tiles * p_.n_kv_head;
-    }
-    return tile;
-  }
-
-  // All tiles, once find() found none.
-  __device__ uint32_t tiles() const { return before_; }
-
- private:
-  const Params& p_;
-  uint32_t sequence_ = 0, before_ = 0;
-};
-
-// Copies the queries of a tile to shared memory, as type T; rows past its end repeat the last one.
-// Some are still on their way on return.
-template <typename T, int D, int kRows>
-__device__ void load_queries(const Params& p, const Tile& tile, unsigned char* to, uint32_t thread,
-                             uint32_t threads) {
-  constexpr uint32_t kChunks = D / 8;
-#pragma unroll 1  // registers are few
-  for (uint32_t i = thread; i < kRows * kChunks; i += threads) {
-    const uint32_t row = i / kChunks, chunk = i % kChunks;
-    const size_t index = tile.index(p, min(tile.begin + row, tile.end - 1));
-    const __nv_bfloat16* from = p.q + index * D + chunk * 8;
-    unsigned char* place = to + tile_offset(D, row, chunk);
-    if constexpr (std::is_same_v<T, __nv_bfloat16>) {
-      copy_16_bytes(place, from);
-    } else {
-      uint4 values = *reinterpret_cast<const uint4*>(from);
-      for (uint32_t* two : {&values.x, &values.y, &values.z, &values.w}) {
-        const auto pair = reinterpret_cast<const __nv_bfloat162&>(*two);
-        *two = pack<T>(__low2float(pair), __high2float(pair));
-      }
-      *reinterpret_cast<uint4*>(place) = values;
-    }
-  }
-}
 
 // From four words of each lane of a quad, word i of lane l to word l of lane i.
 __device__ inline void transpose_quad(uint32_t (&w)[4]) {
@@ -143,7 +35,7 @@ class RowPair {
       index_[r] = tile.index(p, known);
       valid_[r] = row < tile.end;
       key_begin_[r] = p.first_key(position);
-      keys_[r] = static_cast<uint32_t>(position + 1 - key_begin_[r]);
+      keys_[r] = static_cast<uint32_t>(p.end_key(position) - key_begin_[r]);
     }
   }
 
@@ -180,13 +72,13 @@ class RowPair {
     return moved;
   }
 
-  // sums: of weights times values, N = head_dim / 8.
+  // sums: of weights times values, in units; N = head_dim / 8.
   template <int N>
-  __device__ void write(const Params& p, const float (&sums)[N][4]) {
+  __device__ void write(const Params& p, const float (&sums)[N][4], float unit) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       for (int mask = 1; mask < 4; mask *= 2) total_[r] += __shfl_xor_sync(~0u, total_[r], mask);
-      const float scale = 1.0f / total_[r];
+      const float scale = unit / total_[r];
       if (p.f32_out) {
         write_f32<N>(static_cast<float*>(p.out), r, scale, sums);
       } else {

@@ -12,6 +12,15 @@
 
 namespace reprise::kernels::cuda {
 
+// What a warp reads at a time and keeps in shared memory. Quantised: a unit's codes, scales and
+// factors; else two chunks of 16 rows, kChunkStride apart: in different banks.
+inline constexpr uint32_t kChunkStride = kUnitBytes + 64;
+
+constexpr uint32_t read_bytes(const DeviceFormat& format) {
+  if (!format.quantized()) return 2 * kChunkStride;
+  return kUnitBytes + kTileRows * format.chunk_scale_bytes() + (format.super ? kFactorBytes : 0);
+}
+
 template <DeviceFormat format>
 struct Format {
   static constexpr DeviceFormat kValue = format;
@@ -20,11 +29,13 @@ struct Format {
   static constexpr uint32_t kScaleBytes = format.scale_bytes();
   static constexpr uint32_t kChunkScaleBytes = format.chunk_scale_bytes();
   static constexpr uint32_t kFactorChunks = format.factor_chunks();
-  // What a warp reads at a time: codes, scales, factors.
   static constexpr uint32_t kFactorsAt = kUnitBytes + kTileRows * kChunkScaleBytes;
-  static constexpr uint32_t kReadBytes = kFactorsAt + (format.super ? kFactorBytes : 0);
-  // Code pairs of 4 bits come as 128 + code, which costs one instruction.
-  static constexpr bool kBiased = format.codes == Codes::kInt4;
+  static constexpr uint32_t kReadBytes = read_bytes(format);
+  static constexpr uint32_t kReadChunks = kQuantized ? 1 : 2;
+  static constexpr uint32_t kReadColumns = kReadChunks * kChunkColumns;
+  // Code pairs come as 128 + code where that costs one instruction.
+  static constexpr bool kBiased =
+      format.codes == Codes::kInt4 || (format.codes == Codes::kInt8 && format.has_min);
   static constexpr float kZero =
       kBiased ? (format.has_min ? 128.0f : 136.0f) : 0.0f;  // the pair element of weight 0
 };
@@ -112,6 +123,15 @@ __device__ inline void look_up(uint32_t word, uint32_t (&pairs)[2]) {
   pairs[1] = __byte_perm(low, high, 0x7362);
 }
 
+// Codes c of 8 bits, each below a byte 0x43, as bf16 of c - 128.
+__device__ inline uint32_t less_128(uint32_t pair) {
+  // 128 + c % 128, less 128 where c is 128 and more, 256 where it is less.
+  const uint32_t low = pair & 0xff7fff7fu, rest = masked_not_or(pair, 0x00800080u, 0x43004300u);
+  const __nv_bfloat162 less = __hsub2(reinterpret_cast<const __nv_bfloat162&>(low),
+                                      reinterpret_cast<const __nv_bfloat162&>(rest));
+  return reinterpret_cast<const uint32_t&>(less);
+}
+
 // Slots 0 to 7 of the block-th 32 columns of a quantised piece: codes in bf16, less those of weight
 // 0, plus Format::kZero.
 template <class F>
@@ -128,11 +148,10 @@ __device__ inline void code_pairs(const uint4& piece, int block, uint32_t (&pair
       pairs[2 * step + 1] = two[1];
     }
   } else {
-    constexpr float zero = 0x1p23f + (F::kValue.has_min ? 0.0f : 128.0f);
     for (int p = 0; p < 4; ++p) {
       const uint32_t word = word_of(piece, 2 * block + p / 2);
-      pairs[p] = pack<__nv_bfloat16>(plus_2_23(word, p % 2 * 2) - zero,
-                                     plus_2_23(word, p % 2 * 2 + 1) - zero);
+      const uint32_t pair = __byte_perm(word, 0x43434343u, p % 2 == 0 ? 0x4140 : 0x4342);
+      pairs[p] = F::kValue.has_min ? pair : less_128(pair);
     }
   }
 }

@@ -1,0 +1,23 @@
+#include "kernels/cuda/dynamic_library.h"
+
+#include <dlfcn.h>
+
+namespace reprise::kernels::cuda {
+
+Result<DynamicLibrary> DynamicLibrary::open(std::span<const char* const> names,
+                                            const char* advice) {
+  std::string reason;
+  for (const char* name : names) {
+    if (void* handle = dlopen(name, RTLD_NOW | RTLD_LOCAL); handle != nullptr) {
+      return DynamicLibrary(handle, name);
+    }
+    if (reason.empty()) reason = dlerror();
+  }
+  return fail(ErrorCode::kDeviceUnavailable, "cannot load {}; {}", reason, advice);
+}
+
+void* DynamicLibrary::find(const char* name) const { return dlsym(handle_.get(), name); }
+
+void DynamicLibrary::Close::operator()(void* handle) const { dlclose(handle); }
+
+}  // namespace reprise::kernels::cuda

@@ -1,0 +1,32 @@
+// Launches that may begin while the kernel before them in the stream still runs.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+namespace reprise::kernels::cuda {
+
+/// Programmatic dependent launch, where the device has it: the kernel must call
+/// wait_for_kernels_before() (hopper.cuh) before it touches what others write.
+template <typename... Params, typename... Args>
+cudaError_t launch_overlapped(void (*kernel)(Params...), dim3 grid, uint32_t threads,
+                              cudaStream_t stream, const Args&... args) {
+  int device = 0, major = 0;
+  if (const cudaError_t status = cudaGetDevice(&device); status != cudaSuccess) return status;
+  const cudaError_t status =
+      cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+  if (status != cudaSuccess) return status;
+  cudaLaunchAttribute attribute = {};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = grid;
+  config.blockDim = dim3(threads);
+  config.stream = stream;
+  config.attrs = &attribute;
+  config.numAttrs = major == 9 ? 1 : 0;  // later devices run the code of 8.0, which does not wait
+  return cudaLaunchKernelEx(&config, kernel, args...);
+}
+
+}  // namespace reprise::kernels::cuda

@@ -1,0 +1,133 @@
+// The matvec kernel: streams weights through every warp and adds up what warps and blocks have.
+#pragma once
+
+#include <type_traits>
+
+#include "kernels/cuda/matvec_input.cuh"
+#include "kernels/cuda/matvec_products.cuh"
+#include "kernels/cuda/matvec_stream.cuh"
+
+namespace reprise::kernels::cuda {
+
+namespace matvec_detail {
+
+// Of one row and one row of x; sum is over all columns.
+__device__ void write_result(const Params& p, const Part& part, uint32_t row, uint32_t n, float sum,
+                             float squares) {
+  if (row >= part.w.rows || n >= p.batch) return;
+  if (p.norm) sum *= rsqrtf(squares * p.inverse_cols + p.norm_eps);
+  if (part.bias != nullptr) sum += part.bias[row];
+  float* out = part.out + n * part.out_stride + row;
+  *out = part.accumulate ? *out + sum : sum;
+}
+
+// An output of a round.
+struct Output {
+  uint32_t n, row;
+
+  __device__ Output(const Params& p, const Part& part, uint32_t first_tile, uint32_t index) {
+    const uint32_t group = index / kTileRows, slot = group * p.inverse_batch >> 16;
+    n = group - slot * p.batch;
+    row = (first_tile + slot * part.clusters) * kTileRows + index % kTileRows;
+  }
+};
+
+__device__ float warps_sum(const Place& place, const float* first, uint32_t stride) {
+  float sum = 0.0f;
+#pragma unroll
+  for (uint32_t warp = 0; warp < kWarps; ++warp) {
+    if (warp < place.members) sum += first[warp * stride];
+  }
+  return sum;
+}
+
+// Adds up what the warps have, in all blocks of the cluster.
+__device__ void finish_round(const Params& p, const Part& part, const Place& place, Shared& shared,
+                             uint32_t first_tile, uint32_t parity) {
+  const uint32_t outputs = p.round_tiles * p.batch * kTileRows;
+  __syncthreads();
+  for (uint32_t i = threadIdx.x; i < outputs; i += blockDim.x) {
+    const float sum = warps_sum(place, &shared.partials[parity][0][i], kRoundOutputs);
+    if (p.cluster_size > 1) {
+      shared.block_sums[parity][i] = sum;
+      continue;
+    }
+    const Output out(p, part, first_tile, i);
+    const float squares = p.norm ? warps_sum(place, &shared.squares[0][out.n], kMatvecBatch) : 0.0f;
+    write_result(p, part, out.row, out.n, sum, squares);
+  }
+  if (p.cluster_size == 1) return;
+  if (p.norm && threadIdx.x < p.batch && first_tile == place.cluster) {
+    shared.totals[threadIdx.x] = warps_sum(place, &shared.squares[0][threadIdx.x], kMatvecBatch);
+  }
+  __syncwarp();
+  cluster_barrier();
+  for (uint32_t i = threadIdx.x * p.cluster_size + place.block; i < outputs;
+       i += blockDim.x * p.cluster_size) {
+    const Output out(p, part, first_tile, i);
+    float sum = 0.0f, squares = 0.0f;
+    for (uint32_t block = 0; block < p.cluster_size; ++block) {
+      sum += load_remote(&shared.block_sums[parity][i], block);
+      if (p.norm) squares += load_remote(&shared.totals[out.n], block);
+    }
+    write_result(p, part, out.row, out.n, sum, squares);
+  }
+}
+
+template <class F>
+__device__ void multiply_tiles(const Params& p, const Part& part, const Place& place,
+                               WeightStream<F>& weights, Shared& shared,
+                               const unsigned char* memory) {
+  Products<F> products(part, p.batch, memory);
+  uint32_t parity = 0, tile = place.cluster;
+  while (tile < part.w.tiles) {
+    const uint32_t first_tile = tile;
+    float* sums = shared.partials[parity][threadIdx.x / 32];
+    for (uint32_t i = 0; i < p.round_tiles && tile < part.w.tiles; ++i) {
+      products.reset();
+      for (uint32_t read = place.begin; read < place.end; ++read) {
+        const auto loaded = products.load(weights.wait());
+        weights.fetch();
+        products.add(loaded, read - place.first);
+      }
+      if (place.begin < place.end) products.store(sums, p.batch);
+      sums += p.batch * kTileRows;
+      tile += part.clusters;
+    }
+    finish_round(p, part, place, shared, first_tile, parity);
+    parity ^= 1;
+  }
+  if (p.cluster_size > 1) cluster_barrier();  // nobody reads this block any more
+}
+
+struct AnyFormat {};
+
+// F: the format of all parts, or AnyFormat.
+template <class F>
+__global__ __launch_bounds__(kWarps * 32, 2) void matvec_kernel(const __grid_constant__ Params p) {
+  extern __shared__ __align__(128) unsigned char memory[];
+  Shared& shared = *reinterpret_cast<Shared*>(memory);
+  allow_next_kernel();
+  const uint32_t cluster = blockIdx.x >> p.cluster_bits;
+  uint32_t index = 0;
+  while (index + 1 < p.count && cluster >= p.parts[index + 1].first_cluster) ++index;
+  const Part& part = p.parts[index];
+  const Place place(part, p.cluster_bits);
+  const auto run = [&](auto format) {
+    using Own = decltype(format);
+    WeightStream<Own> weights(part, place,
+                              memory + sizeof(Shared) + threadIdx.x / 32 * part.ring_bytes);
+    wait_for_kernels_before();
+    stage_input<Own>(p, part, place, shared, memory);
+    multiply_tiles<Own>(p, part, place, weights, shared, memory);
+  };
+  if constexpr (std::is_same_v<F, AnyFormat>) {
+    with_format(part.w.type, run);
+  } else {
+    run(F{});
+  }
+}
+
+}  // namespace matvec_detail
+
+}  // namespace reprise::kernels::cuda

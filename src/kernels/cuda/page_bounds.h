@@ -1,0 +1,69 @@
+// Channel-wise largest and smallest keys of full pages, and the pages whose bounds of q.k are best
+// (Quest, Tang et al. 2024). Sizes of launches depend on capacities only, so that calls may be
+// captured and replayed as sequences grow.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_runtime_api.h>
+
+#include "kernels/cuda/paged_decode.h"
+
+namespace reprise::kernels::cuda {
+
+/// Bounds lie by page id: [pool pages][n_kv_head][2][head_dim], the largest values before the
+/// smallest, rounded outward.
+struct PageBoundsArgs {
+  PagedKv kv;
+  const int32_t* positions = nullptr;   // [rows] whose keys were stored; < 0: none was
+  const uint32_t* sequences = nullptr;  // [rows] row of pages
+  uint32_t rows = 0;
+  const uint32_t* pages = nullptr;  // [sequences, capacity] page tables
+  uint32_t capacity = 0;
+  __nv_bfloat16* bounds = nullptr;  // out
+};
+
+/// Bounds of the pages that the rows filled: those of rows in the last slot of a page. Positions
+/// beyond the table are left out. cudaErrorNotSupported as rotate_and_store (heads.h).
+cudaError_t update_page_bounds(const PageBoundsArgs& args, cudaStream_t stream);
+
+/// Bounds of every page below pages, whatever is in it. Errors as above.
+cudaError_t bound_all_pages(const PagedKv& kv, uint64_t pages, __nv_bfloat16* bounds,
+                            cudaStream_t stream);
+
+/// Rows that choose pages, one of a sequence. A row has a page of its own, that of its position,
+/// and full pages before it; it has none when its position is < 0 or beyond the table.
+struct PageRows {
+  const int32_t* positions = nullptr;  // [count]
+  const uint32_t* pages = nullptr;     // [count, capacity] page tables
+  uint32_t count = 0, capacity = 0;
+  uint32_t budget_pages = 0;  // > 0, that a KV head may read; rows with fewer full pages read all
+};
+
+struct PageScoreArgs {
+  PageRows rows;
+  const __nv_bfloat16* bounds = nullptr;  // of all full pages
+  uint32_t n_head = 0, n_kv_head = 0, head_dim = 0;
+  const __nv_bfloat16* q = nullptr;  // [count, n_head, head_dim] rotated
+  float* scores = nullptr;           // [count, n_kv_head, capacity] out
+};
+
+/// score of a full page = max over a KV head's query heads of sum_d max(q_d high_d, q_d low_d)
+/// (eq. 2). Rows that read all are left out. head_dim 64, 96, 128 or 256; n_head / n_kv_head from 1
+/// to 16; otherwise cudaErrorNotSupported.
+cudaError_t score_pages(const PageScoreArgs& args, cudaStream_t stream);
+
+struct TopPagesArgs {
+  PageRows rows;
+  uint32_t n_kv_head = 0;
+  uint32_t sink_pages = 0;        // first ones, which are always chosen
+  const float* scores = nullptr;  // [count, n_kv_head, capacity]
+  uint32_t* lists = nullptr;      // [count, n_kv_head, list_capacity] out: page ids, in order
+  int32_t* keys = nullptr;        // [count, n_kv_head] out: tokens of a list, to the row's own
+  uint32_t list_capacity = 0;     // >= min(budget_pages, capacity)
+};
+
+/// Lists, as KeyLists without slots, of the budget_pages - 1 best full pages and, last, the row's
+/// own page. Ties go to the lower index; NaN counts as less than everything.
+cudaError_t top_pages(const TopPagesArgs& args, cudaStream_t stream);
+
+}  // namespace reprise::kernels::cuda

@@ -1,0 +1,122 @@
+// Which rows the blocks of a prefill kernel compute, and loading their queries.
+#pragma once
+
+#include "kernels/cuda/kv_tile.h"
+#include "kernels/cuda/mma.cuh"
+#include "kernels/cuda/paged_prefill.h"
+
+namespace reprise::kernels::cuda::prefill {
+
+struct Params {
+  const unsigned char* kv;
+  const PrefillRows* sequences;
+  const uint32_t* pages;
+  uint32_t batch, capacity, n_head, n_kv_head, group;  // group: query heads per KV head
+  const __nv_bfloat16* q;
+  float scale, soft_cap;
+  int32_t window, first_key_bound, end_key_bound;
+  void* out;
+  bool f32_out;
+  float* lse;
+  uint32_t* next_tile;  // zero between calls
+
+  // Keys that the row at a position sees.
+  __device__ int32_t first_key(int32_t position) const {
+    return max(first_key_bound, window > 0 ? position - window + 1 : 0);
+  }
+  __device__ int32_t end_key(int32_t position) const { return min(position + 1, end_key_bound); }
+};
+
+// Query rows that a block computes together: of one sequence and KV head, in order of position and,
+// within a position, of query head.
+struct Tile {
+  PrefillRows rows;  // of the sequence
+  uint32_t sequence, kv_head;
+  uint32_t begin, end;         // of rows.count * group query rows
+  int32_t key_begin, key_end;  // keys that any of them sees
+  bool exists;
+
+  __device__ int32_t position(const Params& p, uint32_t row) const {
+    return rows.position + static_cast<int32_t>(row / p.group);
+  }
+  // Index of a query row in [rows, n_head].
+  __device__ size_t index(const Params& p, uint32_t row) const {
+    return size_t{rows.first + row / p.group} * p.n_head + kv_head * p.group + row % p.group;
+  }
+  // The page that holds the keys from 16 * page on; one that no row sees is replaced by one that
+  // some row does.
+  __device__ uint32_t page_id(const Params& p, int32_t page) const {
+    constexpr auto kTokens = static_cast<int32_t>(kPageTokens);
+    page = min(max(page, key_begin / kTokens), (key_end - 1) / kTokens);
+    return p.pages[size_t{sequence} * p.capacity + static_cast<uint32_t>(page)];
+  }
+  // Its tile of K (0) or V (1).
+  __device__ size_t kv_tile(const Params& p, uint32_t id, uint32_t which) const {
+    return (size_t{id} * p.n_kv_head + kv_head) * 2 + which;
+  }
+};
+
+// Numbers the tiles of all sequences. Of one sequence, the last rows come first, since they see
+// most keys.
+class TileFinder {
+ public:
+  __device__ explicit TileFinder(const Params& p) : p_(p) {}
+
+  // Ids of successive calls ascend.
+  template <int kRows>
+  __device__ Tile find(uint32_t id) {
+    Tile tile{};
+    for (; sequence_ < p_.batch; ++sequence_) {
+      tile.rows = p_.sequences[sequence_];
+      const uint32_t rows = tile.rows.count * p_.group, row_tiles = (rows + kRows - 1) / kRows;
+      if (id - before_ < row_tiles * p_.n_kv_head) {
+        tile.sequence = sequence_;
+        tile.kv_head = (id - before_) % p_.n_kv_head;
+        tile.begin = (row_tiles - 1 - (id - before_) / p_.n_kv_head) * kRows;
+        tile.end = min(tile.begin + kRows, rows);
+        tile.key_begin = p_.first_key(tile.position(p_, tile.begin));
+        tile.key_end = p_.end_key(tile.position(p_, tile.end - 1));
+        tile.exists = true;
+        return tile;
+      }
+      before_ += row_tiles * p_.n_kv_head;
+    }
+    return tile;
+  }
+
+  // All tiles, once find() found none.
+  __device__ uint32_t tiles() const { return before_; }
+
+ private:
+  const Params& p_;
+  uint32_t sequence_ = 0, before_ = 0;
+};
+
+// Copies the queries of a tile to shared memory, as type T; rows past its end repeat the last one.
+// Some are still on their way on return.
+template <typename T, int D, int kRows>
+__device__ void load_queries(const Params& p, const Tile& tile, unsigned char* to, uint32_t thread,
+                             uint32_t threads) {
+  constexpr uint32_t kChunks = D / 8;
+#pragma unroll 1  // registers are few
+  for (uint32_t i = thread; i < kRows * kChunks; i += threads) {
+    const uint32_t row = i / kChunks, chunk = i % kChunks;
+    const size_t index = tile.index(p, min(tile.begin + row, tile.end - 1));
+    copy_16_bytes(to + tile_offset(D, row, chunk), p.q + index * D + chunk * 8);
+  }
+  if constexpr (!std::is_same_v<T, __nv_bfloat16>) {
+    wait_for_copies();
+#pragma unroll 2
+    for (uint32_t i = thread; i < kRows * kChunks; i += threads) {
+      auto* place = reinterpret_cast<uint4*>(to + tile_offset(D, i / kChunks, i % kChunks));
+      uint4 values = *place;
+      for (uint32_t* two : {&values.x, &values.y, &values.z, &values.w}) {
+        const auto pair = reinterpret_cast<const __nv_bfloat162&>(*two);
+        *two = pack<T>(__low2float(pair), __high2float(pair));
+      }
+      *place = values;
+    }
+  }
+}
+
+}  // namespace reprise::kernels::cuda::prefill
