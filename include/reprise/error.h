@@ -47,7 +47,7 @@ enum class ErrorCode {
   kSessionMismatch,       ///< a session file belongs to another model, tokenizer or layout
   kCorrupt,               ///< a checksum does not match
   kCancelled,             ///< the caller asked to stop
-  kDeviceUnavailable,     ///< the device that was asked for is not on this machine
+  kDeviceUnavailable,     ///< the device that was asked for is not there, or it failed
   kUnsupported,           ///< a valid request that this build or model cannot serve
 };
 

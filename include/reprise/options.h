@@ -67,7 +67,9 @@ struct SamplingOptions {
 
 template <class Visitor>
 void visit_options(EngineOptions& o, Visitor&& visit) {
-  visit(OptionSpec{"model", "GGUF file, safetensors folder, or smollm2 (the default model)"},
+  visit(OptionSpec{"model",
+                   "GGUF file, safetensors folder, smollm2 (the default model), or random:NAME "
+                   "(noise, for bench)"},
         o.model);
   visit(OptionSpec{"ctx", "context limit; 0 = the model's trained length", "tokens", 0, 1 << 24},
         o.ctx);
@@ -79,11 +81,11 @@ void visit_options(EngineOptions& o, Visitor&& visit) {
   visit(OptionSpec{"kv-memory", "limit of KV memory; 0 = half of the free memory", "bytes", 0,
                    0x1p50},
         o.kv_memory);
-  visit(OptionSpec{"kv-type", "element type of keys and values", "", 0, 0, "bf16|f16|f32|q8_0"},
+  visit(OptionSpec{"kv-type", "element type of keys and values; f32 and q8_0: cpu, fp8: cuda", "", 0, 0, "bf16|f16|f32|q8_0|fp8"},
         o.kv_type);
   visit(OptionSpec{"prefix-cache", "keep the KV of prompts for later prompts that start alike"},
         o.prefix_cache);
-  visit(OptionSpec{"device", "where to compute", "", 0, 0, "cpu"}, o.device);
+  visit(OptionSpec{"device", "where to compute", "", 0, 0, "cpu|cuda"}, o.device);
 }
 
 template <class Visitor>

@@ -142,14 +142,7 @@ Status CpuExecutor::select(uint32_t layer, const float* q) {
     costs_[i].kv_bytes_read +=
         (plan_.decode_pages() - pages) * 2 * step.kv->pool().layout().tile_bytes();
     costs_[i].index_bytes_read += selection.index_bytes_read;
-    for (const Row& row : rows) {
-      const auto seen = static_cast<uint64_t>(row.position) + 1;
-      const uint64_t window = config_.window[layer];
-      const uint64_t visible = window > 0 ? std::min(seen, window) : seen;
-      costs_[i].keys_visible += visible * config_.n_kv_head;
-      const uint64_t seen_pages = (seen - 1) / kPageTokens - (seen - visible) / kPageTokens + 1;
-      costs_[i].full_kv_bytes += seen_pages * step.kv->pool().page_bytes();
-    }
+    add_visible(config_, layer, step, rows, costs_[i]);
   }
   return {};
 }

@@ -7,20 +7,12 @@
 
 #include "attention/plan.h"
 #include "attention/rotation.h"
+#include "attention/step_cost.h"
 #include "base/thread_pool.h"
 #include "kernels/attention.h"
 #include "model/model.h"
 
 namespace reprise {
-
-/// What the decode rows of one step cost, summed over layers and KV heads.
-struct StepCost {
-  uint64_t keys_visible = 0, keys_read = 0;
-  uint64_t kv_bytes_read = 0;     // of the pages that hold the keys
-  uint64_t full_kv_bytes = 0;     // of the pages that full attention would read
-  uint64_t index_bytes_read = 0;  // of the policies' own structures
-  double select_ms = 0;
-};
 
 /// A row's result depends only on its own sequence, position and phase, not on the rows beside it.
 class CpuExecutor : public AttentionOp {

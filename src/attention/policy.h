@@ -67,6 +67,8 @@ class Policy {
 
   /// Whether a sequence can go on from its first length tokens with the pages it still has.
   virtual bool can_resume(const SequenceKv& kv, int32_t length) const;
+  /// Whether every row reads every key it can see, at the keys' own positions.
+  virtual bool reads_everything() const { return false; }
   /// Whether KV stays bounded however long the sequence grows; lifts the context limit.
   virtual bool unbounded() const { return false; }
   /// Forgets what depends on tokens from length on; they are dropped from the sequence.
@@ -92,6 +94,10 @@ class Policy {
   /// Bytes of this policy's own state.
   virtual uint64_t state_bytes() const { return 0; }
 
+  /// What it was created from, options and decorators included.
+  const std::string& spec() const { return spec_; }
+  void set_spec(std::string_view spec) { spec_ = spec; }
+
   /// Tells a policy that some layers are not its own: select() is never called for them and it
   /// evicts nothing there. Decorators pass it on.
   virtual void leave_alone(uint32_t layer) { left_alone_.insert(layer); }
@@ -101,6 +107,7 @@ class Policy {
 
  private:
   std::set<uint32_t> left_alone_;
+  std::string spec_;
 };
 
 /// A policy that changes what another one does; everything it does not override is the inner's.

@@ -61,7 +61,9 @@ Result<std::unique_ptr<Policy>> create_policy(std::span<const PolicyEntry> entri
   } else if (entry->decorator) {
     REPRISE_TRY(inner, create_policy(entries, entry->default_inner, config));
   }
-  return entry->create(parsed.options, config, std::move(inner));
+  REPRISE_TRY(auto policy, entry->create(parsed.options, config, std::move(inner)));
+  policy->set_spec(spec);
+  return policy;
 }
 
 Status unknown_option(std::string_view policy, std::string_view name,

@@ -1,13 +1,19 @@
 // The hardware roof that measurements are held against.
 #pragma once
 
+#include <string>
+
 #include "base/thread_pool.h"
 
 namespace reprise {
 
 struct MachineRoof {
-  double read_gb_s = 0;     ///< sequential read of 512 MiB by every thread, 1e9 bytes per second
-  double bf16_tflop_s = 0;  ///< bf16 products from registers on every thread, 1e12 per second
+  /// Sequential read of 512 MiB by every thread (a device: of 2 GiB), 1e9 bytes per second.
+  double read_gb_s = 0;
+  /// bf16 products from registers on every thread (a device: of matrices of 8192 x 8192), 1e12
+  /// operations per second.
+  double bf16_tflop_s = 0;
+  std::string device;  ///< e.g. "NVIDIA H200"; empty: the CPU
 };
 
 /// Takes the best of several short runs; about a second.

@@ -6,6 +6,8 @@
 #include "base/try.h"
 #include "bench/bench.h"
 #include "bench/peer.h"
+#include "bench/roof.h"
+#include "model/random_model.h"
 
 namespace reprise {
 namespace {
@@ -52,10 +54,10 @@ class Bench {
   Status measure_prefill(Subject& subject, uint32_t context);
   Status measure_decode(Subject& subject);
   Status decode_sessions(Subject& subject);
-  void add_rows(uint32_t context);
+  Status add_rows(uint32_t context);
   static BenchRow timed_row(const Subject& subject, uint32_t context,
                             const std::vector<double>& ms);
-  BenchRow decode_row(const Subject& subject, uint32_t context) const;
+  Result<BenchRow> decode_row(const Subject& subject, uint32_t context) const;
   BenchRow prefill_row(const Subject& subject, uint32_t context) const;
   std::vector<int32_t> prompt(uint32_t context, uint32_t sequence) const;
   Status tick();
@@ -63,7 +65,8 @@ class Bench {
   const BenchPlan& plan_;
   const ProgressFn& progress_;
   BenchReport report_;
-  std::unique_ptr<ThreadPool> pool_;  // for the roof
+  std::unique_ptr<ThreadPool> pool_;  // of the roof
+  std::unique_ptr<Roof> roof_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<Peer> peer_;
   std::vector<Subject> subjects_;
@@ -76,9 +79,10 @@ Status Bench::start() {
   options.ctx = std::max(options.ctx, longest + plan_.bench.max_tokens + 1);
   options.batch = std::max(options.batch, plan_.bench.sequences);
   options.prefix_cache = false;  // every prefill is really computed
+  pool_ = std::make_unique<ThreadPool>(static_cast<int>(options.threads));
+  REPRISE_TRY(roof_, make_roof(options.device, *pool_));
   REPRISE_TRY(engine_, Engine::load(options));
   report_.model = engine_->info();
-  pool_ = std::make_unique<ThreadPool>(static_cast<int>(options.threads));
   report_.threads = static_cast<uint32_t>(pool_->size());
   for (const std::string& policy : plan_.policies) {
     Subject& subject = subjects_.emplace_back();
@@ -86,7 +90,7 @@ Status Bench::start() {
     REPRISE_CHECK(engine_->open(policy).map([](auto&&) {}));  // a wrong spec is told at once
   }
   if (!plan_.peer.empty()) REPRISE_CHECK(start_peer(options.ctx));
-  report_.machine = measure_machine(*pool_);
+  report_.machine = roof_->machine();
   return {};
 }
 
@@ -94,6 +98,10 @@ Status Bench::start_peer(uint32_t longest) {
   if (plan_.peer != "llama.cpp") {
     return fail(ErrorCode::kInvalidArgument, "no peer is called \"{}\"; there is llama.cpp",
                 plan_.peer);
+  }
+  if (report_.model.path.starts_with(kRandomPrefix)) {
+    return fail(ErrorCode::kInvalidArgument, "{} reads model files; {} is none", plan_.peer,
+                report_.model.path);
   }
   REPRISE_TRY(auto peer, Peer::start({report_.model.path, report_.threads, longest}));
   peer_ = std::make_unique<Peer>(std::move(peer));
@@ -143,7 +151,7 @@ Status Bench::measure_context(uint32_t context) {
   }
   for (Subject& subject : subjects_) subject.sessions.clear();
   const size_t first_row = report_.rows.size();
-  add_rows(context);
+  REPRISE_CHECK(add_rows(context));
   if (plan_.on_rows) plan_.on_rows(report_, first_row);
   return {};
 }
@@ -264,7 +272,7 @@ BenchRow Bench::timed_row(const Subject& subject, uint32_t context, const std::v
   return row;
 }
 
-BenchRow Bench::decode_row(const Subject& subject, uint32_t context) const {
+Result<BenchRow> Bench::decode_row(const Subject& subject, uint32_t context) const {
   BenchRow row = timed_row(subject, context, subject.decode_ms);
   row.phase = "decode";
   row.batch = subject.is_peer ? 1 : plan_.bench.sequences;
@@ -273,7 +281,7 @@ BenchRow Bench::decode_row(const Subject& subject, uint32_t context) const {
     row.select_ms = subject.select_ms;
     row.bytes_per_token = subject.decode_bytes / row.batch;
     row.index_bytes_per_token = subject.index_bytes / row.batch;
-    row.roof_gb_s = measure_read_gb_s(*pool_, static_cast<size_t>(subject.decode_bytes));
+    REPRISE_TRY(row.roof_gb_s, roof_->read_gb_s(static_cast<size_t>(subject.decode_bytes)));
     row.roof_pct = subject.decode_bytes / (row.roof_gb_s * 1e6) / row.median_ms * 100;
   }
   return row;
@@ -292,12 +300,13 @@ BenchRow Bench::prefill_row(const Subject& subject, uint32_t context) const {
   return row;
 }
 
-void Bench::add_rows(uint32_t context) {
+Status Bench::add_rows(uint32_t context) {
   for (const bool decode : {false, true}) {
     std::vector<BenchRow> rows;
     for (const Subject& subject : subjects_) {
       if (decode ? subject.decode_ms.empty() : subject.prefill_ms.empty()) continue;
-      BenchRow row = decode ? decode_row(subject, context) : prefill_row(subject, context);
+      REPRISE_TRY(const BenchRow row,
+                  decode ? decode_row(subject, context) : prefill_row(subject, context));
       const bool again = !rows.empty() && subject.is_peer && rows.back().policy == row.policy;
       if (!again)
         rows.push_back(row);
@@ -315,6 +324,7 @@ void Bench::add_rows(uint32_t context) {
       report_.rows.push_back(row);
     }
   }
+  return {};
 }
 
 }  // namespace

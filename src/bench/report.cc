@@ -8,11 +8,22 @@ namespace {
 std::string ratio(double value) { return value > 0 ? fmt::format("{:.2f}x", value) : "-"; }
 std::string percent(double value) { return value > 0 ? fmt::format("{:.0f} %", value) : "-"; }
 
+std::string where(const BenchReport& report) {
+  const std::string& device = report.machine.device;
+  return device.empty() ? fmt::format("{} threads", report.threads) : device;
+}
+
+std::string speed(double gb_s) {
+  return gb_s < 1000 ? fmt::format("{:.1f} GB/s", gb_s) : fmt::format("{:.2f} TB/s", gb_s / 1000);
+}
+
 }  // namespace
 
 nlohmann::ordered_json bench_json(const BenchReport& report) {
   nlohmann::ordered_json json;
-  json["machine"] = {{"read_gb_s", report.machine.read_gb_s},
+  const std::string& device = report.machine.device;
+  json["machine"] = {{"device", device.empty() ? "cpu" : device},
+                     {"read_gb_s", report.machine.read_gb_s},
                      {"bf16_tflop_s", report.machine.bf16_tflop_s},
                      {"threads", report.threads}};
   json["model"] = {{"name", report.model.name},
@@ -46,11 +57,11 @@ std::string bench_markdown(const BenchReport& report, size_t first_row) {
   std::string text;
   if (first_row == 0) {
     text = fmt::format(
-        "{} on {} threads; measured: read {:.1f} GB/s, bf16 {:.2f} TFLOP/s; load {:.0f} ms\n\n"
+        "{} on {}; measured: read {}, bf16 {:.2f} TFLOP/s; load {:.0f} ms\n\n"
         "| phase | context | policy | batch | median ms | p99 ms | select ms | tok/s | of roof |"
         " vs full | vs peer | note |\n|---|---|---|---|---|---|---|---|---|---|---|---|\n",
-        report.model.name, report.threads, report.machine.read_gb_s, report.machine.bf16_tflop_s,
-        report.model.load_ms);
+        report.model.name, where(report), speed(report.machine.read_gb_s),
+        report.machine.bf16_tflop_s, report.model.load_ms);
   }
   for (size_t i = first_row; i < report.rows.size(); ++i) {
     const BenchRow& row = report.rows[i];

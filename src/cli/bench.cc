@@ -17,6 +17,8 @@ class BenchCommand : public Command {
   reprise bench --context 2K,32K --policy full --policy streaming:window=1024
   reprise bench --peer llama.cpp                 in turns with llama.cpp (`make peer` installs it)
   reprise bench --sequences 8 --no-prefill       batched decoding
+  reprise bench -m random:llama-3.1-8b:q8_0 --device cuda
+                                                 a model's shape without its weights, on a GPU
   reprise bench --json > bench.json)";
   }
   void declare(FlagSet& flags) override {

@@ -1,13 +1,14 @@
 // `reprise fit`: which context, batch and KV type this machine's memory has room for.
 #include <algorithm>
 
-#include "base/system.h"
 #include "base/thread_pool.h"
 #include "base/try.h"
-#include "bench/machine.h"
+#include "bench/roof.h"
 #include "cli/command.h"
 #include "cli/model_file.h"
 #include "cli/text.h"
+#include "engine/cuda/cuda_backend.h"
+#include "kernels/cuda/kv_tile.h"
 
 namespace reprise::cli {
 namespace {
@@ -17,12 +18,36 @@ using nlohmann::ordered_json;
 constexpr uint64_t kWorkspace = uint64_t{200} << 20;  // activations, tokenizer, buffers
 
 struct Room {
-  uint64_t available, weights;
+  uint64_t available, weights, workspace;
+  bool cuda;
   uint64_t for_kv() const {
-    const uint64_t taken = weights + kWorkspace;
-    return available > taken ? available - taken : 0;
+    const uint64_t taken = weights + workspace, left = available > taken ? available - taken : 0;
+    return cuda ? default_device_kv_bytes(left) : left;
   }
 };
+
+struct KvChoice {
+  std::string_view name;
+  uint64_t bytes_per_token;  // over all layers
+};
+
+/// bf16 first, the smallest last.
+std::vector<KvChoice> kv_choices(const ModelConfig& config, bool cuda) {
+  std::vector<KvChoice> choices;
+  if (!cuda) {
+    for (const kernels::KvType type : kernels::kKvTypes)
+      choices.push_back({kv_type_name(type), kv_bytes_per_token(config, type)});
+    return choices;
+  }
+  using kernels::cuda::KvType;
+  const uint64_t tiles = uint64_t{2} * config.n_kv_head * config.n_layer;
+  for (const auto& [name, type] : {std::pair{"bf16", KvType::kBF16}, std::pair{"f16", KvType::kF16},
+                                   std::pair{"fp8", KvType::kFP8}}) {
+    const uint64_t tile = kernels::cuda::tile_bytes(type, config.head_dim);
+    choices.push_back({name, tiles * tile / kernels::cuda::kPageTokens});
+  }
+  return choices;
+}
 
 std::vector<uint32_t> contexts_to_show(uint32_t trained) {
   std::vector<uint32_t> contexts;
@@ -33,35 +58,37 @@ std::vector<uint32_t> contexts_to_show(uint32_t trained) {
 }
 
 // The best element type with which the whole trained context fits, else the one with the longest.
-ordered_json advice(const ModelConfig& config, const Room& room) {
-  kernels::KvType best = kernels::KvType::kBF16;
+ordered_json advice(const ModelConfig& config, const Room& room,
+                    const std::vector<KvChoice>& choices, bool cuda) {
+  KvChoice best = choices.front();
   uint64_t best_context = 0;
-  for (const kernels::KvType type : {kernels::KvType::kBF16, kernels::KvType::kQ8_0}) {
+  for (const KvChoice& choice : {choices.front(), choices.back()}) {
     const uint64_t context =
-        std::min<uint64_t>(config.context, room.for_kv() / kv_bytes_per_token(config, type));
+        std::min<uint64_t>(config.context, room.for_kv() / choice.bytes_per_token);
     if (context > best_context) {
-      best = type;
+      best = choice;
       best_context = context;
     }
   }
-  const uint64_t one = best_context * kv_bytes_per_token(config, best);
+  const uint64_t one = best_context * best.bytes_per_token;
   const bool all = best_context == config.context;
   return {{"ctx", best_context},
-          {"kv_type", kv_type_name(best)},
+          {"kv_type", best.name},
           {"batch", one == 0 ? 0 : room.for_kv() / one},
           {"kv_memory", one},
-          {"policy", all ? "full" : "streaming"}};
+          {"policy", all || cuda ? "full" : "streaming"}};
 }
 
-ordered_json context_rows(const ModelConfig& config, const Room& room) {
+ordered_json context_rows(const ModelConfig& config, const Room& room,
+                          const std::vector<KvChoice>& choices) {
   auto rows = ordered_json::array();
   for (const uint32_t context : contexts_to_show(config.context)) {
-    for (const kernels::KvType type : kernels::kKvTypes) {
-      const uint64_t kv = context * kv_bytes_per_token(config, type);
+    for (const KvChoice& choice : choices) {
+      const uint64_t kv = context * choice.bytes_per_token;
       rows.push_back({{"context", context},
-                      {"kv_type", kv_type_name(type)},
+                      {"kv_type", choice.name},
                       {"kv_bytes", kv},
-                      {"total_bytes", room.weights + kWorkspace + kv},
+                      {"total_bytes", room.weights + room.workspace + kv},
                       {"batch", room.for_kv() / std::max<uint64_t>(kv, 1)}});
     }
   }
@@ -69,25 +96,28 @@ ordered_json context_rows(const ModelConfig& config, const Room& room) {
 }
 
 // Milliseconds of one decode step when memory is read as fast as it can be: weights and KV once.
-ordered_json roof_rows(const ModelConfig& config, const Room& room, double read_gb_s) {
+ordered_json roof_rows(const ModelConfig& config, const Room& room, const KvChoice& choice,
+                       double read_gb_s) {
   auto rows = ordered_json::array();
   for (const uint32_t context : contexts_to_show(config.context)) {
-    const uint64_t kv = context * kv_bytes_per_token(config, kernels::KvType::kBF16);
+    const uint64_t kv = context * choice.bytes_per_token;
     const double ms = static_cast<double>(room.weights + kv) / (read_gb_s * 1e6);
     rows.push_back({{"context", context}, {"step_ms", ms}, {"tok_s", 1e3 / ms}});
   }
   return rows;
 }
 
-std::string as_text(const ordered_json& json) {
+std::string as_text(const ordered_json& json, const std::vector<KvChoice>& choices) {
   const ordered_json& memory = json["memory"];
+  const std::string device = json["device"];
+  const bool named = device != "cpu" && device != "cuda";
   std::string text = fmt::format(
-      "memory: {} available; weights {}, workspace {}, room for KV {}\n"
+      "memory{}: {} available; weights {}, workspace {}, room for KV {}\n"
       "sequences that fit at once, and the KV of one:\n",
-      bytes_text(memory["available"]), bytes_text(memory["weights"]),
+      named ? " of " + device : "", bytes_text(memory["available"]), bytes_text(memory["weights"]),
       bytes_text(memory["workspace"]), bytes_text(memory["for_kv"]));
   std::vector<std::string> head{"context"};
-  for (const kernels::KvType type : kernels::kKvTypes) head.emplace_back(kv_type_name(type));
+  for (const KvChoice& choice : choices) head.emplace_back(choice.name);
   Table table(head);
   std::vector<std::string> row;
   for (const auto& cell : json["contexts"]) {
@@ -108,10 +138,11 @@ std::string as_text(const ordered_json& json) {
     text += roof.text();
   }
   const ordered_json& advice = json["advice"];
-  if (advice["ctx"] == 0) return text + "the model does not fit this machine's memory\n";
-  return text + fmt::format("advice: --ctx {} --kv-type {} --policy {}\n",
+  if (advice["ctx"] == 0) return text + "the model does not fit this memory\n";
+  return text + fmt::format("advice: --ctx {} --kv-type {} --policy {}{}\n",
                             advice["ctx"].get<uint64_t>(), advice["kv_type"].get<std::string>(),
-                            advice["policy"].get<std::string>());
+                            advice["policy"].get<std::string>(),
+                            device == "cpu" ? "" : " --device cuda");
 }
 
 class FitCommand : public Command {
@@ -124,11 +155,12 @@ class FitCommand : public Command {
     return R"(  reprise fit                            for the default model
   reprise fit -m model.gguf --memory 8G  for a machine with 8 GiB free
   reprise fit --speed                    measures memory too, for the fastest possible decode
+  reprise fit --device cuda              for the GPU's memory, which is measured too
   reprise fit -m model.gguf --json)";
   }
   void declare(FlagSet& flags) override {
     visit_options(engine_, [&](const OptionSpec& spec, auto& field) {
-      if (spec.name == "model") flags.add(spec, field);
+      if (spec.name == "model" || spec.name == "device") flags.add(spec, field);
     });
     flags.add({"memory", "memory to plan for; 0 = what is free now", "bytes", 0, 0x1p50}, memory_);
     flags.add({"speed", "measure how fast memory is and what that means for decoding"}, speed_);
@@ -136,22 +168,32 @@ class FitCommand : public Command {
   Status run(Console& console) override {
     REPRISE_TRY(const ModelFile file, ModelFile::open(engine_.model));
     REPRISE_TRY(const ModelConfig config, file.config());
-    const Room room{memory_ > 0 ? memory_ : available_memory_bytes(), file.tensor_bytes()};
+    const bool cuda = engine_.device == "cuda";
+    ThreadPool pool;
+    std::unique_ptr<Roof> roof;  // memory that is named may be another machine's
+    if (memory_ == 0 || speed_) {
+      REPRISE_TRY(roof, make_roof(engine_.device, pool));
+    }
+    const Room room{memory_ > 0 ? memory_ : roof->free_bytes(), file.tensor_bytes(), kWorkspace,
+                    cuda};
+    const std::vector<KvChoice> choices = kv_choices(config, cuda);
     ordered_json json = {{"model", file.path()},
+                         {"device", engine_.device},
                          {"trained_context", config.context},
                          {"memory",
                           {{"available", room.available},
                            {"weights", room.weights},
-                           {"workspace", kWorkspace},
+                           {"workspace", room.workspace},
                            {"for_kv", room.for_kv()}}},
-                         {"contexts", context_rows(config, room)},
-                         {"advice", advice(config, room)}};
-    if (speed_) {
-      ThreadPool pool;
-      json["read_gb_s"] = measure_machine(pool).read_gb_s;
-      json["decode_roof"] = roof_rows(config, room, json["read_gb_s"]);
+                         {"contexts", context_rows(config, room, choices)},
+                         {"advice", advice(config, room, choices, cuda)}};
+    if (speed_ || (cuda && roof != nullptr)) {
+      const MachineRoof machine = roof->machine();
+      if (cuda) json["device"] = machine.device;
+      json["read_gb_s"] = machine.read_gb_s;
+      json["decode_roof"] = roof_rows(config, room, choices.front(), machine.read_gb_s);
     }
-    return console.json() ? console.print_json(json) : console.print(as_text(json));
+    return console.json() ? console.print_json(json) : console.print(as_text(json, choices));
   }
 
  private:

@@ -1,7 +1,5 @@
 #include "cli/model_file.h"
 
-#include <filesystem>
-
 #include "base/try.h"
 #include "engine/model_path.h"
 
@@ -10,23 +8,9 @@ namespace reprise::cli {
 Result<ModelFile> ModelFile::open(const std::string& model) {
   ModelFile file;
   REPRISE_TRY(file.path_, resolve_model(model));
-  std::error_code ignored;
-  if (std::filesystem::is_directory(file.path_, ignored)) {
-    REPRISE_TRY(SafetensorsFolder folder, SafetensorsFolder::open(file.path_));
-    file.folder_ = std::make_unique<SafetensorsFolder>(std::move(folder));
-  } else {
-    REPRISE_TRY(GgufFile gguf, GgufFile::open(file.path_));
-    file.gguf_ = std::make_unique<GgufFile>(std::move(gguf));
-  }
+  REPRISE_TRY(TensorSource source, TensorSource::open(file.path_));
+  file.source_ = std::make_unique<TensorSource>(std::move(source));
   return file;
-}
-
-std::string ModelFile::format() const {
-  return gguf_ != nullptr ? fmt::format("GGUF v{}", gguf_->version()) : "safetensors";
-}
-
-const std::vector<TensorView>& ModelFile::tensors() const {
-  return gguf_ != nullptr ? gguf_->tensors() : folder_->tensors();
 }
 
 uint64_t ModelFile::tensor_bytes() const {
@@ -35,13 +19,7 @@ uint64_t ModelFile::tensor_bytes() const {
   return bytes;
 }
 
-Result<ModelConfig> ModelFile::config() const {
-  return gguf_ != nullptr ? read_gguf_config(*gguf_) : read_folder_config(*folder_);
-}
-
-Result<TokenizerData> ModelFile::tokenizer() const {
-  return gguf_ != nullptr ? read_gguf_tokenizer(*gguf_) : read_folder_tokenizer(path_);
-}
+Result<TokenizerData> ModelFile::tokenizer() const { return read_tokenizer(path_); }
 
 uint64_t kv_bytes_per_token(const ModelConfig& config, kernels::KvType type) {
   const kernels::KvLayout layout{type, config.n_kv_head, config.head_dim};

@@ -5,12 +5,10 @@
 #include <string>
 #include <vector>
 
-#include "base/tensor_type.h"
-#include "formats/gguf.h"
-#include "formats/safetensors.h"
 #include "formats/tokenizer_data.h"
 #include "kernels/kv_page.h"
 #include "model/config.h"
+#include "model/tensor_source.h"
 
 namespace reprise::cli {
 
@@ -20,16 +18,15 @@ class ModelFile {
   static Result<ModelFile> open(const std::string& model);
 
   const std::string& path() const { return path_; }
-  std::string format() const;  ///< "GGUF v3" or "safetensors"
-  const std::vector<TensorView>& tensors() const;
+  std::string format() const { return source_->format(); }
+  const std::vector<TensorView>& tensors() const { return source_->tensors(); }
   uint64_t tensor_bytes() const;
-  Result<ModelConfig> config() const;
+  Result<ModelConfig> config() const { return source_->config(); }
   Result<TokenizerData> tokenizer() const;
 
  private:
   std::string path_;
-  std::unique_ptr<GgufFile> gguf_;  // one of the two
-  std::unique_ptr<SafetensorsFolder> folder_;
+  std::unique_ptr<TensorSource> source_;
 };
 
 /// Bytes of K and V that one token takes over all layers.

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <chrono>
-#include <filesystem>
 
 #include "base/system.h"
 #include "base/try.h"
+#include "engine/cuda/cuda_backend.h"
 #include "engine/engine_impl.h"
 #include "engine/model_path.h"
 #include "methods/registry.h"
@@ -22,14 +22,28 @@ kernels::KvType kv_type(std::string_view name) {
   return found;
 }
 
-Result<std::unique_ptr<Tokenizer>> load_tokenizer(const std::string& path) {
-  if (std::filesystem::is_directory(path)) {
-    REPRISE_TRY(auto data, read_folder_tokenizer(path));
-    return Tokenizer::create(std::move(data));
+struct Computing {
+  PagePool kv;
+  std::unique_ptr<Backend> backend;
+};
+
+Result<Computing> start_backend(const EngineOptions& options, Model& model, ThreadPool& threads,
+                                const ProgressFn& progress) {
+  if (options.device == "cuda") {
+    REPRISE_TRY(CudaEngine engine, cuda_engine(model, threads, options, progress));
+    return Computing{std::move(engine.kv), std::move(engine.backend)};
   }
-  REPRISE_TRY(const auto file, GgufFile::open(path));
-  REPRISE_TRY(auto data, read_gguf_tokenizer(file));
-  return Tokenizer::create(std::move(data));
+  if (options.kv_type == "fp8") {
+    return fail(ErrorCode::kUnsupported,
+                "--kv-type fp8 is there with --device cuda only; choose "
+                "bf16, f16, f32 or q8_0");
+  }
+  const ModelConfig& config = model.config();
+  const kernels::KvLayout layout = {kv_type(options.kv_type), config.n_kv_head, config.head_dim};
+  const uint64_t kv_bytes =
+      options.kv_memory > 0 ? options.kv_memory : available_memory_bytes() / 2;
+  REPRISE_TRY(auto kv, PagePool::create(layout, config.n_layer, kv_bytes));
+  return Computing{std::move(kv), cpu_backend(model, threads)};
 }
 
 ModelInfo describe(const Model& model, const std::string& path, const PagePool& kv,
@@ -87,21 +101,21 @@ Result<std::unique_ptr<Engine>> Engine::load(const EngineOptions& options,
                                              const ProgressFn& progress) {
   const auto start = std::chrono::steady_clock::now();
   REPRISE_CHECK(validate(options));
+  if (options.device == "cuda") REPRISE_CHECK(find_cuda_device());
   REPRISE_TRY(const std::string path, resolve_model(options.model));
   auto threads = std::make_unique<ThreadPool>(static_cast<int>(options.threads));
   REPRISE_TRY(auto model, Model::load(path, *threads, options.ctx, progress));
-  REPRISE_TRY(auto tokenizer, load_tokenizer(path));
+  REPRISE_TRY(TokenizerData pieces, read_tokenizer(path));
+  REPRISE_TRY(auto tokenizer, Tokenizer::create(std::move(pieces)));
   REPRISE_TRY(auto prompts, PromptBuilder::create(*tokenizer, model->config().architecture));
   const ModelConfig& config = model->config();
-  const kernels::KvLayout layout = {kv_type(options.kv_type), config.n_kv_head, config.head_dim};
-  const uint64_t kv_bytes =
-      options.kv_memory > 0 ? options.kv_memory : available_memory_bytes() / 2;
-  REPRISE_TRY(auto kv, PagePool::create(layout, config.n_layer, kv_bytes));
+  REPRISE_TRY(Computing computing, start_backend(options, *model, *threads, progress));
+  auto& [kv, backend] = computing;
   const uint32_t context = options.ctx > 0 ? options.ctx : config.context;
   ModelInfo info = describe(*model, path, kv, context);
   auto impl = std::make_unique<Impl>(
       options, std::move(kv), std::move(threads), std::move(model), std::move(tokenizer),
-      std::move(prompts),
+      std::move(prompts), std::move(backend),
       SchedulerLimits{context, options.chunk, options.batch, options.prefix_cache});
   impl->info = std::move(info);
   impl->info.load_ms =
@@ -116,6 +130,7 @@ const ModelInfo& Engine::info() const { return impl_->info; }
 
 Result<std::unique_ptr<Session>> Engine::open(std::string_view policy) {
   REPRISE_TRY(auto state, create_policy(policy_entries(), policy, impl_->model->config()));
+  REPRISE_CHECK(impl_->backend->prepare(*state));
   return std::make_unique<Session>(
       std::make_unique<Session::Impl>(*impl_, std::string(policy), std::move(state)));
 }

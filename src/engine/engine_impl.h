@@ -18,14 +18,15 @@ namespace reprise {
 struct Engine::Impl {
   Impl(const EngineOptions& how, PagePool kv_pool, std::unique_ptr<ThreadPool> pool,
        std::unique_ptr<Model> loaded, std::unique_ptr<Tokenizer> text, PromptBuilder builder,
-       const SchedulerLimits& limits)
+       std::unique_ptr<Backend> computes, const SchedulerLimits& limits)
       : options(how),
         threads(std::move(pool)),
         model(std::move(loaded)),
         tokenizer(std::move(text)),
         prompts(std::move(builder)),
         kv(std::move(kv_pool)),
-        scheduler(*model, *tokenizer, kv, *threads, limits) {}
+        backend(std::move(computes)),
+        scheduler(model->config(), *tokenizer, kv, *backend, limits) {}
 
   EngineOptions options;
   ModelInfo info;
@@ -34,6 +35,7 @@ struct Engine::Impl {
   std::unique_ptr<Tokenizer> tokenizer;
   PromptBuilder prompts;
   PagePool kv;
+  std::unique_ptr<Backend> backend;
   Scheduler scheduler;
 };
 

@@ -3,6 +3,10 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "base/try.h"
+#include "model/random_model.h"
+#include "text/byte_tokenizer.h"
+
 namespace reprise {
 
 Result<std::string> resolve_model(const std::string& model) {
@@ -21,6 +25,17 @@ Result<std::string> resolve_model(const std::string& model) {
       ErrorCode::kFileNotFound,
       "the default model is not at {}; fetch it with `make model`, or name one with --model",
       path.string());
+}
+
+Result<TokenizerData> read_tokenizer(const std::string& path) {
+  if (path.starts_with(kRandomPrefix)) {
+    REPRISE_TRY(const RandomSpec spec, parse_random_spec(path));
+    return byte_tokenizer(spec.config.vocab);
+  }
+  std::error_code ignored;
+  if (std::filesystem::is_directory(path, ignored)) return read_folder_tokenizer(path);
+  REPRISE_TRY(const GgufFile file, GgufFile::open(path));
+  return read_gguf_tokenizer(file);
 }
 
 }  // namespace reprise

@@ -16,14 +16,6 @@ double ms_between(std::chrono::steady_clock::time_point from,
   return std::chrono::duration<double, std::milli>(to - from).count();
 }
 
-std::vector<const RopeTable*> layer_ropes(const Model& model) {
-  std::vector<const RopeTable*> ropes;
-  for (uint32_t layer = 0; layer < model.config().n_layer; ++layer) {
-    ropes.push_back(&model.rope(layer));
-  }
-  return ropes;
-}
-
 }  // namespace
 
 bool Sequence::truncate(size_t length) {
@@ -52,13 +44,9 @@ Scheduler::Running::Running(Sequence& where, Request what, DoneFn done, const To
       stop(request.stop),
       submitted(Clock::now()) {}
 
-Scheduler::Scheduler(Model& model, const Tokenizer& tokenizer, PagePool& pool, ThreadPool& threads,
-                     const SchedulerLimits& limits)
-    : model_(model),
-      tokenizer_(tokenizer),
-      pool_(pool),
-      limits_(limits),
-      executor_(model.config(), layer_ropes(model), threads) {
+Scheduler::Scheduler(const ModelConfig& config, const Tokenizer& tokenizer, PagePool& pool,
+                     Backend& backend, const SchedulerLimits& limits)
+    : config_(config), tokenizer_(tokenizer), pool_(pool), backend_(backend), limits_(limits) {
   pool_.set_reclaim([this](uint64_t pages) {
     for (auto& [key, cache] : prefixes_) {
       if (cache->make_room(pages)) break;
@@ -74,7 +62,7 @@ Status Scheduler::submit(Sequence& sequence, Request request, DoneFn on_done) {
   if (sequence.busy) {
     return fail(ErrorCode::kInvalidArgument, "the session is still answering another request");
   }
-  const auto vocab = static_cast<int32_t>(model_.config().vocab);
+  const auto vocab = static_cast<int32_t>(config_.vocab);
   for (const auto* tokens : {&request.prompt, &request.forced}) {
     for (const int32_t token : *tokens) {
       if (token >= 0 && token < vocab) continue;
@@ -88,7 +76,7 @@ Status Scheduler::submit(Sequence& sequence, Request request, DoneFn on_done) {
         ErrorCode::kContextExceeded,
         "the prompt has {} tokens, the context holds {}; shorten it, raise --ctx (the model "
         "was trained for {}), or bound what is kept with --policy streaming",
-        length, limits_.context, model_.config().context);
+        length, limits_.context, config_.context);
   }
   sequence.busy = true;
   waiting_.push_back(
@@ -98,36 +86,58 @@ Status Scheduler::submit(Sequence& sequence, Request request, DoneFn on_done) {
 
 bool Scheduler::step() {
   admit();
-  plan_rows();
-  if (!planned_.empty()) {
-    logits_.resize(std::max(logits_.size(), logit_rows_.size() * model_.config().vocab));
-    executor_.begin(rows_, steps_);
-    const auto decode_rows = static_cast<size_t>(std::count_if(
-        steps_.begin(), steps_.end(),
-        [](const SequenceStep& step) { return step.phase == kernels::Phase::kDecode; }));
-    const Status status =
-        model_.forward({rows_, decode_rows, logit_rows_}, executor_, logits_.data());
-    size_t logit_row = 0;
-    for (size_t i = 0; i < planned_.size(); ++i) {
-      if (!status) {
-        planned_[i].running->result = tl::unexpected<Error>(status.error());
-        continue;
-      }
-      commit(planned_[i], i);
-      std::span<float> logits;
-      if (planned_[i].wants_logits) {
-        const size_t vocab = model_.config().vocab;
-        logits = std::span(logits_).subspan(logit_row++ * vocab, vocab);
-      }
-      advance(planned_[i], logits);
-    }
+  if (started_.empty()) start(plan());
+  if (!started_.empty()) {
+    if (auto next = plan_ahead()) start(std::move(*next));
+    finish_oldest();
+  }
+  const auto ended = [](const auto& running) { return running->result.has_value(); };
+  if (std::any_of(running_.begin(), running_.end(), ended)) {
+    while (!started_.empty()) finish_oldest();  // nothing may be computed of what is given away
   }
   deliver_finished();
   return !running_.empty() || !waiting_.empty();
 }
 
+void Scheduler::start(Pass pass) {
+  if (pass.planned.empty()) return;
+  if (const Status status = backend_.start({pass.rows, pass.steps, pass.results}); !status) {
+    for (const Planned& planned : pass.planned) {
+      planned.running->result = tl::unexpected<Error>(status.error());
+    }
+    return;
+  }
+  started_.push_back(std::move(pass));
+}
+
+void Scheduler::finish_oldest() {
+  const Pass pass = std::move(started_.front());
+  started_.pop_front();
+  const Status status = backend_.finish();
+  size_t result = 0;
+  for (size_t i = 0; i < pass.planned.size(); ++i) {
+    const Planned& planned = pass.planned[i];
+    const size_t own = result;
+    if (planned.has_result) ++result;
+    if (planned.running == nullptr || planned.running->result) continue;
+    if (!status) {
+      planned.running->result = tl::unexpected<Error>(status.error());
+      continue;
+    }
+    commit(pass, i);
+    advance(planned, planned.has_result ? &pass.results[own] : nullptr, own);
+  }
+}
+
 void Scheduler::cancel(const Sequence& sequence) {
   const auto runs_on = [&](const auto& running) { return running->sequence == &sequence; };
+  for (Pass& pass : started_) {
+    for (Planned& planned : pass.planned) {
+      if (planned.running != nullptr && planned.running->sequence == &sequence) {
+        planned.running = nullptr;
+      }
+    }
+  }
   std::erase_if(waiting_, runs_on);
   std::erase_if(running_, runs_on);
 }
@@ -176,19 +186,16 @@ void Scheduler::reuse_prefix(Running& running) {
   running.prefill_start = Clock::now();
 }
 
-void Scheduler::plan_rows() {
-  rows_.clear();
-  steps_.clear();
-  planned_.clear();
-  logit_rows_.clear();
+Scheduler::Pass Scheduler::plan() {
+  Pass pass;
   std::vector<Running*> reading;
   for (const auto& running : running_) {
     if (running->prompt_left() > 0)
       reading.push_back(running.get());
     else
-      plan_request(*running, 1, kernels::Phase::kDecode);
+      plan_request(*running, 1, kernels::Phase::kDecode, pass);
   }
-  if (reading.empty()) return;
+  if (reading.empty()) return pass;
   const size_t first = first_share_++ % reading.size();
   size_t budget = limits_.chunk;
   for (size_t i = 0; i < reading.size() && budget > 0; ++i) {
@@ -196,11 +203,12 @@ void Scheduler::plan_rows() {
     const size_t sharers = reading.size() - i;
     const size_t rows = std::min((budget + sharers - 1) / sharers, running.prompt_left());
     budget -= rows;
-    plan_request(running, rows, kernels::Phase::kPrefill);
+    plan_request(running, rows, kernels::Phase::kPrefill, pass);
   }
+  return pass;
 }
 
-void Scheduler::plan_request(Running& running, size_t rows, kernels::Phase phase) {
+void Scheduler::plan_request(Running& running, size_t rows, kernels::Phase phase, Pass& pass) {
   Sequence& sequence = *running.sequence;
   const size_t position = sequence.tokens.size();
   const auto cut = static_cast<size_t>(sequence.policy->next_cut(static_cast<int32_t>(position)));
@@ -209,19 +217,53 @@ void Scheduler::plan_request(Running& running, size_t rows, kernels::Phase phase
     running.result = tl::unexpected<Error>(status.error());
     return;
   }
-  const auto first = static_cast<uint32_t>(rows_.size());
+  const auto first = static_cast<uint32_t>(pass.rows.size());
   for (size_t i = 0; i < rows; ++i) {
     const int32_t token = phase == kernels::Phase::kDecode ? running.next_token
                                                            : running.request.prompt[position + i];
-    rows_.push_back(
-        {static_cast<uint32_t>(steps_.size()), static_cast<int32_t>(position + i), token});
+    pass.rows.push_back(
+        {static_cast<uint32_t>(pass.steps.size()), static_cast<int32_t>(position + i), token});
   }
-  const bool wants_logits = phase == kernels::Phase::kDecode || rows == running.prompt_left();
-  if (wants_logits) logit_rows_.push_back(static_cast<uint32_t>(rows_.size() - 1));
+  const bool has_result = phase == kernels::Phase::kDecode || rows == running.prompt_left();
+  if (has_result) {
+    const Request& request = running.request;
+    const bool forced = running.answer.tokens.size() < request.forced.size();
+    const bool chosen = backend_.samples() && !request.on_logits && !forced;
+    pass.results.push_back({static_cast<uint32_t>(pass.rows.size() - 1),
+                            chosen ? &request.sampling : nullptr, sequence.tokens});
+  }
   const auto count = static_cast<uint32_t>(rows);
   const auto prompt_end = static_cast<int32_t>(running.request.prompt.size());
-  steps_.push_back({&sequence.kv, sequence.policy.get(), first, count, phase, prompt_end});
-  planned_.push_back({&running, first, count, wants_logits});
+  pass.steps.push_back({&sequence.kv, sequence.policy.get(), first, count, phase, prompt_end});
+  pass.planned.push_back({&running, first, count, has_result});
+}
+
+bool Scheduler::may_run_ahead(const Running& running) const {
+  const size_t made = running.answer.tokens.size() + 1;  // with the token being chosen
+  const size_t length = running.sequence->tokens.size() + 1;
+  return made < running.request.max_tokens &&
+         (length < limits_.context || running.sequence->policy->unbounded());
+}
+
+std::optional<Scheduler::Pass> Scheduler::plan_ahead() {
+  const Pass& last = started_.back();
+  if (!backend_.samples() || started_.size() > 1 || !waiting_.empty() ||
+      last.planned.size() != running_.size() || last.results.size() != running_.size()) {
+    return std::nullopt;
+  }
+  for (size_t i = 0; i < last.planned.size(); ++i) {
+    const Planned& planned = last.planned[i];
+    const bool decode = last.steps[i].phase == kernels::Phase::kDecode;
+    const bool known = last.results[i].sampling == nullptr || planned.running == nullptr;
+    if (!decode || known || !may_run_ahead(*planned.running)) return std::nullopt;
+  }
+  Pass next = last;
+  for (const Planned& planned : last.planned) {
+    // The room of the row being computed, and one more.
+    if (!planned.running->sequence->kv.reserve(2)) return std::nullopt;
+  }
+  for (Row& row : next.rows) row = {row.sequence, row.position + 1, kChosenToken};
+  return next;
 }
 
 Status Scheduler::reserve(SequenceKv& kv, size_t rows) const {
@@ -233,16 +275,18 @@ Status Scheduler::reserve(SequenceKv& kv, size_t rows) const {
               rows, pool_.used_bytes() >> 20, pool_.limit_bytes() >> 20);
 }
 
-void Scheduler::commit(const Planned& planned, size_t step) {
+void Scheduler::commit(const Pass& pass, size_t step) {
+  const Planned& planned = pass.planned[step];
   Sequence& sequence = *planned.running->sequence;
-  const bool prefill = steps_[step].phase == kernels::Phase::kPrefill;
+  const bool prefill = pass.steps[step].phase == kernels::Phase::kPrefill;
   if (prefill && sequence.prefilled == sequence.tokens.size()) sequence.prefilled += planned.rows;
   for (uint32_t i = 0; i < planned.rows; ++i) {
-    sequence.tokens.push_back(rows_[planned.first_row + i].token);
+    const int32_t token = pass.rows[planned.first_row + i].token;
+    sequence.tokens.push_back(token == kChosenToken ? planned.running->next_token : token);
   }
   sequence.kv.commit(planned.rows);
   sequence.policy->after_step(sequence.kv);
-  const StepCost& cost = executor_.cost(step);
+  const StepCost cost = backend_.cost(step);
   Counters& counters = planned.running->answer.counters;
   counters.keys_visible += cost.keys_visible;
   counters.keys_read += cost.keys_read;
@@ -252,7 +296,7 @@ void Scheduler::commit(const Planned& planned, size_t step) {
   counters.select_ms += cost.select_ms;
 }
 
-void Scheduler::advance(const Planned& planned, std::span<float> logits) {
+void Scheduler::advance(const Planned& planned, const RowResult* what, size_t result) {
   Running& running = *planned.running;
   Sequence& sequence = *running.sequence;
   const bool prefill = running.answer.tokens.empty();
@@ -265,9 +309,11 @@ void Scheduler::advance(const Planned& planned, std::span<float> logits) {
       return;
     }
   }
-  if (!planned.wants_logits) return;
+  if (what == nullptr) return;
   if (prefill) finish_prefill(running);
   if (running.request.max_tokens == 0) return finish(running, FinishReason::kLength);
+  if (what->sampling != nullptr) return accept_token(running, backend_.token(result));
+  const std::span<float> logits = backend_.logits(result);
   if (running.request.on_logits) running.request.on_logits(logits);
   const size_t made = running.answer.tokens.size();
   const auto& forced = running.request.forced;

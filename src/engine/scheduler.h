@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "attention/executor.h"
+#include "engine/backend.h"
 #include "engine/sampler.h"
 #include "engine/stop_matcher.h"
 #include "kv/prefix_cache.h"
@@ -45,12 +45,13 @@ struct SchedulerLimits {
   bool prefix_cache = true;
 };
 
-/// Prefixes that nobody uses are given up when the pool is full.
+/// Prefixes that nobody uses are given up when the pool is full. Where the backend chooses tokens
+/// itself, the next pass starts before the last one's tokens are looked at.
 class Scheduler {
  public:
   using DoneFn = std::function<void(Result<Answer>)>;
 
-  Scheduler(Model& model, const Tokenizer& tokenizer, PagePool& pool, ThreadPool& threads,
+  Scheduler(const ModelConfig& config, const Tokenizer& tokenizer, PagePool& pool, Backend& backend,
             const SchedulerLimits& limits);
   ~Scheduler() { pool_.set_reclaim({}); }
   Scheduler(const Scheduler&) = delete;
@@ -86,39 +87,47 @@ class Scheduler {
       return request.prompt.size() - std::min(request.prompt.size(), sequence->tokens.size());
     }
   };
-  struct Planned {  // rows of one request in this pass
-    Running* running;
+  struct Planned {     // rows of one request in a pass
+    Running* running;  // null once it was cancelled
     uint32_t first_row, rows;
-    bool wants_logits;
+    bool has_result;
+  };
+  struct Pass {
+    std::vector<Row> rows;
+    std::vector<SequenceStep> steps;
+    std::vector<Planned> planned;    // [steps]
+    std::vector<RowResult> results;  // of those that have one, in order
   };
 
   void admit();
   void reuse_prefix(Running& running);
-  void plan_rows();
-  void plan_request(Running& running, size_t rows, kernels::Phase phase);
+  Pass plan();
+  void plan_request(Running& running, size_t rows, kernels::Phase phase, Pass& pass);
+  /// The pass after the one that is being computed: one more token of each of its requests, if
+  /// nothing has to be known of it before.
+  std::optional<Pass> plan_ahead();
+  bool may_run_ahead(const Running& running) const;
+  void start(Pass pass);
+  void finish_oldest();
   Status reserve(SequenceKv& kv, size_t rows) const;
-  void commit(const Planned& planned, size_t step);
-  void advance(const Planned& planned, std::span<float> logits);
+  void commit(const Pass& pass, size_t step);
+  void advance(const Planned& planned, const RowResult* what, size_t result);
   void finish_prefill(Running& running);
   void accept_token(Running& running, int32_t token);
   void finish(Running& running, FinishReason reason);
   void deliver_finished();
   PrefixCache* prefix_cache(const Policy& policy);
 
-  Model& model_;
+  const ModelConfig& config_;
   const Tokenizer& tokenizer_;
   PagePool& pool_;
+  Backend& backend_;
   SchedulerLimits limits_;
-  CpuExecutor executor_;
   std::map<std::string, std::unique_ptr<PrefixCache>> prefixes_;  // by Policy::prefill_key
   std::deque<std::unique_ptr<Running>> waiting_;
   std::vector<std::unique_ptr<Running>> running_;
-  size_t first_share_ = 0;  // whose prompt gets the rows left over by rounding
-  std::vector<Row> rows_;
-  std::vector<SequenceStep> steps_;
-  std::vector<Planned> planned_;
-  std::vector<uint32_t> logit_rows_;
-  std::vector<float> logits_;  // [logit rows, vocab]
+  size_t first_share_ = 0;    // whose prompt gets the rows left over by rounding
+  std::deque<Pass> started_;  // not finished; two at most
 };
 
 }  // namespace reprise

@@ -12,8 +12,10 @@ constexpr std::string_view kNumericsVersion = "1";
 }  // namespace
 
 KvIdentity Session::Impl::identity() const {
-  const std::string numerics =
+  std::string numerics =
       fmt::format("{};{};ctx={}", kNumericsVersion, policy_spec, engine.info.context);
+  const EngineOptions& options = engine.options;
+  if (options.device != "cpu") numerics += fmt::format(";{}:{}", options.device, options.kv_type);
   return {engine.model->fingerprint(), engine.tokenizer->fingerprint(),
           XXH3_64bits(numerics.data(), numerics.size())};
 }

@@ -1,21 +1,18 @@
 #include "kv/page_pool.h"
 
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <functional>
 #include <utility>
 
 #include "base/checked.h"
+#include "base/try.h"
 
 namespace reprise {
 namespace {
 
-constexpr size_t kGrowBytes = size_t{2} << 20;  // memory is made writable in steps of a huge page
-constexpr uint64_t kReturnFraction = 4;         // free pages kept backed: up to limit / 4
+constexpr uint64_t kReturnFraction = 4;  // free pages kept backed: up to limit / 4
 
 uintptr_t round_up(uintptr_t value, size_t to) { return (value + to - 1) / to * to; }
 
@@ -36,68 +33,42 @@ Result<PagePool> PagePool::create(const kernels::KvLayout& layout, uint32_t n_la
                 "raise the KV memory limit",
                 limit_bytes, pool.page_bytes_, n_layer);
   }
-  const CheckedSize slab = (CheckedSize(pool.limit_pages_) * pool.page_bytes_).align_up(kGrowBytes);
-  const auto reserved = (slab * n_layer + kGrowBytes).value();
-  void* memory = MAP_FAILED;
-  errno = ENOMEM;
-  if (reserved) {
-    // Unreadable address space costs nothing until make_writable.
-    memory =
-        ::mmap(nullptr, *reserved, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  }
-  if (memory == MAP_FAILED) {
-    return fail(ErrorCode::kOutOfMemory,
-                "cannot reserve address space for {} layers of {} MiB KV each: {}; lower the KV "
-                "memory limit or lift the limit on address space",
-                n_layer, limit_bytes >> 20, std::strerror(errno));
-  }
-  pool.reservation_ = memory;
-  pool.reserved_bytes_ = *reserved;
-  pool.slab_bytes_ = *slab.value();
-  const uintptr_t start = round_up(reinterpret_cast<uintptr_t>(memory), kGrowBytes);
-  auto* base = static_cast<std::byte*>(memory) + (start - reinterpret_cast<uintptr_t>(memory));
+  const auto slab_bytes =
+      (CheckedSize(pool.limit_pages_) * pool.page_bytes_).align_up(kSlabAlignment).value();
+  REPRISE_TRY(pool.memory_, host_page_memory(n_layer, slab_bytes.value_or(~size_t{0})));
+  pool.layers_ = n_layer;
   pool.slabs_.resize(n_layer);
-  for (Slab& each : pool.slabs_) {
-    each.base = base;
-    base += pool.slab_bytes_;
+  for (uint32_t layer = 0; layer < n_layer; ++layer) {
+    pool.slabs_[layer].base = pool.memory_->slab(layer);
   }
   return pool;
 }
 
-PagePool::PagePool(PagePool&& other) noexcept { *this = std::move(other); }
-
-PagePool& PagePool::operator=(PagePool&& other) noexcept {
-  std::swap(layout_, other.layout_);
-  std::swap(page_bytes_, other.page_bytes_);
-  std::swap(slab_bytes_, other.slab_bytes_);
-  std::swap(limit_pages_, other.limit_pages_);
-  std::swap(used_pages_, other.used_pages_);
-  std::swap(backed_pages_, other.backed_pages_);
-  std::swap(reservation_, other.reservation_);
-  std::swap(reserved_bytes_, other.reserved_bytes_);
-  std::swap(slabs_, other.slabs_);
-  std::swap(reclaim_, other.reclaim_);
-  return *this;
+PagePool PagePool::create(std::unique_ptr<PageMemory> memory, const kernels::KvLayout& layout,
+                          size_t page_bytes, uint32_t n_layer, uint64_t pages, ClearSlots clear) {
+  PagePool pool;
+  pool.layout_ = layout;
+  pool.page_bytes_ = page_bytes;
+  pool.layers_ = n_layer;
+  pool.limit_pages_ = std::min<uint64_t>(pages, kNoPage);
+  pool.memory_ = std::move(memory);
+  pool.clear_slots_ = std::move(clear);
+  pool.slabs_.resize(1);
+  pool.slabs_.front().base = pool.memory_->slab(0);
+  return pool;
 }
 
-PagePool::~PagePool() {
-  if (reservation_ != nullptr) ::munmap(reservation_, reserved_bytes_);
-}
-
-bool PagePool::make_writable(Slab& slab, size_t bytes) const {
-  if (bytes <= slab.writable) return true;
-  const size_t end = round_up(bytes, kGrowBytes);
-  std::byte* from = slab.base + slab.writable;
-  const size_t size = end - slab.writable;
-  if (::mprotect(from, size, PROT_READ | PROT_WRITE) != 0) return false;
-  ::madvise(from, size, MADV_HUGEPAGE);  // a refusal costs speed alone
-  slab.writable = end;
+bool PagePool::provide(Slab& slab, size_t bytes) {
+  if (bytes <= slab.provided) return true;
+  const size_t end = round_up(bytes, kSlabAlignment);
+  if (!memory_->provide(slab.base + slab.provided, end - slab.provided)) return false;
+  slab.provided = end;
   return true;
 }
 
 PageId PagePool::allocate(uint32_t layer) {
   if (used_pages_ == limit_pages_) return kNoPage;
-  Slab& slab = slabs_[layer];
+  Slab& slab = this->slab(layer);
   PageId page = kNoPage;
   if (!slab.free.empty()) {
     page = slab.free.back();
@@ -109,7 +80,7 @@ PageId PagePool::allocate(uint32_t layer) {
       slab.returned.pop_back();
     } else {
       page = static_cast<PageId>(slab.references.size());
-      if (!make_writable(slab, (size_t{page} + 1) * page_bytes_)) return kNoPage;
+      if (!provide(slab, (size_t{page} + 1) * page_bytes_)) return kNoPage;
       slab.references.push_back(0);
     }
     ++backed_pages_;
@@ -120,11 +91,19 @@ PageId PagePool::allocate(uint32_t layer) {
 }
 
 void PagePool::release(uint32_t layer, PageId page) {
-  Slab& slab = slabs_[layer];
+  Slab& slab = this->slab(layer);
   if (--slab.references[page] > 0) return;
   slab.free.push_back(page);
   --used_pages_;
   if (backed_pages_ - used_pages_ > limit_pages_ / kReturnFraction) return_free_pages();
+}
+
+void PagePool::clear_slots(std::byte* page, size_t first) const {
+  if (clear_slots_) return clear_slots_(page, first);
+  const std::vector<float> zeros(size_t{layout_.n_kv_head} * layout_.head_dim);
+  for (size_t slot = first; slot < kPageTokens; ++slot) {
+    kernels::store_token(layout_, page, slot, zeros.data(), zeros.data());
+  }
 }
 
 bool PagePool::make_room(uint64_t pages) {
@@ -147,7 +126,7 @@ void PagePool::give_back(const Slab& slab, size_t begin, size_t end) const {
   if (in_use(from, first_byte)) from += system_page;
   size_t to = round_up(last_byte, system_page);
   if (in_use(last_byte, to)) to -= system_page;
-  if (from < to) ::madvise(slab.base + from, to - from, MADV_DONTNEED);
+  if (from < to) memory_->give_back(slab.base + from, to - from);
 }
 
 void PagePool::return_one_page() {

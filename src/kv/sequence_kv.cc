@@ -1,7 +1,7 @@
 #include "kv/sequence_kv.h"
 
 #include <algorithm>
-#include <cstring>
+#include <atomic>
 #include <limits>
 #include <utility>
 
@@ -36,10 +36,13 @@ class PageLoan {
 }  // namespace
 
 SequenceKv::SequenceKv(PagePool& pool)
-    : pool_(&pool), tables_(pool.layers()), holes_(pool.layers()) {}
+    : pool_(&pool), tables_(pool.layers()), holes_(pool.layers()) {
+  change_version();
+}
 
 SequenceKv::SequenceKv(const SequenceKv& other)
     : pool_(other.pool_), length_(other.length_), tables_(other.tables_), holes_(other.holes_) {
+  change_version();
   const size_t blocks = PageMap::blocks_of(static_cast<size_t>(length_));
   for (uint32_t layer = 0; layer < tables_.size(); ++layer) {
     tables_[layer].resize(blocks);
@@ -52,18 +55,27 @@ SequenceKv::SequenceKv(const SequenceKv& other)
 SequenceKv::SequenceKv(SequenceKv&& other) noexcept
     : pool_(other.pool_),
       length_(std::exchange(other.length_, 0)),
+      version_(other.version_),
       tables_(std::move(other.tables_)),
-      holes_(std::move(other.holes_)) {}
+      holes_(std::move(other.holes_)) {
+  other.change_version();
+}
 
 SequenceKv& SequenceKv::operator=(SequenceKv other) noexcept {
   std::swap(pool_, other.pool_);
   std::swap(length_, other.length_);
+  std::swap(version_, other.version_);
   std::swap(tables_, other.tables_);
   std::swap(holes_, other.holes_);
   return *this;
 }
 
 SequenceKv::~SequenceKv() { release_from(0); }
+
+void SequenceKv::change_version() {
+  static std::atomic<uint64_t> last{0};
+  version_ = ++last;
+}
 
 Status SequenceKv::check_room(uint64_t pages, size_t tokens) const {
   if (pool_->make_room(pages)) return {};
@@ -110,7 +122,8 @@ Status SequenceKv::reserve(size_t count) {
     const std::vector<PageId> taken = loan.keep(layer);
     auto fresh = taken.begin();
     if (copies[layer]) {
-      std::memcpy(pool_->data(layer, *fresh), page(layer, last), pool_->page_bytes());
+      pool_->copy(layer, *fresh, table[last]);
+      change_version();
       pool_->release(layer, std::exchange(table[last], *fresh++));
     }
     table.insert(table.end(), fresh, taken.end());
@@ -134,6 +147,7 @@ Status SequenceKv::reserve_pages(int32_t length, const PageMap& map) {
     }
   }
   length_ = length;
+  change_version();
   return {};
 }
 
@@ -146,18 +160,20 @@ Status SequenceKv::own_page(uint32_t layer, size_t block) {
     return fail(ErrorCode::kOutOfMemory, "the system has no memory for a page of layer {}", layer);
   }
   if (own != kNoPage) {
-    std::memcpy(pool_->data(layer, fresh), page(layer, block), pool_->page_bytes());
+    pool_->copy(layer, fresh, own);
     pool_->release(layer, own);
   }
   BlockRange& hole = holes_[layer];
   if (block >= hole.begin && block < hole.end) hole = {};
   own = fresh;
+  change_version();
   return {};
 }
 
 void SequenceKv::release_from(size_t block) {
   for (uint32_t layer = 0; layer < tables_.size(); ++layer) {
     auto& table = tables_[layer];
+    if (table.size() > block) change_version();
     // From the back, so that the pool hands them out in ascending order again.
     for (size_t i = table.size(); i-- > block;) {
       if (table[i] != kNoPage) pool_->release(layer, table[i]);

@@ -41,6 +41,9 @@ class SequenceKv {
   /// how many. Growing the same range step by step costs only what is new.
   size_t evict(uint32_t layer, int32_t begin, int32_t end);
 
+  /// Changes whenever a page is replaced or dropped, not when pages are added at the end or evicted
+  /// (nobody reads those); no two sequences have the same. For copies of the tables elsewhere.
+  uint64_t version() const { return version_; }
   std::span<const PageId> pages(uint32_t layer) const { return tables_[layer]; }
   std::byte* page(uint32_t layer, size_t block) const {
     return pool_->data(layer, tables_[layer][block]);
@@ -57,11 +60,13 @@ class SequenceKv {
     size_t begin = 0, end = 0;
   };
 
+  void change_version();
   Status check_room(uint64_t pages, size_t tokens) const;
   void release_from(size_t block);
 
   PagePool* pool_;
   int32_t length_ = 0;
+  uint64_t version_ = 0;
   std::vector<std::vector<PageId>> tables_;  // [n_layer][blocks]
   std::vector<BlockRange> holes_;            // [n_layer] one range known to be evicted
 };

@@ -85,11 +85,16 @@ Status for_each_block(
   return {};
 }
 
-void append_pages(const SequenceKv& sequence, uint32_t layer, std::span<const uint32_t> blocks,
-                  std::vector<iovec>& parts) {
-  const size_t page_bytes = sequence.pool().page_bytes();
+bool BlockPages::partial(std::span<const uint32_t> blocks) const {
+  return tokens_ % kPageTokens != 0 && blocks.back() == tokens_ / kPageTokens;
+}
+
+// Neighbours are joined.
+void BlockPages::append(uint32_t layer, std::span<const uint32_t> blocks,
+                        std::vector<iovec>& parts) const {
+  const size_t page_bytes = sequence_.pool().page_bytes();
   for (const uint32_t block : blocks) {
-    std::byte* page = sequence.page(layer, block);
+    std::byte* page = sequence_.page(layer, block);
     const bool joined =
         !parts.empty() &&
         static_cast<std::byte*>(parts.back().iov_base) + parts.back().iov_len == page;
@@ -100,11 +105,49 @@ void append_pages(const SequenceKv& sequence, uint32_t layer, std::span<const ui
   }
 }
 
-void clear_slots(const kernels::KvLayout& layout, std::byte* page, size_t first) {
-  const std::vector<float> zeros(size_t{layout.n_kv_head} * layout.head_dim);
-  for (size_t slot = first; slot < kPageTokens; ++slot) {
-    kernels::store_token(layout, page, slot, zeros.data(), zeros.data());
+Result<std::vector<iovec>> BlockPages::fetch(uint32_t layer, std::span<const uint32_t> blocks) {
+  const PagePool& pool = sequence_.pool();
+  const bool direct = pool.memory().reachable(), clear = partial(blocks);
+  std::vector<iovec> parts;
+  const auto in_place = blocks.first(!direct ? 0 : blocks.size() - (clear ? 1 : 0));
+  append(layer, in_place, parts);
+  const auto copied = blocks.subspan(in_place.size());
+  copy_.resize(copied.size() * pool.page_bytes());
+  for (size_t i = 0; i < copied.size(); ++i) {
+    REPRISE_CHECK(pool.memory().read(&copy_[i * pool.page_bytes()],
+                                     sequence_.page(layer, copied[i]), pool.page_bytes()));
   }
+  if (clear) {
+    pool.clear_slots(copy_.data() + copy_.size() - pool.page_bytes(), tokens_ % kPageTokens);
+  }
+  if (!copy_.empty()) parts.push_back({copy_.data(), copy_.size()});
+  return parts;
+}
+
+std::vector<iovec> BlockPages::room(uint32_t layer, std::span<const uint32_t> blocks) {
+  std::vector<iovec> parts;
+  if (sequence_.pool().memory().reachable()) {
+    append(layer, blocks, parts);
+    return parts;
+  }
+  copy_.resize(blocks.size() * sequence_.pool().page_bytes());
+  parts.push_back({copy_.data(), copy_.size()});
+  return parts;
+}
+
+Status BlockPages::store(uint32_t layer, std::span<const uint32_t> blocks) {
+  const PagePool& pool = sequence_.pool();
+  const bool direct = pool.memory().reachable();
+  if (partial(blocks)) {
+    std::byte* last = direct ? sequence_.page(layer, blocks.back())
+                             : copy_.data() + copy_.size() - pool.page_bytes();
+    pool.clear_slots(last, tokens_ % kPageTokens);
+  }
+  for (size_t i = 0; !direct && i < blocks.size(); ++i) {
+    REPRISE_CHECK(pool.memory().write(sequence_.page(layer, blocks[i]),
+                                      &copy_[i * pool.page_bytes()], pool.page_bytes()));
+  }
+  return {};
 }
 
 }  // namespace reprise

@@ -85,12 +85,28 @@ Status for_each_block(
     const PageMap& map, uint64_t pages_per_block,
     const std::function<Status(uint32_t layer, std::span<const uint32_t> blocks)>& fn);
 
-/// Where the pages of one block of the file lie in memory; neighbours are joined.
-void append_pages(const SequenceKv& sequence, uint32_t layer, std::span<const uint32_t> blocks,
-                  std::vector<iovec>& parts);
+/// The pages of one block of the file: where they lie, or a copy where the host cannot reach them.
+class BlockPages {
+ public:
+  /// tokens: of the sequence; unused slots of its last page are zero in the file, since they may
+  /// hold tokens of another conversation.
+  BlockPages(const SequenceKv& sequence, size_t tokens) : sequence_(sequence), tokens_(tokens) {}
 
-/// Zeroes the slots [first, 16) of a page.
-void clear_slots(const kernels::KvLayout& layout, std::byte* page, size_t first);
+  /// What is to be written to the file; valid until the next call.
+  Result<std::vector<iovec>> fetch(uint32_t layer, std::span<const uint32_t> blocks);
+  /// Where the file is to be read to; then store() brings it to the pages.
+  std::vector<iovec> room(uint32_t layer, std::span<const uint32_t> blocks);
+  Status store(uint32_t layer, std::span<const uint32_t> blocks);
+
+ private:
+  /// Whether the last of the blocks has unused slots.
+  bool partial(std::span<const uint32_t> blocks) const;
+  void append(uint32_t layer, std::span<const uint32_t> blocks, std::vector<iovec>& parts) const;
+
+  const SequenceKv& sequence_;
+  size_t tokens_;
+  std::vector<std::byte> copy_;
+};
 
 template <class T>
 iovec bytes_of(T& value) {

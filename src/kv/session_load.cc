@@ -170,18 +170,13 @@ Result<SavedSession> load_session(const std::string& path, const KvIdentity& ide
 
   SequenceKv restored(pool);
   REPRISE_CHECK(restored.reserve_pages(static_cast<int32_t>(header.token_count), map));
-  REPRISE_CHECK(for_each_block(map, header.pages_per_block,
-                               [&](uint32_t layer, std::span<const uint32_t> blocks) {
-                                 std::vector<iovec> parts;
-                                 append_pages(restored, layer, blocks, parts);
-                                 return reader.read("keys and values", std::move(parts));
-                               }));
+  BlockPages pages(restored, header.token_count);
+  const auto read_block = [&](uint32_t layer, std::span<const uint32_t> blocks) -> Status {
+    REPRISE_CHECK(reader.read("keys and values", pages.room(layer, blocks)));
+    return pages.store(layer, blocks);
+  };
+  REPRISE_CHECK(for_each_block(map, header.pages_per_block, read_block));
   REPRISE_CHECK(reader.read_footer());
-  if (const size_t filled = header.token_count % kPageTokens; filled > 0) {
-    for (uint32_t layer = 0; layer < pool.layers(); ++layer) {
-      clear_slots(pool.layout(), restored.page(layer, map.blocks() - 1), filled);
-    }
-  }
   sequence = std::move(restored);
   return saved;
 }

@@ -1,5 +1,3 @@
-#include <cstring>
-
 #include "base/try.h"
 #include "kv/session_format.h"
 
@@ -44,7 +42,6 @@ Status save_session(const std::string& path, const KvIdentity& identity, const S
     return fail(ErrorCode::kInvalidArgument, "{} tokens to save with the KV of {}",
                 saved.tokens.size(), sequence.length());
   }
-  const PagePool& pool = sequence.pool();
   PageMap map = sequence.page_map();
   SessionHeader header = make_header(identity, saved, sequence, map);
   REPRISE_TRY(auto file, ReplacementFile::create(path));
@@ -56,21 +53,12 @@ Status save_session(const std::string& path, const KvIdentity& identity, const S
   REPRISE_CHECK(writer.write({const_bytes(saved.state.data(), saved.state.size())}));
   REPRISE_CHECK(writer.write({const_bytes(map.bits().data(), map.bits().size())}));
 
-  // Unused slots may hold tokens of another conversation: they are written as zeros.
-  const size_t filled = saved.tokens.size() % kPageTokens;
-  std::vector<std::byte> last_page(filled > 0 ? pool.page_bytes() : 0);
-  REPRISE_CHECK(for_each_block(
-      map, header.pages_per_block, [&](uint32_t layer, std::span<const uint32_t> blocks) {
-        std::vector<iovec> parts;
-        const bool partial = filled > 0 && blocks.back() + 1 == map.blocks();
-        append_pages(sequence, layer, partial ? blocks.first(blocks.size() - 1) : blocks, parts);
-        if (partial) {
-          std::memcpy(last_page.data(), sequence.page(layer, blocks.back()), last_page.size());
-          clear_slots(pool.layout(), last_page.data(), filled);
-          parts.push_back({last_page.data(), last_page.size()});
-        }
-        return writer.write(std::move(parts));
-      }));
+  BlockPages pages(sequence, saved.tokens.size());
+  REPRISE_CHECK(for_each_block(map, header.pages_per_block,
+                               [&](uint32_t layer, std::span<const uint32_t> blocks) -> Status {
+                                 REPRISE_TRY(auto parts, pages.fetch(layer, blocks));
+                                 return writer.write(std::move(parts));
+                               }));
 
   SessionFooter footer;
   footer.checksum = writer.footer_checksum();

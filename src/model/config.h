@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
@@ -62,6 +63,8 @@ struct ModelConfig {
 /// kBadValue name the key; kUnsupported for weights quantised in a way that is not read here.
 Result<ModelConfig> read_gguf_config(const GgufFile& file);
 Result<ModelConfig> read_folder_config(const SafetensorsFolder& folder);
+/// The contents of a config.json, which messages call file; without a name.
+Result<ModelConfig> read_hf_config(const nlohmann::json& json, const std::string& file);
 /// Architectures that can be run, for messages and docs.
 std::vector<std::string> supported_architectures();
 

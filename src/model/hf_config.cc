@@ -286,10 +286,9 @@ Status read_layers(const JsonKeys& keys, Architecture architecture, ModelConfig&
 
 }  // namespace
 
-Result<ModelConfig> read_folder_config(const SafetensorsFolder& folder) {
-  const std::string file = folder.path() + "/config.json";
-  if (!folder.config().is_object()) return fail(ErrorCode::kBadType, "{}: not an object", file);
-  const JsonKeys keys(folder.config(), file);
+Result<ModelConfig> read_hf_config(const Json& json, const std::string& file) {
+  if (!json.is_object()) return fail(ErrorCode::kBadType, "{}: not an object", file);
+  const JsonKeys keys(json, file);
   REPRISE_TRY(const std::string name, architecture_name(keys));
   REPRISE_TRY(const Architecture* architecture, find_hf_architecture(name, file));
   if (keys.has("quantization_config")) {
@@ -298,8 +297,6 @@ Result<ModelConfig> read_folder_config(const SafetensorsFolder& folder) {
   }
   ModelConfig config;
   config.architecture = name;
-  const std::filesystem::path path = folder.path();
-  config.name = (path.has_filename() ? path : path.parent_path()).filename().string();
   REPRISE_CHECK(read_sizes(keys, *architecture, config));
   apply_architecture(*architecture, config);
   REPRISE_CHECK(read_activation(keys, config));
@@ -307,6 +304,13 @@ Result<ModelConfig> read_folder_config(const SafetensorsFolder& folder) {
   REPRISE_CHECK(read_scales(keys, *architecture, config));
   REPRISE_CHECK(read_layers(keys, *architecture, config));
   REPRISE_CHECK(check_config(config, kKeys, keys));
+  return config;
+}
+
+Result<ModelConfig> read_folder_config(const SafetensorsFolder& folder) {
+  REPRISE_TRY(ModelConfig config, read_hf_config(folder.config(), folder.path() + "/config.json"));
+  const std::filesystem::path path = folder.path();
+  config.name = (path.has_filename() ? path : path.parent_path()).filename().string();
   return config;
 }
 

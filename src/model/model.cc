@@ -38,6 +38,7 @@ Result<std::unique_ptr<Model>> Model::load(const std::string& path, ThreadPool& 
   model->fingerprint_ = reprise::fingerprint(model->config_, model->ropes_, source);
   model->quantization_ = main_type(source);
   REPRISE_TRY(ModelWeights weights, load_weights(source, model->config_, pool, progress));
+  model->weight_bytes_ = weights.step_bytes();
   model->weights_ = std::make_unique<Weights>(Weights{std::move(weights)});
   model->buffers_ = std::make_unique<Buffers>();
   model->pool_ = &pool;
@@ -48,6 +49,10 @@ const RopeTable& Model::rope(uint32_t layer) const {
   return ropes_[static_cast<size_t>(config_.layer_rope[layer])];
 }
 
-size_t Model::weight_bytes() const { return weights_->step_bytes(); }
+size_t Model::weight_bytes() const { return weight_bytes_; }
+
+const ModelWeights& Model::weights() const { return *weights_; }
+
+void Model::release_weights() { *weights_ = {}; }
 
 }  // namespace reprise

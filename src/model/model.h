@@ -16,6 +16,8 @@
 
 namespace reprise {
 
+struct ModelWeights;
+
 /// One token to compute. The same shape serves prefill chunks, batched decoding and selective
 /// recompute.
 struct Row {
@@ -51,6 +53,9 @@ class Model {
 
   const ModelConfig& config() const { return config_; }
   const RopeTable& rope(uint32_t layer) const;
+  /// For backends that keep their own copy; gone after release_weights().
+  const ModelWeights& weights() const;
+  void release_weights();
   /// Bytes of weights that one decode step reads.
   size_t weight_bytes() const;
   /// Type of most weight bytes, e.g. "Q4_1".
@@ -69,6 +74,7 @@ class Model {
 
   ModelConfig config_;
   std::vector<RopeTable> ropes_;  // [3]: one per LayerRope
+  size_t weight_bytes_ = 0;
   std::unique_ptr<Weights> weights_;
   std::unique_ptr<Buffers> buffers_;
   ThreadPool* pool_ = nullptr;

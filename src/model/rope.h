@@ -15,6 +15,8 @@ class RopeTable {
   RopeTable(const RopeConfig& config, uint32_t context);
 
   size_t pairs() const { return inv_freq_.size(); }
+  const std::vector<double>& inv_freq() const { return inv_freq_; }  // [pairs], radians a token
+  float attention_factor() const { return attention_factor_; }
   /// cos_sin [pairs][2], times the attention factor; angles computed in double.
   void cos_sin(int32_t position, float* out) const;
 

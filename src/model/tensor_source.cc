@@ -11,56 +11,6 @@
 namespace reprise {
 namespace {
 
-constexpr TensorNames kGgufNames{.embedding = "token_embd",
-                                 .final_norm = "output_norm",
-                                 .lm_head = "output",
-                                 .layer = "blk.{}.",
-                                 .attn_norm = "attn_norm",
-                                 .q = "attn_q",
-                                 .k = "attn_k",
-                                 .v = "attn_v",
-                                 .qkv = "attn_qkv",
-                                 .q_norm = "attn_q_norm",
-                                 .k_norm = "attn_k_norm",
-                                 .o = "attn_output",
-                                 .attn_post_norm = "post_attention_norm",
-                                 .mlp_norm = "ffn_norm",
-                                 .gate = "ffn_gate",
-                                 .up = "ffn_up",
-                                 .gate_up = "ffn_up",
-                                 .down = "ffn_down",
-                                 .mlp_post_norm = "post_ffw_norm"};
-
-constexpr TensorNames kFolderNames{.embedding = "model.embed_tokens",
-                                   .final_norm = "model.norm",
-                                   .lm_head = "lm_head",
-                                   .layer = "model.layers.{}.",
-                                   .attn_norm = "input_layernorm",
-                                   .q = "self_attn.q_proj",
-                                   .k = "self_attn.k_proj",
-                                   .v = "self_attn.v_proj",
-                                   .qkv = "self_attn.qkv_proj",
-                                   .q_norm = "self_attn.q_norm",
-                                   .k_norm = "self_attn.k_norm",
-                                   .o = "self_attn.o_proj",
-                                   .attn_post_norm = "",
-                                   .mlp_norm = "post_attention_layernorm",
-                                   .gate = "mlp.gate_proj",
-                                   .up = "mlp.up_proj",
-                                   .gate_up = "mlp.gate_up_proj",
-                                   .down = "mlp.down_proj",
-                                   .mlp_post_norm = ""};
-
-// With norms on both sides, the name of the second norm moves to the attention's output.
-constexpr TensorNames post_norm_names() {
-  TensorNames names = kFolderNames;
-  names.attn_post_norm = "post_attention_layernorm";
-  names.mlp_norm = "pre_feedforward_layernorm";
-  names.mlp_post_norm = "post_feedforward_layernorm";
-  return names;
-}
-constexpr TensorNames kFolderPostNormNames = post_norm_names();
-
 // True when part lies inside whole.
 bool contains(std::span<const std::byte> whole, std::span<const std::byte> part) {
   const std::less_equal<const std::byte*> not_after;
@@ -71,6 +21,10 @@ bool contains(std::span<const std::byte> whole, std::span<const std::byte> part)
 }  // namespace
 
 Result<TensorSource> TensorSource::open(const std::string& path) {
+  if (path.starts_with(kRandomPrefix)) {
+    REPRISE_TRY(RandomModel model, RandomModel::make(path));
+    return TensorSource(path, std::move(model));
+  }
   std::error_code ignored;
   if (std::filesystem::is_directory(path, ignored)) {
     REPRISE_TRY(SafetensorsFolder folder, SafetensorsFolder::open(path));
@@ -80,14 +34,20 @@ Result<TensorSource> TensorSource::open(const std::string& path) {
   return TensorSource(path, std::move(file));
 }
 
+std::string TensorSource::format() const {
+  if (const auto* gguf = std::get_if<GgufFile>(&file_))
+    return fmt::format("GGUF v{}", gguf->version());
+  return std::holds_alternative<RandomModel>(file_) ? "random" : "safetensors";
+}
+
 Result<ModelConfig> TensorSource::config() const {
   if (const auto* gguf = std::get_if<GgufFile>(&file_)) return read_gguf_config(*gguf);
+  if (const auto* random = std::get_if<RandomModel>(&file_)) return random->config();
   return read_folder_config(std::get<SafetensorsFolder>(file_));
 }
 
 const TensorNames& TensorSource::names(const ModelConfig& config) const {
-  if (std::holds_alternative<GgufFile>(file_)) return kGgufNames;
-  return config.post_norms ? kFolderPostNormNames : kFolderNames;
+  return std::holds_alternative<GgufFile>(file_) ? gguf_names() : folder_names(config);
 }
 
 const TensorView* TensorSource::find(std::string_view name) const {
@@ -114,7 +74,9 @@ const std::vector<TensorView>& TensorSource::tensors() const {
 
 void TensorSource::release(const TensorView& tensor) const {
   if (const auto* gguf = std::get_if<GgufFile>(&file_)) return gguf->file().release(tensor.bytes);
-  for (const MappedFile& file : std::get<SafetensorsFolder>(file_).files()) {
+  const auto* folder = std::get_if<SafetensorsFolder>(&file_);
+  if (folder == nullptr) return;
+  for (const MappedFile& file : folder->files()) {
     if (contains(file.bytes(), tensor.bytes)) file.release(tensor.bytes);
   }
 }

@@ -10,23 +10,18 @@
 #include "formats/gguf.h"
 #include "formats/safetensors.h"
 #include "model/config.h"
+#include "model/random_model.h"
+#include "model/tensor_names.h"
 
 namespace reprise {
 
-/// How a format names tensors; those of a layer come after its prefix. ".weight" and ".bias"
-/// follow.
-struct TensorNames {
-  std::string_view embedding, final_norm, lm_head;
-  std::string_view layer;  ///< prefix with {} for the layer
-  std::string_view attn_norm, q, k, v, qkv, q_norm, k_norm, o, attn_post_norm;
-  std::string_view mlp_norm, gate, up, gate_up, down, mlp_post_norm;
-};
-
 class TensorSource {
  public:
-  /// A GGUF file or a safetensors folder. Errors: those of the formats' open.
+  /// A GGUF file, a safetensors folder, or a random model ("random:NAME"). Errors: those of the
+  /// formats' open and of RandomModel::make.
   static Result<TensorSource> open(const std::string& path);
 
+  std::string format() const;  ///< "GGUF v3", "safetensors" or "random"
   Result<ModelConfig> config() const;
   /// Names under which a model of this configuration is stored.
   const TensorNames& names(const ModelConfig& config) const;
@@ -39,7 +34,7 @@ class TensorSource {
   void release(const TensorView& tensor) const;
 
  private:
-  using File = std::variant<GgufFile, SafetensorsFolder>;
+  using File = std::variant<GgufFile, SafetensorsFolder, RandomModel>;
   TensorSource(std::string path, File file) : path_(std::move(path)), file_(std::move(file)) {}
 
   std::string path_;

@@ -119,6 +119,17 @@ TEST(Measure, ProgressCountsToTheEndAndCancels) {
   EXPECT_EQ(cancelled.error().code, ErrorCode::kCancelled);
 }
 
+TEST(Measure, ModelsNeedNoWeights) {
+  BenchPlan plan = tiny_plan();
+  plan.engine.model = "random:tiny:q8_0";
+  plan.contexts = {32};
+  plan.policies = {"full"};
+  const auto report = run_bench(plan);
+  ASSERT_TRUE(report) << report.error().message;
+  ASSERT_EQ(report->rows.size(), 2u);
+  for (const BenchRow& row : report->rows) expect_measured(row);
+}
+
 TEST(Measure, RefusesImpossiblePlans) {
   BenchPlan plan = tiny_plan();
   plan.contexts = {};
@@ -135,6 +146,10 @@ TEST(Measure, RefusesImpossiblePlans) {
   plan = tiny_plan();
   plan.peer = "other";
   EXPECT_EQ(error_of(plan).code, ErrorCode::kInvalidArgument);
+  plan.engine.model = "random:tiny";
+  plan.peer = "llama.cpp";
+  EXPECT_EQ(error_of(plan).code, ErrorCode::kInvalidArgument);
+  EXPECT_THAT(error_of(plan).message, HasSubstr("random:tiny"));
 }
 
 }  // namespace

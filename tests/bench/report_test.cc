@@ -12,7 +12,7 @@ using testing::Not;
 
 BenchReport made_up() {
   BenchReport report;
-  report.machine = {31.25, 3.5};
+  report.machine = {31.25, 3.5, ""};
   report.model.name = "tiny";
   report.model.path = "/models/tiny.gguf";
   report.model.load_ms = 41.6;
@@ -46,7 +46,8 @@ BenchReport made_up() {
 TEST(BenchReportText, JsonHasEveryField) {
   const nlohmann::ordered_json json = bench_json(made_up());
   EXPECT_EQ(json["machine"],
-            (nlohmann::ordered_json{{"read_gb_s", 31.25}, {"bf16_tflop_s", 3.5}, {"threads", 2}}));
+            (nlohmann::ordered_json{
+                {"device", "cpu"}, {"read_gb_s", 31.25}, {"bf16_tflop_s", 3.5}, {"threads", 2}}));
   EXPECT_EQ(json["model"]["name"], "tiny");
   EXPECT_EQ(json["model"]["path"], "/models/tiny.gguf");
   EXPECT_EQ(json["model"]["load_ms"], 41.6);
@@ -82,6 +83,14 @@ TEST(BenchReportText, MarkdownHasALineForEveryRow) {
   EXPECT_THAT(text,
               HasSubstr("\n| prefill | 128 | llama.cpp | 1 | 0.00 | 0.00 | - | 0.0 | - | - | - "
                         "| version 1, fa=0 |\n"));
+}
+
+TEST(BenchReportText, DeviceIsNamedInPlaceOfThreads) {
+  BenchReport report = made_up();
+  report.machine = {4312.5, 750.25, "NVIDIA H200"};
+  EXPECT_THAT(bench_markdown(report),
+              HasSubstr("tiny on NVIDIA H200; measured: read 4.31 TB/s, bf16 750.25 TFLOP/s;"));
+  EXPECT_EQ(bench_json(report)["machine"]["device"], "NVIDIA H200");
 }
 
 TEST(BenchReportText, MarkdownColumnsAgree) {

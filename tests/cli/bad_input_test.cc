@@ -80,6 +80,15 @@ TEST(BadModel, NoTokenizer) {
   expect_failure({"tokenize", "-p", "x", "-m", path}, "tokenizer_missing", path);
 }
 
+TEST(BadDevice, IsToldBeforeAnyWork) {
+  const Launch hidden = {.env = {{"CUDA_VISIBLE_DEVICES", ""}}};
+  const Outcome outcome = run({"run", "-p", "x", "-m", "random:tiny", "--device", "cuda"}, hidden);
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_THAT(outcome.err, HasSubstr("--device cpu"));
+  expect_failure({"run", "-p", "x", "-m", "random:tiny", "--kv-type", "fp8"}, "unsupported",
+                 "--device cuda");
+}
+
 TEST(BadPrompt, Empty) {
   const TemporaryFolder folder;
   expect_failure({"run"}, "empty_prompt", "-p TEXT");

@@ -35,6 +35,8 @@ inline std::vector<std::string> byte_tokens() {
 
 class TinyModelWriter {
  public:
+  explicit TinyModelWriter(uint32_t head_dim) : head_dim_(head_dim) {}
+
   void write(const std::string& path) {
     builder_.add("general.architecture", "llama").add("general.name", "tiny");
     builder_.add("llama.block_count", kLayers).add("llama.context_length", uint32_t{2048});
@@ -42,7 +44,7 @@ class TinyModelWriter {
     builder_.add("llama.attention.head_count", kHeads);
     builder_.add("llama.attention.head_count_kv", kKvHeads);
     builder_.add("llama.attention.layer_norm_rms_epsilon", 1e-5f);
-    builder_.add("llama.rope.dimension_count", kHeadDim);
+    builder_.add("llama.rope.dimension_count", head_dim_);
     const auto tokens = byte_tokens();
     std::vector<int32_t> types(tokens.size(), 1);
     for (size_t i = 256; i < tokens.size(); ++i) types[i] = 3;
@@ -57,10 +59,10 @@ class TinyModelWriter {
       const std::string name = "blk." + std::to_string(layer) + ".";
       norm(name + "attn_norm.weight");
       norm(name + "ffn_norm.weight");
-      matrix(name + "attn_q.weight", kHeads * kHeadDim, kHidden);
-      matrix(name + "attn_k.weight", kKvHeads * kHeadDim, kHidden);
-      matrix(name + "attn_v.weight", kKvHeads * kHeadDim, kHidden);
-      matrix(name + "attn_output.weight", kHidden, kHeads * kHeadDim);
+      matrix(name + "attn_q.weight", kHeads * head_dim_, kHidden);
+      matrix(name + "attn_k.weight", kKvHeads * head_dim_, kHidden);
+      matrix(name + "attn_v.weight", kKvHeads * head_dim_, kHidden);
+      matrix(name + "attn_output.weight", kHidden, kHeads * head_dim_);
       matrix(name + "ffn_gate.weight", kFfn, kHidden);
       matrix(name + "ffn_up.weight", kFfn, kHidden);
       matrix(name + "ffn_down.weight", kHidden, kFfn);
@@ -69,8 +71,7 @@ class TinyModelWriter {
   }
 
  private:
-  static constexpr uint32_t kLayers = 2, kHidden = 128, kFfn = 192, kHeads = 4, kKvHeads = 2,
-                            kHeadDim = 32;
+  static constexpr uint32_t kLayers = 2, kHidden = 128, kFfn = 192, kHeads = 4, kKvHeads = 2;
 
   void norm(const std::string& name) {
     builder_.tensor(name, {kHidden}, std::vector<float>(kHidden, 1.0f));
@@ -87,6 +88,7 @@ class TinyModelWriter {
     builder_.tensor(name, TensorType::kQ8_0, {rows, cols}, bytes);
   }
 
+  const uint32_t head_dim_;
   GgufBuilder builder_;
   std::mt19937 random_{3};
 };
@@ -105,13 +107,10 @@ inline const std::string& scratch_folder() {
   return folder.path;
 }
 
-inline const std::string& tiny_model() {
-  static const std::string path = [] {
-    const std::string file = scratch_folder() + "/tiny.gguf";
-    TinyModelWriter().write(file);
-    return file;
-  }();
-  return path;
+inline std::string tiny_model(uint32_t head_dim = 32) {
+  const std::string file = scratch_folder() + "/tiny" + std::to_string(head_dim) + ".gguf";
+  if (!std::filesystem::exists(file)) TinyModelWriter(head_dim).write(file);
+  return file;
 }
 
 inline EngineOptions tiny_options() {

@@ -9,7 +9,8 @@
 namespace reprise {
 
 QuestPolicy::QuestPolicy(const QuestOptions& options, const ModelConfig& config)
-    : budget_pages_(options.budget / kPageTokens),
+    : options_(options),
+      budget_pages_(options.budget / kPageTokens),
       sink_pages_((options.sink + kPageTokens - 1) / kPageTokens),
       bounds_(config),
       pages_(config.n_kv_head) {}

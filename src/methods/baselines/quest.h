@@ -30,6 +30,8 @@ class QuestPolicy : public Policy {
  public:
   QuestPolicy(const QuestOptions& options, const ModelConfig& config);
 
+  const QuestOptions& options() const { return options_; }
+
   std::unique_ptr<Policy> fork() const override { return std::make_unique<QuestPolicy>(*this); }
   void select(const QueryRows& rows, Selection& selection) override;
   void truncate(int32_t length) override { bounds_.truncate(length); }
@@ -37,6 +39,7 @@ class QuestPolicy : public Policy {
   uint64_t state_bytes() const override { return bounds_.bytes(); }
 
  private:
+  QuestOptions options_;
   size_t budget_pages_, sink_pages_;
   PageBounds bounds_;
   std::vector<float> scores_;                // [n_kv_head, pages]

@@ -5,7 +5,8 @@
 namespace reprise {
 
 StreamingPolicy::StreamingPolicy(const StreamingOptions& options, const ModelConfig& config)
-    : sink_(static_cast<int32_t>(options.sink)),
+    : options_(options),
+      sink_(static_cast<int32_t>(options.sink)),
       window_(static_cast<int32_t>(options.window)),
       cache_positions_(options.positions == "cache"),
       layer_windows_(config.window.begin(), config.window.end()) {}

@@ -27,6 +27,8 @@ class StreamingPolicy : public Policy {
  public:
   StreamingPolicy(const StreamingOptions& options, const ModelConfig&);
 
+  const StreamingOptions& options() const { return options_; }
+
   std::unique_ptr<Policy> fork() const override { return std::make_unique<StreamingPolicy>(*this); }
   void select(const QueryRows& rows, Selection& selection) override;
   void after_step(SequenceKv& kv) override;
@@ -46,6 +48,7 @@ class StreamingPolicy : public Policy {
   /// reads.
   KeyRange evictable(size_t layer, int32_t length) const;
 
+  StreamingOptions options_;
   int32_t sink_, window_;
   bool cache_positions_;
   bool bounded_ = true;  // no layer keeps everything

@@ -1,0 +1,146 @@
+#include "bench/cuda/device_roof.h"
+
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+#include <limits>
+#include <type_traits>
+
+#include "base/float16.h"
+#include "base/try.h"
+#include "engine/cuda/cuda_backend.h"
+#include "kernels/cuda/device_buffer.h"
+#include "kernels/cuda/device_matrix.h"
+#include "kernels/cuda/gemm.h"
+#include "kernels/cuda/peak.h"
+
+namespace reprise {
+namespace {
+
+using namespace kernels::cuda;
+
+constexpr size_t kMemoryBytes = size_t{2} << 30;   // far more than any device's L2 holds
+constexpr size_t kCacheBytes = size_t{512} << 20;  // smaller sets may be served by L2
+constexpr size_t kRunBytes = size_t{1} << 30;      // read by a run at least
+constexpr uint32_t kSide = 8192;                   // of the matrices that are multiplied
+constexpr size_t kWorkspaceBytes = size_t{64} << 20;
+constexpr int kRuns = 8;
+constexpr std::string_view kWhat = "measuring its speed";
+
+struct DestroyEvent {
+  void operator()(cudaEvent_t event) const { cudaEventDestroy(event); }
+};
+using Event = std::unique_ptr<std::remove_pointer_t<cudaEvent_t>, DestroyEvent>;
+
+Result<Event> make_event() {
+  cudaEvent_t event = nullptr;
+  REPRISE_CUDA(cudaEventCreate(&event), kWhat);
+  return Event(event);
+}
+
+/// Of the default stream; the first run only warms up.
+Result<double> best_seconds(const std::function<Status()>& enqueue) {
+  REPRISE_TRY(const Event start, make_event());
+  REPRISE_TRY(const Event end, make_event());
+  float best_ms = std::numeric_limits<float>::max();
+  for (int run = 0; run <= kRuns; ++run) {
+    REPRISE_CUDA(cudaEventRecord(start.get(), nullptr), kWhat);
+    REPRISE_CHECK(enqueue());
+    REPRISE_CUDA(cudaEventRecord(end.get(), nullptr), kWhat);
+    REPRISE_CUDA(cudaEventSynchronize(end.get()), kWhat);
+    float ms = 0;
+    REPRISE_CUDA(cudaEventElapsedTime(&ms, start.get(), end.get()), kWhat);
+    if (run > 0) best_ms = std::min(best_ms, ms);
+  }
+  return best_ms * 1e-3;
+}
+
+Result<double> measure_read(size_t bytes) {
+  const size_t size = (bytes + kReadPieceBytes - 1) / kReadPieceBytes * kReadPieceBytes;
+  DeviceBuffer<std::byte> data;
+  DeviceBuffer<uint32_t> sum;
+  REPRISE_CHECK(data.reserve(std::max(size, kReadPieceBytes), kWhat));
+  REPRISE_CHECK(sum.reserve(1, kWhat));
+  const auto rounds = static_cast<uint32_t>(std::max<size_t>(1, kRunBytes / data.size()));
+  REPRISE_TRY(const double seconds, best_seconds([&]() -> Status {
+                REPRISE_CUDA(read_all(data.data(), data.size(), rounds, sum.data(), nullptr),
+                             kWhat);
+                return {};
+              }));
+  return static_cast<double>(data.size()) * rounds / seconds * 1e-9;
+}
+
+/// bf16 [kSide, kSide]; zeros would need less power than weights do, and run faster.
+DeviceImage random_square() {
+  DeviceImage image{.type = TensorType::kBF16, .rows = kSide, .cols = kSide};
+  image.tiles = kSide / kTileRows;
+  image.chunks = kSide / device_format(image.type).chunk_columns();
+  image.codes.resize(size_t{kSide} * kSide * sizeof(Bf16));
+  uint32_t state = 1;
+  for (size_t at = 0; at < image.codes.size(); at += sizeof(Bf16)) {
+    state = state * 1664525u + 1013904223u;
+    const Bf16 value = to_bf16(static_cast<float>(state >> 24) / 128.0f - 1.0f);
+    std::memcpy(&image.codes[at], &value, sizeof value);
+  }
+  return image;
+}
+
+Result<double> measure_products() {
+  DeviceMatrix weight;
+  REPRISE_CUDA(DeviceMatrix::upload(random_square(), &weight), kWhat);
+  DeviceBuffer<__nv_bfloat16> x, out;  // [kSide, kSide]
+  REPRISE_CHECK(x.reserve(size_t{kSide} * kSide, kWhat));
+  REPRISE_CHECK(out.reserve(size_t{kSide} * kSide, kWhat));
+  REPRISE_CUDA(cudaMemcpy(x.data(), weight.weights().codes, x.size() * sizeof(__nv_bfloat16),
+                          cudaMemcpyDeviceToDevice),
+               kWhat);
+  REPRISE_TRY(const auto gemm, Gemm::create(kWorkspaceBytes));
+  GemmArgs args;
+  args.weight = &weight;
+  args.x = x.data();
+  args.rows = kSide;
+  args.out = out.data();
+  args.type = GemmOut::kBF16;
+  args.out_stride = kSide;
+  REPRISE_TRY(const double seconds, best_seconds([&] { return gemm->multiply(args, nullptr); }));
+  return 2.0 * kSide * kSide * kSide / seconds * 1e-12;
+}
+
+class DeviceRoof : public Roof {
+ public:
+  Status measure() {
+    cudaDeviceProp properties = {};
+    REPRISE_CUDA(cudaGetDeviceProperties(&properties, 0), kWhat);
+    machine_.device = properties.name;
+    size_t free = 0, total = 0;
+    REPRISE_CUDA(cudaMemGetInfo(&free, &total), kWhat);
+    free_bytes_ = free;
+    REPRISE_TRY(machine_.read_gb_s, measure_read(std::min(kMemoryBytes, free / 2)));
+    REPRISE_TRY(machine_.bf16_tflop_s, measure_products());
+    return {};
+  }
+
+  MachineRoof machine() override { return machine_; }
+  Result<double> read_gb_s(size_t bytes) override {
+    if (bytes >= kCacheBytes) return machine_.read_gb_s;
+    return measure_read(bytes);
+  }
+  uint64_t free_bytes() const override { return free_bytes_; }
+
+ private:
+  MachineRoof machine_;
+  uint64_t free_bytes_ = 0;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Roof>> device_roof() {
+  REPRISE_CHECK(find_cuda_device());
+  auto roof = std::make_unique<DeviceRoof>();
+  REPRISE_CHECK(roof->measure());
+  return roof;
+}
+
+}  // namespace reprise

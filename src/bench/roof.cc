@@ -1,0 +1,29 @@
+#include "bench/roof.h"
+
+#include "base/system.h"
+#include "bench/cuda/device_roof.h"
+
+namespace reprise {
+namespace {
+
+class CpuRoof : public Roof {
+ public:
+  explicit CpuRoof(ThreadPool& pool) : pool_(pool), free_bytes_(available_memory_bytes()) {}
+
+  MachineRoof machine() override { return measure_machine(pool_); }
+  Result<double> read_gb_s(size_t bytes) override { return measure_read_gb_s(pool_, bytes); }
+  uint64_t free_bytes() const override { return free_bytes_; }
+
+ private:
+  ThreadPool& pool_;
+  uint64_t free_bytes_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Roof>> make_roof(std::string_view device, ThreadPool& pool) {
+  if (device == "cuda") return device_roof();
+  return std::make_unique<CpuRoof>(pool);
+}
+
+}  // namespace reprise

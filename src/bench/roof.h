@@ -1,0 +1,31 @@
+// What the device that computes can do at best, and what it has room for.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string_view>
+
+#include "base/thread_pool.h"
+#include "bench/machine.h"
+#include "reprise/error.h"
+
+namespace reprise {
+
+class Roof {
+ public:
+  virtual ~Roof() = default;
+
+  virtual MachineRoof machine() = 0;
+  /// Sequential read, over and over, of a working set of this size, 1e9 bytes per second.
+  virtual Result<double> read_gb_s(size_t bytes) = 0;
+  /// Memory for weights and KV that was free when this was made; 0 when unknown.
+  virtual uint64_t free_bytes() const = 0;
+};
+
+/// device: as EngineOptions has it. A CUDA device is measured at once: engines that are loaded
+/// later take its memory. Errors: kDeviceUnavailable (no device, a build without CUDA, no
+/// cuBLASLt), kOutOfMemory. pool outlives the result.
+Result<std::unique_ptr<Roof>> make_roof(std::string_view device, ThreadPool& pool);
+
+}  // namespace reprise

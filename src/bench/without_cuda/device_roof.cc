@@ -1,0 +1,12 @@
+// In builds without nvcc.
+#include "bench/cuda/device_roof.h"
+
+#include "engine/cuda/cuda_backend.h"
+
+namespace reprise {
+
+Result<std::unique_ptr<Roof>> device_roof() {
+  return tl::unexpected<Error>(find_cuda_device().error());
+}
+
+}  // namespace reprise

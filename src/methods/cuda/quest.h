@@ -1,0 +1,34 @@
+// Quest on a CUDA device; see methods/baselines/quest.h.
+#pragma once
+
+#include "attention/cuda/device_policy.h"
+#include "kernels/cuda/device_buffer.h"
+#include "kernels/cuda/page_bounds.h"
+#include "methods/baselines/quest.h"
+
+namespace reprise {
+
+/// Bounds take a sixteenth of what 16-bit pages take, for the whole pool.
+class DeviceQuest : public DevicePolicy {
+ public:
+  DeviceQuest(const QuestOptions& options, const ModelConfig& config);
+
+  Status reserve(const DeviceRoom& room) override;
+  Status adopt(const kernels::cuda::PagedKv& kv, cudaStream_t stream) override;
+  Status after_store(const DeviceStored& stored, cudaStream_t stream) override;
+  Status select(const DeviceQueries& queries, std::vector<DevicePart>& parts,
+                cudaStream_t stream) override;
+  uint64_t keys_read(int32_t position) const override;
+  uint64_t index_bytes_read(int32_t position) const override;
+
+ private:
+  uint32_t budget_pages_, sink_pages_, n_kv_head_, head_dim_;
+  uint32_t list_capacity_ = 0;
+  uint64_t pool_pages_ = 0;
+  kernels::cuda::DeviceBuffer<__nv_bfloat16> bounds_;  // [pool_pages, n_kv_head, 2, head_dim]
+  kernels::cuda::DeviceBuffer<float> scores_;          // [sequences, n_kv_head, capacity]
+  kernels::cuda::DeviceBuffer<uint32_t> lists_;        // [sequences, n_kv_head, list_capacity]
+  kernels::cuda::DeviceBuffer<int32_t> keys_;          // [sequences, n_kv_head]
+};
+
+}  // namespace reprise

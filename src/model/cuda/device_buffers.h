@@ -1,0 +1,31 @@
+// Activations of one forward pass on a device.
+#pragma once
+
+#include "kernels/cuda/matvec.h"
+#include "model/cuda/device_model.h"
+
+namespace reprise {
+
+/// Up to here products of few rows beat those that expand the weights to bf16 first.
+inline constexpr uint32_t kMaxNarrowRows = 2 * kernels::cuda::kMatvecBatch;
+
+/// Rows outermost. Rows of a pass that are computed by products of few rows are float all the way;
+/// the others pass through bf16 between operations.
+struct DeviceModel::Buffers {
+  template <class T>
+  using DeviceBuffer = kernels::cuda::DeviceBuffer<T>;
+
+  DeviceBuffer<float> x;                           // [rows, hidden] the residual stream
+  DeviceBuffer<float> h;                           // [rows, hidden] output before a post norm
+  DeviceBuffer<float> q, k, v;                     // [rows, heads * head_dim]
+  DeviceBuffer<float> attn;                        // [results, n_head * head_dim]
+  DeviceBuffer<float> gate, up;                    // [few rows, ffn]
+  DeviceBuffer<__nv_bfloat16> input;               // [rows, hidden] normalised
+  DeviceBuffer<__nv_bfloat16> wide_attn;           // [rows, n_head * head_dim]
+  DeviceBuffer<__nv_bfloat16> wide_gate, wide_up;  // [rows, ffn]
+  DeviceBuffer<float> result_x;                    // [results, hidden] gathered rows of x
+
+  Status reserve(const ModelConfig& config, uint32_t max_rows, uint32_t max_results);
+};
+
+}  // namespace reprise

@@ -1,0 +1,265 @@
+// One forward pass on a device: embeddings, layers, logits.
+#include <algorithm>
+
+#include "base/try.h"
+#include "kernels/cuda/elementwise.h"
+#include "kernels/cuda/matvec.h"
+#include "model/cuda/device_buffers.h"
+
+namespace reprise {
+namespace {
+
+using namespace kernels::cuda;
+
+/// Rows that are computed in the same way, as one of the buffers' slices.
+struct RowRange {
+  uint32_t rows = 0;
+  float* x = nullptr;                        // [rows, hidden]
+  const float* attn = nullptr;               // [rows, n_head * head_dim] of narrow rows
+  const __nv_bfloat16* wide_attn = nullptr;  // the same of wide rows
+  bool narrow() const { return attn != nullptr; }
+};
+
+struct Product {
+  const DeviceMatrix* weight;
+  const float* bias;
+  void* out;
+};
+
+}  // namespace
+
+Status DeviceModel::Buffers::reserve(const ModelConfig& config, uint32_t max_rows,
+                                     uint32_t max_results) {
+  constexpr std::string_view kWhat = "activations";
+  const size_t q_width = size_t{config.n_head} * config.head_dim;
+  const size_t kv_width = size_t{config.n_kv_head} * config.head_dim;
+  for (auto* buffer : {&x, &h}) REPRISE_CHECK(buffer->reserve(max_rows * config.hidden, kWhat));
+  REPRISE_CHECK(q.reserve(max_rows * q_width, kWhat));
+  for (auto* buffer : {&k, &v}) REPRISE_CHECK(buffer->reserve(max_rows * kv_width, kWhat));
+  REPRISE_CHECK(attn.reserve(max_results * q_width, kWhat));
+  for (auto* buffer : {&gate, &up}) {
+    REPRISE_CHECK(buffer->reserve(size_t{kMaxNarrowRows} * config.ffn, kWhat));
+  }
+  REPRISE_CHECK(input.reserve(max_rows * size_t{config.hidden}, kWhat));
+  REPRISE_CHECK(wide_attn.reserve(max_rows * q_width, kWhat));
+  for (auto* buffer : {&wide_gate, &wide_up}) {
+    REPRISE_CHECK(buffer->reserve(max_rows * size_t{config.ffn}, kWhat));
+  }
+  return result_x.reserve(max_results * size_t{config.hidden}, kWhat);
+}
+
+class DeviceModel::Pass {
+ public:
+  Pass(DeviceModel& model, const DevicePass& pass, DeviceAttentionOp& attention,
+       cudaStream_t stream)
+      : model_(model),
+        config_(model.config_),
+        b_(*model.buffers_),
+        pass_(pass),
+        attention_(attention),
+        stream_(stream) {}
+
+  Status run() {
+    REPRISE_CUDA(embed(model_.embedding_.weight, pass_.tokens, pass_.rows, config_.embedding_scale,
+                       b_.x.data(), stream_),
+                 "embedding");
+    split_rows();
+    for (uint32_t i = 0; i < config_.n_layer; ++i) {
+      const Layer& layer = model_.layers_[i];
+      REPRISE_CHECK(attend(layer, i));
+      if (i + 1 == config_.n_layer) break;
+      for (const RowRange& range : ranges()) REPRISE_CHECK(finish_layer(layer, range));
+    }
+    return pass_.results > 0 ? finish() : Status();
+  }
+
+ private:
+  std::span<const RowRange> ranges() const { return {ranges_, range_count_}; }
+
+  /// Decode rows apart from the others, unless there are so many that weights are better expanded.
+  void split_rows() {
+    const uint32_t narrow = pass_.decode_rows <= model_.narrow_rows_ ? pass_.decode_rows : 0;
+    if (narrow > 0) ranges_[range_count_++] = {narrow, b_.x.data(), b_.attn.data(), nullptr};
+    if (narrow == pass_.rows) return;
+    ranges_[range_count_++] = {pass_.rows - narrow, b_.x.data() + size_t{narrow} * config_.hidden,
+                               nullptr, b_.wide_attn.data() + narrow * q_width()};
+  }
+
+  size_t q_width() const { return size_t{config_.n_head} * config_.head_dim; }
+  size_t kv_width() const { return size_t{config_.n_kv_head} * config_.head_dim; }
+
+  Status attend(const Layer& layer, uint32_t index) {
+    size_t first = 0;
+    for (const RowRange& range : ranges()) {
+      const Product products[] = {
+          {&layer.q.weight, layer.q.bias.data(), b_.q.data() + first * q_width()},
+          {&layer.k.weight, layer.k.bias.data(), b_.k.data() + first * kv_width()},
+          {&layer.v.weight, layer.v.bias.data(), b_.v.data() + first * kv_width()}};
+      REPRISE_CHECK(multiply_normed(range, layer.attn_norm, products));
+      first += range.rows;
+    }
+    LayerHeads heads;
+    heads.layer = index;
+    heads.q = b_.q.data();
+    heads.k = b_.k.data();
+    heads.v = b_.v.data();
+    heads.q_norm = layer.q_norm.data();
+    heads.k_norm = layer.k_norm.data();
+    heads.decode_out = b_.attn.data();
+    heads.prefill_out = b_.wide_attn.data() + pass_.decode_rows * q_width();
+    REPRISE_CHECK(attention_.attend(heads, stream_));
+    if (pass_.decode_rows > model_.narrow_rows_) {
+      REPRISE_CUDA(round_to_bf16(b_.attn.data(), pass_.decode_rows * q_width(), b_.wide_attn.data(),
+                                 stream_),
+                   "attention");
+    }
+    return {};
+  }
+
+  Status finish_layer(const Layer& layer, const RowRange& range) {
+    REPRISE_CHECK(add_output(layer.o, layer.attn_post_norm, range, range.attn, range.wide_attn));
+    if (range.narrow()) {
+      const Product products[] = {{&layer.gate.weight, layer.gate.bias.data(), b_.gate.data()},
+                                  {&layer.up.weight, layer.up.bias.data(), b_.up.data()}};
+      REPRISE_CHECK(multiply_normed(range, layer.mlp_norm, products));
+      return add_output(layer.down, layer.mlp_post_norm, range, b_.gate.data(), nullptr,
+                        b_.up.data());
+    }
+    const Product products[] = {{&layer.gate.weight, layer.gate.bias.data(), b_.wide_gate.data()},
+                                {&layer.up.weight, layer.up.bias.data(), b_.wide_up.data()}};
+    REPRISE_CHECK(multiply_normed(range, layer.mlp_norm, products, GemmOut::kBF16));
+    REPRISE_CUDA(gated_activation(b_.wide_gate.data(), b_.wide_up.data(), config_.activation,
+                                  range.rows, config_.ffn, b_.wide_gate.data(), stream_),
+                 "the MLP");
+    return add_output(layer.down, layer.mlp_post_norm, range, nullptr, b_.wide_gate.data());
+  }
+
+  /// products of rms_norm(x) * norm.
+  Status multiply_normed(const RowRange& range, const DeviceBuffer<float>& norm,
+                         std::span<const Product> products, GemmOut type = GemmOut::kF32) {
+    if (range.narrow()) {
+      MatvecInput input;
+      input.x = range.x;
+      input.stride = config_.hidden;
+      input.norm_weight = norm.data();
+      input.norm_eps = config_.norm_eps;
+      return multiply_narrow(input, products, range.rows, false);
+    }
+    REPRISE_CUDA(rms_norm(range.x, norm.data(), config_.norm_eps, range.rows, config_.hidden,
+                          b_.input.data(), stream_),
+                 "a norm");
+    for (const Product& product : products) {
+      REPRISE_CHECK(multiply_wide(b_.input.data(), product, range.rows, type, false));
+    }
+    return {};
+  }
+
+  /// x += post_norm(input W^T) * residual_scale. Narrow rows: input, or activation(input) * up
+  /// where up is not null; wide rows: wide_input.
+  Status add_output(const Linear& linear, const DeviceBuffer<float>& post_norm,
+                    const RowRange& range, const float* input, const __nv_bfloat16* wide_input,
+                    const float* up = nullptr) {
+    const bool plain = post_norm.size() == 0 && config_.residual_scale == 1.0f;
+    const Product product = {&linear.weight, linear.bias.data(), plain ? range.x : b_.h.data()};
+    if (range.narrow()) {
+      MatvecInput from;
+      from.x = input;
+      from.stride = linear.weight.cols();
+      from.up = up;
+      from.activation = config_.activation;
+      REPRISE_CHECK(multiply_narrow(from, {&product, 1}, range.rows, plain));
+    } else {
+      REPRISE_CHECK(multiply_wide(wide_input, product, range.rows, GemmOut::kF32, plain));
+    }
+    if (plain) return {};
+    REPRISE_CUDA(add_rows(range.x, b_.h.data(), post_norm.data(), config_.norm_eps,
+                          config_.residual_scale, range.rows, config_.hidden, stream_),
+                 "a residual");
+    return {};
+  }
+
+  Status multiply_narrow(const MatvecInput& input, std::span<const Product> products, uint32_t rows,
+                         bool accumulate) {
+    for (uint32_t first = 0; first < rows; first += kMatvecBatch) {
+      MatvecArgs args;
+      args.input = input;
+      args.input.x += first * input.stride;
+      if (input.up != nullptr) args.input.up += first * input.stride;
+      args.batch = std::min(kMatvecBatch, rows - first);
+      args.count = static_cast<uint32_t>(products.size());
+      args.overlap = true;
+      for (size_t i = 0; i < products.size(); ++i) {
+        const size_t n = products[i].weight->rows();
+        args.projections[i] = {products[i].weight, static_cast<float*>(products[i].out) + first * n,
+                               n, products[i].bias, accumulate};
+      }
+      REPRISE_CUDA(matvec(args, stream_), "a product of few rows");
+    }
+    return {};
+  }
+
+  Status multiply_wide(const __nv_bfloat16* input, const Product& product, uint32_t rows,
+                       GemmOut type, bool accumulate) {
+    return model_.gemm_->multiply({product.weight, input, rows, product.out, type,
+                                   product.weight->rows(), product.bias, accumulate},
+                                  stream_);
+  }
+
+  /// The rest of the last layer, only for the rows whose logits are wanted, and their logits.
+  Status finish() {
+    RowRange range = {pass_.results, b_.x.data(), b_.attn.data(), nullptr};
+    if (pass_.results > pass_.decode_rows || pass_.rows > pass_.decode_rows) {
+      REPRISE_CHECK(gather_results());
+      range.x = b_.result_x.data();
+    }
+    if (pass_.results > model_.narrow_rows_) {
+      REPRISE_CUDA(
+          round_to_bf16(b_.attn.data(), pass_.results * q_width(), b_.wide_attn.data(), stream_),
+          "results");
+      range.attn = nullptr;
+      range.wide_attn = b_.wide_attn.data();
+    }
+    REPRISE_CHECK(finish_layer(model_.layers_.back(), range));
+    const Linear& head = model_.head();
+    const Product product = {&head.weight, head.bias.data(), pass_.logits};
+    REPRISE_CHECK(multiply_normed(range, model_.final_norm_, {&product, 1}));
+    if (config_.logit_scale == 1.0f && config_.logit_soft_cap == 0.0f) return {};
+    REPRISE_CUDA(scale_and_cap(pass_.logits, size_t{pass_.results} * config_.vocab,
+                               config_.logit_scale, config_.logit_soft_cap, stream_),
+                 "logits");
+    return {};
+  }
+
+  /// Decode rows stand at the front of x and attn already; the others are gathered behind them.
+  Status gather_results() {
+    const uint32_t decode = pass_.decode_rows, others = pass_.results - decode;
+    const size_t hidden = config_.hidden;
+    REPRISE_CUDA(cudaMemcpyAsync(b_.result_x.data(), b_.x.data(), decode * hidden * sizeof(float),
+                                 cudaMemcpyDeviceToDevice, stream_),
+                 "results");
+    REPRISE_CUDA(gather_rows(b_.x.data() + decode * hidden, pass_.prefill_results, others,
+                             config_.hidden, b_.result_x.data() + decode * hidden, stream_),
+                 "results");
+    REPRISE_CUDA(
+        gather_rows(b_.wide_attn.data() + decode * q_width(), pass_.prefill_results, others,
+                    static_cast<uint32_t>(q_width()), b_.attn.data() + decode * q_width(), stream_),
+        "results");
+    return {};
+  }
+
+  DeviceModel& model_;
+  const ModelConfig& config_;
+  Buffers& b_;
+  const DevicePass& pass_;
+  DeviceAttentionOp& attention_;
+  cudaStream_t stream_;
+  RowRange ranges_[2];
+  size_t range_count_ = 0;
+};
+
+Status DeviceModel::forward(const DevicePass& pass, DeviceAttentionOp& attention,
+                            cudaStream_t stream) {
+  return Pass(*this, pass, attention, stream).run();
+}
+
+}  // namespace reprise

@@ -1,0 +1,86 @@
+// A model on a CUDA device: weights in their quantised form, and one forward pass over rows.
+#pragma once
+
+#include <cuda_bf16.h>
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "kernels/cuda/device_buffer.h"
+#include "kernels/cuda/device_matrix.h"
+#include "kernels/cuda/gemm.h"
+#include "model/model.h"
+
+namespace reprise {
+
+/// Rows of a pass; pointers are of the device. Decode rows come first.
+struct DevicePass {
+  uint32_t rows = 0, decode_rows = 0;
+  const int32_t* tokens = nullptr;  // [rows]
+  // Rows whose logits are wanted: all decode rows, then these others.
+  const uint32_t* prefill_results =
+      nullptr;  // [results - decode_rows], counted from decode_rows on
+  uint32_t results = 0;
+  float* logits = nullptr;  // [results, vocab] out
+};
+
+/// A layer's projections of every row; pointers are of the device.
+struct LayerHeads {
+  uint32_t layer = 0;
+  const float *q = nullptr, *k = nullptr, *v = nullptr;  // [rows, heads, head_dim], not rotated
+  const float *q_norm = nullptr, *k_norm = nullptr;      // [head_dim] or null: norms still to apply
+  float* decode_out = nullptr;                           // [decode_rows, n_head, head_dim] out
+  __nv_bfloat16* prefill_out = nullptr;                  // [other rows, n_head, head_dim] out
+};
+
+/// What a forward pass asks of attention; implemented by the executor in attention/cuda.
+class DeviceAttentionOp {
+ public:
+  virtual ~DeviceAttentionOp() = default;
+  /// Enqueues: stores k and v of every row, and writes the attention output of every row.
+  virtual Status attend(const LayerHeads& heads, cudaStream_t stream) = 0;
+};
+
+/// Decode rows are computed by products of few rows that read weights as they are stored, prefill
+/// rows (and decode rows of wide batches) with weights and activations rounded to bf16.
+class DeviceModel {
+ public:
+  /// Copies the model's weights to the current device. max_rows and max_results: of one pass; the
+  /// latter bounds decode rows too. Errors: kOutOfMemory, kDeviceUnavailable, kCancelled.
+  static Result<std::unique_ptr<DeviceModel>> create(const Model& model, ThreadPool& pool,
+                                                     uint32_t max_rows, uint32_t max_results,
+                                                     const ProgressFn& progress);
+  ~DeviceModel();
+
+  const ModelConfig& config() const { return config_; }
+  /// Enqueues the pass; nothing is waited for or allocated, so it may be captured.
+  Status forward(const DevicePass& pass, DeviceAttentionOp& attention, cudaStream_t stream);
+
+ private:
+  struct Linear {
+    kernels::cuda::DeviceMatrix weight;
+    kernels::cuda::DeviceBuffer<float> bias;
+  };
+  struct Layer {
+    kernels::cuda::DeviceBuffer<float> attn_norm, q_norm, k_norm, attn_post_norm;
+    kernels::cuda::DeviceBuffer<float> mlp_norm, mlp_post_norm;
+    Linear q, k, v, o, gate, up, down;
+  };
+  struct Buffers;  // of one pass
+  class Pass;
+
+  explicit DeviceModel(const ModelConfig& config);
+  Status upload(const struct ModelWeights& weights, ThreadPool& pool, const ProgressFn& progress);
+  const Linear& head() const { return lm_head_.weight.rows() > 0 ? lm_head_ : embedding_; }
+
+  ModelConfig config_;
+  uint32_t narrow_rows_ = 0;  // decode rows that products of few rows compute
+  Linear embedding_, lm_head_;
+  std::vector<Layer> layers_;
+  kernels::cuda::DeviceBuffer<float> final_norm_;
+  std::unique_ptr<kernels::cuda::Gemm> gemm_;
+  std::unique_ptr<Buffers> buffers_;
+};
+
+}  // namespace reprise

@@ -1,0 +1,64 @@
+#include "model/tensor_names.h"
+
+namespace reprise {
+namespace {
+
+constexpr TensorNames kGgufNames{.embedding = "token_embd",
+                                 .final_norm = "output_norm",
+                                 .lm_head = "output",
+                                 .layer = "blk.{}.",
+                                 .attn_norm = "attn_norm",
+                                 .q = "attn_q",
+                                 .k = "attn_k",
+                                 .v = "attn_v",
+                                 .qkv = "attn_qkv",
+                                 .q_norm = "attn_q_norm",
+                                 .k_norm = "attn_k_norm",
+                                 .o = "attn_output",
+                                 .attn_post_norm = "post_attention_norm",
+                                 .mlp_norm = "ffn_norm",
+                                 .gate = "ffn_gate",
+                                 .up = "ffn_up",
+                                 .gate_up = "ffn_up",
+                                 .down = "ffn_down",
+                                 .mlp_post_norm = "post_ffw_norm"};
+
+constexpr TensorNames kFolderNames{.embedding = "model.embed_tokens",
+                                   .final_norm = "model.norm",
+                                   .lm_head = "lm_head",
+                                   .layer = "model.layers.{}.",
+                                   .attn_norm = "input_layernorm",
+                                   .q = "self_attn.q_proj",
+                                   .k = "self_attn.k_proj",
+                                   .v = "self_attn.v_proj",
+                                   .qkv = "self_attn.qkv_proj",
+                                   .q_norm = "self_attn.q_norm",
+                                   .k_norm = "self_attn.k_norm",
+                                   .o = "self_attn.o_proj",
+                                   .attn_post_norm = "",
+                                   .mlp_norm = "post_attention_layernorm",
+                                   .gate = "mlp.gate_proj",
+                                   .up = "mlp.up_proj",
+                                   .gate_up = "mlp.gate_up_proj",
+                                   .down = "mlp.down_proj",
+                                   .mlp_post_norm = ""};
+
+// With norms on both sides, the name of the second norm moves to the attention's output.
+constexpr TensorNames post_norm_names() {
+  TensorNames names = kFolderNames;
+  names.attn_post_norm = "post_attention_layernorm";
+  names.mlp_norm = "pre_feedforward_layernorm";
+  names.mlp_post_norm = "post_feedforward_layernorm";
+  return names;
+}
+constexpr TensorNames kFolderPostNormNames = post_norm_names();
+
+}  // namespace
+
+const TensorNames& gguf_names() { return kGgufNames; }
+
+const TensorNames& folder_names(const ModelConfig& config) {
+  return config.post_norms ? kFolderPostNormNames : kFolderNames;
+}
+
+}  // namespace reprise

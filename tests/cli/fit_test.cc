@@ -1,0 +1,74 @@
+// `reprise fit` on models without weights.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "cli/process.h"
+
+namespace reprise::test {
+namespace {
+
+using testing::HasSubstr;
+
+std::set<std::string> kv_types(const nlohmann::json& fit) {
+  std::set<std::string> types;
+  for (const auto& row : fit["contexts"]) types.insert(row["kv_type"]);
+  return types;
+}
+
+uint64_t kv_bytes(const nlohmann::json& fit, const std::string& type) {
+  for (const auto& row : fit["contexts"])
+    if (row["kv_type"] == type)
+      return row["kv_bytes"].get<uint64_t>() / row["context"].get<uint64_t>();
+  return 0;
+}
+
+// random:tiny: 2 layers, 2 KV heads of 64.
+TEST(Fit, TypesAreTheDevices) {
+  const auto cpu = run({"fit", "-m", "random:tiny", "--memory", "1G", "--json"}).json();
+  EXPECT_EQ(kv_types(cpu), (std::set<std::string>{"bf16", "f16", "f32", "q8_0"}));
+  EXPECT_EQ(cpu["device"], "cpu");
+  EXPECT_EQ(cpu["advice"]["ctx"], 2048);
+  EXPECT_FALSE(cpu.contains("read_gb_s"));
+
+  // Memory that is named needs no device.
+  const std::vector<std::string> plan = {"fit", "-m",       "random:tiny", "--memory",
+                                         "4G",  "--device", "cuda"};
+  auto with_json = plan;
+  with_json.push_back("--json");
+  const auto cuda = run(with_json).json();
+  EXPECT_EQ(kv_types(cuda), (std::set<std::string>{"bf16", "f16", "fp8"}));
+  EXPECT_EQ(cuda["device"], "cuda");
+  EXPECT_EQ(kv_bytes(cuda, "bf16"), 2u * 2 * 2 * 64 * 2);
+  EXPECT_EQ(kv_bytes(cuda, "fp8"), 2u * 2 * 2 * (64 + 4)) << "a scale for every token and head";
+  EXPECT_EQ(cuda["advice"]["kv_type"], "bf16");
+  EXPECT_THAT(run(plan).out, HasSubstr("--kv-type bf16 --policy full --device cuda"));
+}
+
+TEST(Fit, DeviceIsMeasuredOrItsAbsenceIsTold) {
+  const Outcome outcome = run({"fit", "-m", "random:tiny", "--device", "cuda", "--json"});
+  if (outcome.code == 0) {
+    EXPECT_GT(outcome.json()["read_gb_s"], 0);
+    EXPECT_GT(outcome.json()["memory"]["available"], 0);
+    EXPECT_NE(outcome.json()["device"], "cuda") << "named after the hardware";
+    return;
+  }
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_EQ(outcome.json()["error"]["code"], "device_unavailable");
+  EXPECT_THAT(outcome.json()["error"]["message"], HasSubstr("--device cpu"));
+}
+
+TEST(Fit, UnknownRandomModelsAreUsageErrors) {
+  const Outcome outcome = run({"fit", "-m", "random:llama-3.1-8c"});
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_THAT(outcome.err, HasSubstr("did you mean llama-3.1-8b?"));
+  const Outcome inspect = run({"inspect", "-m", "random:tiny:q4_0", "--json"});
+  EXPECT_EQ(inspect.code, 0) << inspect.err;
+  EXPECT_EQ(inspect.json()["format"], "random");
+  EXPECT_EQ(inspect.json()["tokenizer"]["tokens"], 512);
+  EXPECT_EQ(inspect.json()["quantization"].size(), 2u) << "F32 and Q4_0";
+}
+
+}  // namespace
+}  // namespace reprise::test

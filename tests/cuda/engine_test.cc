@@ -1,0 +1,352 @@
+// The whole engine on a CUDA device, held against itself on the CPU.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+
+#include "cuda/device_testing.h"
+#include "engine/tiny_model.h"
+#include "kernels/cuda/kv_tile.h"
+
+namespace reprise::test {
+namespace {
+
+using Logits = std::vector<std::vector<float>>;  // [tokens, vocab]
+
+EngineOptions cuda_options() {
+  EngineOptions options = tiny_options();
+  options.model = tiny_model(64);
+  options.device = "cuda";
+  return options;
+}
+
+Request request_of(std::vector<int32_t> prompt, uint32_t max_tokens) {
+  Request request;
+  request.prompt = std::move(prompt);
+  request.max_tokens = max_tokens;
+  request.ignore_end = true;
+  return request;
+}
+
+Answer answer_of(Engine& engine, const Request& request, std::string_view policy = "full") {
+  auto session = engine.open(policy);
+  EXPECT_TRUE(session) << session.error().message;
+  if (!session) return {};
+  auto answer = (*session)->generate(request);
+  EXPECT_TRUE(answer) << policy << ": " << answer.error().message;
+  return answer ? std::move(*answer) : Answer{};
+}
+
+Logits logits_of(Engine& engine, Request request, std::string_view policy = "full") {
+  Logits rows;
+  request.on_logits = [&](std::span<const float> logits) {
+    rows.emplace_back(logits.begin(), logits.end());
+  };
+  answer_of(engine, request, policy);
+  return rows;
+}
+
+std::vector<int32_t> best_tokens(const Logits& logits) {
+  std::vector<int32_t> tokens;
+  for (const auto& row : logits) {
+    const auto best = std::max_element(row.begin(), row.end()) - row.begin();
+    tokens.push_back(static_cast<int32_t>(best));
+  }
+  return tokens;
+}
+
+/// |a - b| / |b| of rows whose mean is taken away, which softmax ignores.
+double distance(const std::vector<float>& a, const std::vector<float>& b) {
+  double mean_a = 0, mean_b = 0, difference = 0, norm = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    mean_a += a[i] / static_cast<double>(a.size());
+    mean_b += b[i] / static_cast<double>(b.size());
+  }
+  for (size_t i = 0; i < a.size(); ++i) {
+    difference += std::pow((a[i] - mean_a) - (b[i] - mean_b), 2);
+    norm += std::pow(b[i] - mean_b, 2);
+  }
+  return std::sqrt(difference / norm);
+}
+
+void expect_near(const Logits& got, const Logits& want, double tolerance) {
+  ASSERT_EQ(got.size(), want.size());
+  for (size_t row = 0; row < got.size(); ++row) {
+    EXPECT_LT(distance(got[row], want[row]), tolerance) << "row " << row;
+  }
+}
+
+// A value rounded to bf16 is wrong by up to 2^-9 of itself, 2^-9 / sqrt(3) on average. Inputs of
+// four products and the attention's operands are rounded in each of two branches of a layer, on
+// either side; errors add up independently.
+double bf16_tolerance(uint32_t n_layer) {
+  return 0x1p-9 / std::sqrt(3.0) * std::sqrt(2.0 * 4 * n_layer) * std::sqrt(2.0);
+}
+
+// The CPU's decode rows have activations in int8 with a scale per 32 values, whose maximum is about
+// three times their root mean square; see tests/model/smollm2_test.cc.
+double int8_tolerance(uint32_t n_layer) {
+  return std::hypot(3 / (127 * std::sqrt(12.0)) * std::sqrt(2.0 * n_layer),
+                    bf16_tolerance(n_layer));
+}
+
+class CudaEngine : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!kernels::cuda::has_device()) GTEST_SKIP() << "no CUDA device";
+  }
+};
+
+TEST_F(CudaEngine, LogitsAreThoseOfTheCpu) {
+  for (const std::string type : {"bf16", "f16"}) {
+    EngineOptions options = cuda_options(), cpu = options;
+    options.kv_type = cpu.kv_type = type;
+    cpu.device = "cpu";
+    const auto here = tiny_engine(options), there = tiny_engine(cpu);
+    for (const size_t length : {1, 15, 16, 17, 63, 64, 65, 200, 700}) {
+      Request request = request_of(tiny_prompt(length), 20);
+      const Logits want = logits_of(*there, request);
+      request.forced = best_tokens(want);
+      expect_near(logits_of(*here, request), want, int8_tolerance(2));
+    }
+  }
+}
+
+TEST_F(CudaEngine, Fp8KeysAndValuesStayClose) {
+  EngineOptions options = cuda_options();
+  const auto exact = tiny_engine(options);
+  options.kv_type = "fp8";
+  const auto rounded = tiny_engine(options);
+  Request request = request_of(tiny_prompt(300), 20);
+  const Logits want = logits_of(*exact, request);
+  request.forced = best_tokens(want);
+  // Three bits of mantissa: up to 2^-4 of a value, in keys and values of every layer.
+  expect_near(logits_of(*rounded, request), want, 0x1p-4 / std::sqrt(3.0) * std::sqrt(2.0 * 2));
+}
+
+TEST_F(CudaEngine, TokensChosenOnTheDeviceAreThoseOfItsLogits) {
+  const auto engine = tiny_engine(cuda_options());
+  for (const size_t length : {5, 100, 131}) {
+    const Request request = request_of(tiny_prompt(length), 100);
+    EXPECT_EQ(answer_of(*engine, request).tokens, best_tokens(logits_of(*engine, request)));
+  }
+}
+
+TEST_F(CudaEngine, AnswersEndWhereTheyShould) {
+  const auto engine = tiny_engine(cuda_options());
+  const Request request = request_of(tiny_prompt(50), 40);
+  const Answer whole = answer_of(*engine, request);
+  ASSERT_EQ(whole.tokens.size(), 40);
+  for (const size_t stop_after : {1, 2, 7}) {
+    Request stopped = request;
+    size_t seen = 0;
+    stopped.on_token = [&](const TokenEvent&) { return ++seen < stop_after; };
+    auto session = *engine->open();
+    const auto answer = session->generate(stopped);
+    ASSERT_TRUE(answer) << answer.error().message;
+    EXPECT_EQ(answer->finish, FinishReason::kCancelled);
+    EXPECT_EQ(answer->tokens.size(), stop_after);
+    EXPECT_EQ(session->tokens().size(), 50 + stop_after - 1);
+    // What was computed ahead left no trace: the session goes on as another one would.
+    Request more = request;
+    more.prompt.insert(more.prompt.end(), whole.tokens.begin(),
+                       whole.tokens.begin() + static_cast<ptrdiff_t>(stop_after));
+    more.max_tokens = 12;
+    more.forced = {whole.tokens.begin() + static_cast<ptrdiff_t>(stop_after),
+                   whole.tokens.begin() + static_cast<ptrdiff_t>(stop_after) + 12};
+    Logits rows;
+    more.on_logits = [&](std::span<const float> logits) {
+      rows.emplace_back(logits.begin(), logits.end());
+    };
+    ASSERT_TRUE(session->generate(more));
+    expect_near(rows, logits_of(*engine, more), bf16_tolerance(2));
+  }
+}
+
+TEST_F(CudaEngine, SequencesOfABatchDoNotDisturbEachOther) {
+  const auto engine = tiny_engine(cuda_options());
+  std::vector<std::unique_ptr<Session>> sessions;
+  std::vector<Logits> together(20);
+  std::vector<Request> requests;
+  for (uint32_t i = 0; i < together.size(); ++i) {  // more than are computed by narrow products
+    requests.push_back(request_of(tiny_prompt(10 + 13 * i, i), 10 + i));
+    requests[i].forced = best_tokens(logits_of(*engine, requests[i]));
+    Request request = requests[i];
+    request.on_logits = [&rows = together[i]](std::span<const float> logits) {
+      rows.emplace_back(logits.begin(), logits.end());
+    };
+    sessions.push_back(*engine->open());
+    ASSERT_TRUE(engine->submit(*sessions.back(), request,
+                               [](Result<Answer> answer) { ASSERT_TRUE(answer); }));
+  }
+  while (engine->step()) continue;
+  for (uint32_t i = 0; i < together.size(); ++i) {
+    expect_near(together[i], logits_of(*engine, requests[i]), bf16_tolerance(2));
+  }
+}
+
+TEST_F(CudaEngine, ForksAndSharedPrefixesKeepTheirOwnKeys) {
+  const auto engine = tiny_engine(cuda_options());
+  EngineOptions alone = cuda_options();
+  alone.prefix_cache = false;
+  const auto fresh = tiny_engine(alone);
+  auto parent = *engine->open();
+  ASSERT_TRUE(parent->generate(request_of(tiny_prompt(100), 4)));
+  std::vector<std::unique_ptr<Session>> forks;
+  for (uint32_t i = 0; i < 3; ++i) forks.push_back(parent->fork());
+  for (uint32_t i = 0; i < 3; ++i) {
+    auto prompt = tiny_prompt(100);
+    const auto more = tiny_prompt(40, 7 + i);
+    prompt.insert(prompt.end(), more.begin(), more.end());
+    Request request = request_of(prompt, 8);
+    const Logits want = logits_of(*fresh, request);
+    request.forced = best_tokens(want);
+    Logits rows;
+    request.on_logits = [&](std::span<const float> logits) {
+      rows.emplace_back(logits.begin(), logits.end());
+    };
+    const auto answer = forks[i]->generate(request);
+    ASSERT_TRUE(answer) << answer.error().message;
+    EXPECT_GE(answer->counters.reused_tokens, 96);
+    expect_near(rows, want, bf16_tolerance(2));
+  }
+}
+
+TEST_F(CudaEngine, SessionsAreSavedAndRestored) {
+  for (const std::string type : {"bf16", "fp8"}) {
+    EngineOptions options = cuda_options();
+    options.kv_type = type;
+    const std::string path = scratch_folder() + "/" + type + ".kv";
+    Request request = request_of(tiny_prompt(133), 20);
+    Logits want;
+    {
+      const auto engine = tiny_engine(options);
+      auto session = *engine->open();
+      ASSERT_TRUE(session->generate(request_of(tiny_prompt(130), 1)));
+      ASSERT_TRUE(session->save(path, "note"));
+      want = logits_of(*engine, request);
+      request.forced = best_tokens(want);
+    }
+    const auto engine = tiny_engine(options);
+    auto session = *engine->open();
+    const auto note = session->restore(path);
+    ASSERT_TRUE(note) << note.error().message;
+    EXPECT_EQ(*note, "note");
+    EXPECT_EQ(session->tokens().size(), 130);
+    Logits got;
+    request.on_logits = [&](std::span<const float> logits) {
+      got.emplace_back(logits.begin(), logits.end());
+    };
+    const auto answer = session->generate(request);
+    ASSERT_TRUE(answer) << answer.error().message;
+    EXPECT_EQ(answer->counters.reused_tokens, 130);
+    expect_near(got, want, bf16_tolerance(2));
+  }
+  EngineOptions other = cuda_options();
+  other.kv_type = "f16";
+  const auto engine = tiny_engine(other);
+  auto wrong = *engine->open();
+  const auto restored = wrong->restore(scratch_folder() + "/bf16.kv");
+  ASSERT_FALSE(restored);
+  EXPECT_EQ(restored.error().code, ErrorCode::kSessionMismatch);
+}
+
+TEST_F(CudaEngine, EqualSeedsGiveEqualAnswers) {
+  const auto engine = tiny_engine(cuda_options());
+  Request request = request_of(tiny_prompt(60), 30);
+  request.sampling.temp = 1.0f;
+  request.sampling.top_k = 40;
+  request.sampling.top_p = 0.95f;
+  request.sampling.repeat_penalty = 1.2f;
+  request.sampling.seed = 11;
+  const Answer first = answer_of(*engine, request);
+  EXPECT_EQ(answer_of(*engine, request).tokens, first.tokens);
+  request.sampling.seed = 12;
+  EXPECT_NE(answer_of(*engine, request).tokens, first.tokens);
+}
+
+TEST_F(CudaEngine, PoliciesWithRoomForEveryKeyAreExact) {
+  const auto engine = tiny_engine(cuda_options());
+  Request request = request_of(tiny_prompt(300), 30);
+  const Logits want = logits_of(*engine, request);
+  request.forced = best_tokens(want);
+  for (const std::string policy : {"streaming:window=512", "quest:budget=512"}) {
+    expect_near(logits_of(*engine, request, policy), want, bf16_tolerance(2));
+  }
+}
+
+TEST_F(CudaEngine, PoliciesReadWhatTheyReadOnTheCpu) {
+  EngineOptions cpu = cuda_options();
+  cpu.device = "cpu";
+  const auto here = tiny_engine(cuda_options()), there = tiny_engine(cpu);
+  for (const std::string policy :
+       {"streaming:sink=4,window=64", "streaming:sink=20,window=50,positions=text",
+        "quest:budget=64", "quest:budget=96,sink=32"}) {
+    Request request = request_of(tiny_prompt(300), 40);
+    const Logits want = logits_of(*there, request, policy);
+    request.forced = best_tokens(want);
+    const Answer answer = answer_of(*here, request, policy);
+    EXPECT_EQ(answer.counters.keys_read, answer_of(*there, request, policy).counters.keys_read)
+        << policy;
+    const Logits got = logits_of(*here, request, policy);
+    ASSERT_EQ(got.size(), want.size());
+    // Where two pages' bounds are nearly equal the devices may choose differently.
+    std::vector<double> distances;
+    for (size_t i = 0; i < got.size(); ++i) distances.push_back(distance(got[i], want[i]));
+    std::sort(distances.begin(), distances.end());
+    EXPECT_LT(distances[distances.size() / 2], int8_tolerance(2)) << policy;
+  }
+}
+
+TEST_F(CudaEngine, SaysWhatItCannotDo) {
+  const auto engine = tiny_engine(cuda_options());
+  const auto session = engine->open("pqcache");
+  ASSERT_FALSE(session);
+  EXPECT_EQ(session.error().code, ErrorCode::kUnsupported);
+  EXPECT_THAT(session.error().message, testing::HasSubstr("pqcache"));
+  EngineOptions options = cuda_options();
+  options.kv_type = "q8_0";
+  const auto loaded = Engine::load(options);
+  ASSERT_FALSE(loaded);
+  EXPECT_THAT(loaded.error().message, testing::HasSubstr("fp8"));
+}
+
+// The default model, where it is installed.
+TEST_F(CudaEngine, TheDefaultModelWritesWhatItWritesOnTheCpu) {
+  const char* path = std::getenv("REPRISE_MODEL");
+  EngineOptions options;
+  options.model = path != nullptr ? path : "smollm2";
+  options.kv_memory = uint64_t{512} << 20;
+  auto cpu = Engine::load(options);
+  if (!cpu) GTEST_SKIP() << cpu.error().message << "; set REPRISE_MODEL";
+  options.device = "cuda";
+  const auto cuda = tiny_engine(options);
+  size_t equal = 0, compared = 0;
+  for (int prompt = 0; prompt < 20; ++prompt) {
+    const std::string text = "Question " + std::to_string(prompt) + ": what is " +
+                             std::to_string(3 + prompt) + " times seven, and why? Answer:";
+    Request request = request_of((*cpu)->tokenize(text), 256);
+    const Logits want = logits_of(**cpu, request);
+    request.forced = best_tokens(want);
+    const Logits got = logits_of(*cuda, request);
+    ASSERT_EQ(got.size(), want.size());
+    for (size_t i = 0; i < got.size(); ++i) {
+      EXPECT_LT(distance(got[i], want[i]), int8_tolerance(30)) << "prompt " << prompt << ", " << i;
+    }
+    const auto chosen = best_tokens(got);
+    const auto differs = std::mismatch(chosen.begin(), chosen.end(), request.forced.begin()).first;
+    equal += differs == chosen.end() ? 1 : 0;
+    for (size_t i = 0; i < got.size(); ++i, ++compared) {
+      if (chosen[i] == request.forced[i]) continue;
+      const float margin =
+          want[i][static_cast<size_t>(request.forced[i])] - want[i][static_cast<size_t>(chosen[i])];
+      std::printf("prompt %d: token %zu differs, by a margin of %.3f\n", prompt, i, margin);
+    }
+  }
+  std::printf("%zu of 20 answers of 256 tokens are the same\n", equal);
+}
+
+}  // namespace
+}  // namespace reprise::test
