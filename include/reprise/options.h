@@ -81,7 +81,8 @@ void visit_options(EngineOptions& o, Visitor&& visit) {
   visit(OptionSpec{"kv-memory", "limit of KV memory; 0 = half of the free memory", "bytes", 0,
                    0x1p50},
         o.kv_memory);
-  visit(OptionSpec{"kv-type", "element type of keys and values; f32 and q8_0: cpu, fp8: cuda", "", 0, 0, "bf16|f16|f32|q8_0|fp8"},
+  visit(OptionSpec{"kv-type", "element type of keys and values; f32 and q8_0: cpu, fp8: cuda", "",
+                   0, 0, "bf16|f16|f32|q8_0|fp8"},
         o.kv_type);
   visit(OptionSpec{"prefix-cache", "keep the KV of prompts for later prompts that start alike"},
         o.prefix_cache);

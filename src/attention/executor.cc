@@ -135,6 +135,10 @@ Status CpuExecutor::select(uint32_t layer, const float* q) {
     if (step.policy->position_free()) {
       rotation_.reserve_pages(layer, static_cast<size_t>(rows.back().position) + 1);
     }
+    if (Partial* captured = selection.captured) {
+      captured->out.resize(rows.size() * config_.n_head * config_.head_dim);
+      captured->lse.resize(rows.size() * config_.n_head);
+    }
     const uint64_t keys = plan_.decode_keys(), pages = plan_.decode_pages();
     REPRISE_CHECK(plan_.add(layer, static_cast<uint32_t>(i), step, rows, selection));
     if (step.phase != kernels::Phase::kDecode) continue;
@@ -194,6 +198,10 @@ void CpuExecutor::read(const Call& call, const AttentionJob& job, const KeyRead&
     const int32_t end = read.part->side ? read.part->side->length() : position + 1;
     std::fill_n(&scratch.row_begin[row * job.heads], job.heads, read.part->side ? 0 : begin);
     std::fill_n(&scratch.row_end[row * job.heads], job.heads, end);
+    for (size_t head = 0; head < job.heads && !read.part->head_begin.empty(); ++head) {
+      int32_t& first = scratch.row_begin[row * job.heads + head];
+      first = std::max(first, read.part->head_begin[job.head + head]);
+    }
   }
   kernels::AttendArgs args;
   args.layout = &steps_[job.step].kv->pool().layout();
@@ -265,7 +273,8 @@ void CpuExecutor::use_mean_values(float* out) const {
 }
 
 void CpuExecutor::finish(const Call& call, const AttentionJob& job, float* out, float* lse) {
-  const Partial* reused = selections_[job.step].reused;
+  const Selection& selection = selections_[job.step];
+  const Partial* reused = selection.captured != nullptr ? selection.captured : selection.reused;
   for (size_t row = 0; row < job.rows; ++row) {
     const size_t step_row = job.row + row - steps_[job.step].first_row;
     for (size_t head = 0; head < job.heads; ++head) {
@@ -290,11 +299,9 @@ void CpuExecutor::merge_pieces(const Call& call, const PieceMerge& merge) {
   scratch.out.resize(std::max(scratch.out.size(), merge.heads * head_dim));
   scratch.lse.resize(std::max<size_t>(scratch.lse.size(), merge.heads));
   for (uint32_t head = 0; head < merge.heads; ++head) {
-    const size_t partial = merge.partial + head;
-    const bool reads = merge.pieces > 0;
-    kernels::merge_partials(reads ? &partial_out_[partial * head_dim] : nullptr,
-                            reads ? &partial_lse_[partial] : nullptr, merge.pieces, merge.heads,
-                            head_dim, &scratch.out[head * head_dim], &scratch.lse[head]);
+    sum_pieces(merge, merge.captured, merge.pieces, head, &scratch.out[head * head_dim],
+               &scratch.lse[head]);
+    if (selections_[merge.step].captured != nullptr) capture(merge, head);
   }
   AttentionJob job;
   job.step = merge.step;
@@ -303,6 +310,28 @@ void CpuExecutor::merge_pieces(const Call& call, const PieceMerge& merge) {
   job.head = merge.head;
   job.heads = merge.heads;
   finish(call, job, scratch.out.data(), scratch.lse.data());
+}
+
+/// The result of pieces [first, last) for one head of the merge.
+void CpuExecutor::sum_pieces(const PieceMerge& merge, uint32_t first, uint32_t last, uint32_t head,
+                             float* out, float* lse) const {
+  const size_t partial = merge.partial + size_t{first} * merge.heads + head;
+  const bool reads = last > first;
+  kernels::merge_partials(reads ? &partial_out_[partial * config_.head_dim] : nullptr,
+                          reads ? &partial_lse_[partial] : nullptr, last - first, merge.heads,
+                          config_.head_dim, out, lse);
+}
+
+void CpuExecutor::capture(const PieceMerge& merge, uint32_t head) {
+  const Selection& selection = selections_[merge.step];
+  const size_t row = merge.row - steps_[merge.step].first_row;
+  const size_t result = row * config_.n_head + merge.head + head;
+  float* out = &selection.captured->out[result * config_.head_dim];
+  float* lse = &selection.captured->lse[result];
+  sum_pieces(merge, 0, merge.captured, head, out, lse);
+  if (selection.reused == nullptr) return;
+  kernels::merge_partial(out, lse, &selection.reused->out[result * config_.head_dim],
+                         selection.reused->lse[result], config_.head_dim);
 }
 
 }  // namespace reprise

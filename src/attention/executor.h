@@ -60,6 +60,9 @@ class CpuExecutor : public AttentionOp {
   void tell_policies(uint32_t layer, const float* q, const float* out, double attend_ms);
   void finish(const Call& call, const AttentionJob& job, float* out, float* lse);
   void merge_pieces(const Call& call, const PieceMerge& merge);
+  void sum_pieces(const PieceMerge& merge, uint32_t first, uint32_t last, uint32_t head, float* out,
+                  float* lse) const;
+  void capture(const PieceMerge& merge, uint32_t head);
 
   const ModelConfig& config_;
   ThreadPool& pool_;

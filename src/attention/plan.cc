@@ -41,11 +41,19 @@ void AttentionPlan::clear() {
 
 Status AttentionPlan::add(uint32_t layer, uint32_t index, const SequenceStep& step,
                           std::span<const Row> rows, const Selection& selection) {
-  Target target = {layer, index, &step, selection.all ? everything_ : selection.parts, false};
+  Target target = {layer, index,
+                   &step, selection.all ? everything_ : selection.parts,
+                   false, selection.captured != nullptr};
   for (const SelectionPart& part : target.parts) {
     target.per_query_head |= part.split == HeadSplit::kPerQueryHead;
   }
   if (step.phase == kernels::Phase::kPrefill) {
+    if (target.captures) {
+      return fail(
+          ErrorCode::kUnsupported,
+          "layer {}: the policy captures results of prefill rows; only decode rows have them",
+          layer);
+    }
     REPRISE_CHECK(build_lists(target, rows.front().position, rows.back().position));
     add_prefill_tiles(target, rows);
     return {};
@@ -168,23 +176,17 @@ void AttentionPlan::add_decode_row(const Target& target, uint32_t row) {
     AttentionJob job = head_job(target, group);
     job.row = row;
     job.rows = 1;
-    PieceMerge merge = {job.step, row, job.head, job.heads, static_cast<uint32_t>(partials_), 0};
+    PieceMerge merge = {job.step, row, job.head, job.heads, static_cast<uint32_t>(partials_)};
     const size_t first_job = jobs_.size();
-    for (size_t p = 0; p < target.parts.size(); ++p) {
-      const BlockList list = lists_[group * target.parts.size() + p];
-      const uint32_t scale =
-          (list.count + kPieceBlocks * kMaxPieces - 1) / (kPieceBlocks * kMaxPieces);
-      const uint32_t piece = kPieceBlocks * std::max(scale, 1u);
-      for (uint32_t at = 0; at < list.count; at += piece) {
-        job.first_read = static_cast<uint32_t>(reads_.size());
-        job.reads = 1;
-        job.partial = merge.partial + merge.pieces++ * job.heads;
-        reads_.push_back({&target.parts[p], list.first + at, std::min(piece, list.count - at)});
-        jobs_.push_back(job);
+    for (const bool captured : {true, false}) {
+      for (size_t p = 0; p < target.parts.size(); ++p) {
+        if (captured != (target.captures && target.parts[p].captured)) continue;
+        add_pieces(target, p, lists_[group * target.parts.size() + p], job, merge);
       }
+      if (captured) merge.captured = merge.pieces;
     }
     count_decode_keys(target, group);
-    if (merge.pieces == 1) {
+    if (merge.pieces == 1 && !target.captures) {
       jobs_[first_job].partial = kDirect;
     } else {
       partials_ += merge.pieces * job.heads;
@@ -199,6 +201,19 @@ void AttentionPlan::add_decode_row(const Target& target, uint32_t row) {
                    [&](const AttentionJob& a, const AttentionJob& b) {
                      return first_block(a) < first_block(b);
                    });
+}
+
+void AttentionPlan::add_pieces(const Target& target, size_t part, BlockList list, AttentionJob job,
+                               PieceMerge& merge) {
+  const uint32_t scale = (list.count + kPieceBlocks * kMaxPieces - 1) / (kPieceBlocks * kMaxPieces);
+  const uint32_t piece = kPieceBlocks * std::max(scale, 1u);
+  for (uint32_t at = 0; at < list.count; at += piece) {
+    job.first_read = static_cast<uint32_t>(reads_.size());
+    job.reads = 1;
+    job.partial = merge.partial + merge.pieces++ * job.heads;
+    reads_.push_back({&target.parts[part], list.first + at, std::min(piece, list.count - at)});
+    jobs_.push_back(job);
+  }
 }
 
 // Query heads that share a KV head are charged for the union of what they read.

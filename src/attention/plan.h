@@ -46,6 +46,7 @@ struct AttentionJob {
 struct PieceMerge {
   uint32_t step = 0, row = 0, head = 0, heads = 0;
   uint32_t partial = 0, pieces = 0;
+  uint32_t captured = 0;  // the first pieces, of captured parts
 };
 
 /// Decode splits the keys of every row into at most 32 pieces, by the length of the list alone, so
@@ -60,7 +61,8 @@ class AttentionPlan {
   explicit AttentionPlan(const ModelConfig& config);
 
   void clear();
-  /// Adds the jobs of one step. Errors: kUnsupported when selection names an evicted key.
+  /// Adds the jobs of one step. Errors: kUnsupported when selection names an evicted key or
+  /// captures prefill rows.
   Status add(uint32_t layer, uint32_t index, const SequenceStep& step, std::span<const Row> rows,
              const Selection& selection);
 
@@ -91,6 +93,7 @@ class AttentionPlan {
     const SequenceStep* step;
     std::span<const SelectionPart> parts;
     bool per_query_head;
+    bool captures;
   };
   /// Keys that rows at positions [first, last] can see of a part.
   KeyRange visible(uint32_t layer, const SelectionPart& part, int32_t first, int32_t last) const;
@@ -100,6 +103,8 @@ class AttentionPlan {
   /// lists_[group * parts + part] for every head group, over keys of rows [first, last].
   Status build_lists(const Target& target, int32_t first, int32_t last);
   void add_decode_row(const Target& target, uint32_t row);
+  void add_pieces(const Target& target, size_t part, BlockList list, AttentionJob job,
+                  PieceMerge& merge);
   void count_decode_keys(const Target& target, uint32_t group);
   void add_prefill_tiles(const Target& target, std::span<const Row> rows);
   AttentionJob head_job(const Target& target, uint32_t group) const;

@@ -36,7 +36,8 @@ template <class Options>
 Status assign_options(std::string_view policy, OptionValues values, Options& options);
 
 /// The entry of a policy class P with options O, constructed as P(const O&, const ModelConfig&), or
-/// as P(const O&, const ModelConfig&, std::unique_ptr<Policy> inner) if it is a decorator.
+/// as P(const O&, const ModelConfig&, std::unique_ptr<Policy> inner) if it is a decorator. A
+/// decorator with a static Status check_inner(const Policy&) refuses policies with it.
 template <class P, class O>
 PolicyEntry policy_entry(std::string_view name, std::string_view summary, std::string_view source,
                          std::string_view default_inner = "full");
@@ -101,6 +102,11 @@ PolicyEntry policy_entry(std::string_view name, std::string_view summary, std::s
     O options;
     if (auto status = assign_options(name, values, options); !status) {
       return tl::unexpected<Error>(status.error());
+    }
+    if constexpr (requires { P::check_inner(*inner); }) {
+      if (auto status = P::check_inner(*inner); !status) {
+        return tl::unexpected<Error>(status.error());
+      }
     }
     if constexpr (kDecorator) {
       return std::make_unique<P>(options, config, std::move(inner));

@@ -33,6 +33,10 @@ struct SelectionPart {
   bool rotate_keys = true;  // false: position-free keys are read as if they stood at position 0
   const SequenceKv* side = nullptr;
   std::vector<float> bias;  // [keys of the ranges in order] added to their logits; or empty
+  /// [n_head] A query head sees no key before this one; or empty. The group's list is still read
+  /// once: query heads that need other lengths of it need no lists of their own.
+  std::vector<int32_t> head_begin;
+  bool captured = false;  // its result is also part of Selection::captured
 
   std::span<const KeyRange> list(size_t index) const {
     return std::span(ranges).subspan(offsets[index], offsets[index + 1] - offsets[index]);
@@ -61,6 +65,9 @@ struct Selection {
   bool all = true;
   std::vector<SelectionPart> parts;  // used when !all
   const Partial* reused = nullptr;   // already summed over keys that parts leave out, or null
+  /// Of decode rows, or null: gets the result over reused and the parts marked captured, apart from
+  /// the rest, before observe() is called.
+  Partial* captured = nullptr;
   MeanValue mean;
   uint64_t index_bytes_read = 0;  // of the policy's own structures, to decide
 

@@ -7,6 +7,7 @@
 #include <type_traits>
 
 #include "base/float16.h"
+#include "kernels/key_tile.h"
 
 namespace reprise::kernels {
 namespace {
@@ -181,6 +182,11 @@ void store_token(const KvLayout& layout, std::byte* page, size_t slot, const flo
         break;
     }
   }
+}
+
+void store_bf16_k(std::byte* k_tile, size_t slot, const float* k, size_t head_dim) {
+  auto* elements = reinterpret_cast<Bf16*>(k_tile);
+  for (size_t d = 0; d < head_dim; ++d) elements[k_index(slot, d)] = to_bf16(k[d]);
 }
 
 void load_k(const KvLayout& layout, const std::byte* k_tile, size_t slot, float* k) {

@@ -13,6 +13,7 @@
 #include "methods/decorators/auto.h"
 #include "methods/decorators/dense.h"
 #include "methods/decorators/probe.h"
+#include "methods/mac/mac.h"
 
 namespace reprise {
 
@@ -52,6 +53,9 @@ std::span<const PolicyEntry> policy_entries() {
           "quest"),
       policy_entry<ProbePolicy, ProbeOptions>(
           "probe", "measures what the policy on its right misses; slow", "decorator"),
+      policy_entry<MacPolicy, MacOptions>(
+          "mac", "reuses attention over past keys where a query is like a recent one; decode",
+          "MAC-Attention, arXiv 2604.00235"),
   };
   return entries;
 }

@@ -11,18 +11,21 @@
 namespace reprise::test {
 namespace {
 
-const char* const kSpecs[] = {"streaming:sink=4,window=32",
-                              "h2o:budget=48,observe=16",
-                              "snapkv:budget=48,window=16",
-                              "quest:budget=48",
-                              "sparq:budget=48,local=16",
-                              "pqcache:budget=64,sink=8",
-                              "magicpig:tables=20,bits=4",
-                              "dense:first=1+quest:budget=48",
-                              "probe+quest:budget=48",
-                              "random:budget=48",
-                              "infllm:local=32,init=16,block=16",
-                              "auto:from=120+quest:budget=48"};
+const char* const kSpecs[] = {
+    "streaming:sink=4,window=32",
+    "h2o:budget=48,observe=16",
+    "snapkv:budget=48,window=16",
+    "quest:budget=48",
+    "sparq:budget=48,local=16",
+    "pqcache:budget=64,sink=8",
+    "magicpig:tables=20,bits=4",
+    "dense:first=1+quest:budget=48",
+    "probe+quest:budget=48",
+    "random:budget=48",
+    "infllm:local=32,init=16,block=16",
+    "auto:from=120+quest:budget=48",
+    "mac:min_context=0,window=16,band=16,sink=4,align=4,tau=0.1",
+    "mac:min_context=0,window=16,band=16,mode=paper,tau=0+quest:budget=48"};
 
 Request request_of(std::vector<int32_t> prompt, uint32_t max_tokens) {
   Request request;
@@ -177,12 +180,14 @@ TEST(EnginePolicies, RoomForEveryKeyGivesTheLogitsOfFullAttention) {
 
 TEST(EnginePolicies, WhatCannotBeRestoredIsNotSaved) {
   const auto engine = tiny_engine();
-  auto session = *engine->open("snapkv:budget=32,window=8");
-  ASSERT_TRUE(session->generate(request_of(tiny_prompt(80), 4)));
-  const auto status = session->save(::testing::TempDir() + "evicted.kv", "");
-  ASSERT_FALSE(status);
-  EXPECT_EQ(status.error().code, ErrorCode::kUnsupported);
-  EXPECT_THAT(status.error().message, ::testing::HasSubstr("snapkv"));
+  for (const std::string spec : {"snapkv:budget=32,window=8", "mac"}) {
+    auto session = *engine->open(spec);
+    ASSERT_TRUE(session->generate(request_of(tiny_prompt(80), 4)));
+    const auto status = session->save(::testing::TempDir() + "evicted.kv", "");
+    ASSERT_FALSE(status);
+    EXPECT_EQ(status.error().code, ErrorCode::kUnsupported);
+    EXPECT_THAT(status.error().message, ::testing::HasSubstr(spec));
+  }
 }
 
 }  // namespace

@@ -1,0 +1,33 @@
+// When comparing pays.
+#pragma once
+
+#include <cstdint>
+
+namespace reprise {
+
+/// Weighs, for one layer, the KV bytes that reuse saves against the bytes that comparing reads. It
+/// looks at bytes, not at time, so that an answer does not depend on the machine's load.
+class MacGuard {
+ public:
+  /// Whether this step should compare; called once a step. Where it does not pay it is tried again
+  /// every 32nd step.
+  bool compares() { return pays_ || ++idle_ % kRetry == 0; }
+  bool pays() const { return pays_; }
+  void saw(double saved, double spent) {
+    if (mean_ < 0.0) mean_ = kStart * spent;
+    mean_ += (saved - mean_) * (pays_ ? kWeight : kRetryWeight);
+    pays_ = mean_ > kMargin * spent;
+  }
+
+ private:
+  static constexpr uint32_t kRetry = 32;
+  static constexpr double kWeight = 1.0 / 64, kRetryWeight = 1.0 / 8;
+  static constexpr double kMargin = 1.25;  // what saves less is not worth its fixed costs
+  static constexpr double kStart = 2.0;    // lets some 30 steps pass before the first verdict
+
+  double mean_ = -1.0;  // bytes saved a step, a moving average
+  bool pays_ = true;
+  uint32_t idle_ = 0;
+};
+
+}  // namespace reprise

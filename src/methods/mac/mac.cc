@@ -1,0 +1,247 @@
+#include "methods/mac/mac.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "attention/partial.h"
+#include "methods/mac/parts.h"
+#include "methods/mac/seed.h"
+
+namespace reprise {
+
+MacPolicy::MacPolicy(const MacOptions& options, const ModelConfig& config,
+                     std::unique_ptr<Policy> wrapped)
+    : PolicyDecorator(std::move(wrapped)),
+      config_(&config),
+      group_(config.n_head / config.n_kv_head),
+      cut_{static_cast<int32_t>(options.sink), static_cast<int32_t>(options.band),
+           static_cast<int32_t>(options.align)},
+      window_(static_cast<int32_t>(options.window)),
+      min_context_(static_cast<int32_t>(options.min_context)),
+      max_age_(options.chain == "age" ? static_cast<int32_t>(options.max_age)
+                                      : std::numeric_limits<int32_t>::max()),
+      // The entry of position - window lies where this position's will be written.
+      max_gap_(std::min(window_ - 1,
+                        options.max_gap > 0 ? static_cast<int32_t>(options.max_gap) : window_ - 1)),
+      distance2_(2.0f * static_cast<float>(config.head_dim) * (1.0f - options.tau) *
+                 (1.0f - options.tau)),
+      max_error_(options.max_error > 0.0f ? options.max_error
+                                          : std::numeric_limits<float>::infinity()),
+      reuses_(options.tau < 1.0f),
+      split_(options.mixed == "split"),
+      anchored_(options.chain == "anchored"),
+      guarded_(options.guard),
+      by_layer_(options.layers),
+      layers_(config.n_layer),
+      matches_(config.n_head),
+      reused_from_(config.n_head),
+      states_(config.n_head) {
+  if (options.mode != "paper") return;
+  cut_.sink = 0;
+  cut_.align = 1;
+  split_ = true;
+  anchored_ = guarded_ = false;
+  max_age_ = std::numeric_limits<int32_t>::max();
+}
+
+Status MacPolicy::check_inner(const Policy& inner) {
+  if (inner.prefill_key() == kDensePrefill && inner.rebuilds()) return {};
+  return fail(ErrorCode::kUnsupported,
+              "mac cannot stand left of {}: it needs a policy that keeps every key at its own "
+              "position and reads prompts in full, such as full or quest",
+              inner.spec());
+}
+
+MacRing& MacPolicy::ring(uint32_t layer) {
+  auto& ring = layers_[layer].ring;
+  if (!ring) ring.emplace(*config_, static_cast<uint32_t>(window_));
+  return *ring;
+}
+
+int32_t MacPolicy::observed_prompt_rows() const {
+  return std::max(inner().observed_prompt_rows(), reuses_ ? window_ : 0);
+}
+
+void MacPolicy::select(const QueryRows& rows, Selection& selection) {
+  writes_ = false;
+  asked_inner_ = true;
+  const bool one_row = rows.phase == kernels::Phase::kDecode && rows.rows.size() == 1;
+  if (!one_row || !reuses_ || !stores(rows.first())) {
+    inner().select(rows, selection);
+    if (rows.phase == kernels::Phase::kPrefill && reuses_) seed(rows);
+    return;
+  }
+  std::fill(matches_.begin(), matches_.end(), MacMatch{});
+  Layer& layer = layers_[rows.layer];
+  const bool ready = rows.first() >= min_context_ && layer.ring;
+  const bool compares = ready && (!guarded_ || layer.guard.compares());
+  if (compares) match(rows);
+  decide_groups();
+  take_results(rows.layer);
+
+  Selection given;  // of the inner policy
+  asked_inner_ = std::find(reused_from_.begin(), reused_from_.end(), 0) != reused_from_.end();
+  if (asked_inner_) inner().select(rows, given);
+  const int32_t cut = cut_.at(rows.first());
+  if (!divide_keys({cut_.sink, cut, rows.end(), group_, reused_from_}, given, selection)) {
+    selection = std::move(given);
+    return;
+  }
+  writes_ = true;
+  selection.reused = &reused_;
+  selection.captured = &captured_;
+  if (ready) {
+    ++layer.sums.steps;
+    layer.sums.off += compares ? 0 : 1;
+    layer.sums.keys += static_cast<double>(rows.end()) * config_->n_kv_head;
+  }
+  if (compares) weigh(rows, selection);
+}
+
+void MacPolicy::match(const QueryRows& rows) {
+  const MacRing& from = ring(rows.layer);
+  const int32_t position = rows.first();
+  MacLimits limits;
+  limits.first = std::max(position - max_gap_, cut_.first_position());
+  limits.last = position - 1;
+  limits.oldest_anchor = position - std::min(position, max_age_);
+  limits.distance2 = distance2_;
+  searches_.resize(static_cast<size_t>(rows.pool->size()));
+  rows.pool->run(config_->n_head, [&](size_t head, int thread) {
+    const float* q = rows.q + head * config_->head_dim;
+    matches_[head] = nearest_entry(from, head, q, limits, searches_[static_cast<size_t>(thread)]);
+    if (matches_[head].found() && risky(rows, head, matches_[head])) matches_[head] = {};
+  });
+}
+
+bool MacPolicy::risky(const QueryRows& rows, size_t head, const MacMatch& match) const {
+  if (std::isinf(max_error_)) return false;
+  const MacRing& from = *layers_[rows.layer].ring;
+  const MacState& state = from.state(head, from.slot(match.position));
+  const float* q = rows.q + head * config_->head_dim;
+  float norm2 = 0.0f;
+  for (size_t d = 0; d < config_->head_dim; ++d) norm2 += q[d] * q[d];
+  return state.share * (state.drift + match.distance) > max_error_ * std::sqrt(norm2);
+}
+
+void MacPolicy::decide_groups() {
+  for (size_t head = 0; head < matches_.size(); ++head) {
+    const auto first = matches_.begin() + static_cast<std::ptrdiff_t>(head / group_ * group_);
+    const bool reused = split_ ? matches_[head].found()
+                               : std::all_of(first, first + static_cast<std::ptrdiff_t>(group_),
+                                             [](const MacMatch& match) { return match.found(); });
+    reused_from_[head] = reused ? cut_.at(matches_[head].position) : 0;
+  }
+}
+
+void MacPolicy::take_results(uint32_t layer) {
+  const size_t head_dim = config_->head_dim;
+  reused_ = empty_partial(1, config_->n_head, head_dim);
+  for (size_t head = 0; head < matches_.size(); ++head) {
+    states_[head] = {};
+    if (reused_from_[head] == 0) continue;
+    const MacRing& from = *layers_[layer].ring;
+    const size_t slot = from.slot(matches_[head].position);
+    const MacState& state = from.state(head, slot);
+    std::copy_n(from.out(head, slot), head_dim, &reused_.out[head * head_dim]);
+    reused_.lse[head] = state.lse;
+    states_[head] = state;
+    states_[head].drift += matches_[head].distance;
+    ++states_[head].depth;
+  }
+}
+
+void MacPolicy::weigh(const QueryRows& rows, Selection& selection) {
+  Layer& layer = layers_[rows.layer];
+  Sums& sums = layer.sums;
+  const double threshold = std::sqrt(static_cast<double>(distance2_));
+  double skipped = 0.0;
+  uint64_t hits = 0;
+  for (size_t first = 0; first < matches_.size(); first += group_) {
+    const auto own = std::span(reused_from_).subspan(first, group_);
+    const int32_t from = *std::min_element(own.begin(), own.end());
+    ++sums.groups;
+    sums.group_hits += from > 0 ? 1 : 0;
+    skipped += std::max(0, from - cut_.sink);
+    for (size_t head = first; head < first + group_; ++head) {
+      ++sums.heads;
+      sums.head_hits += matches_[head].found() ? 1 : 0;
+      if (reused_from_[head] == 0) continue;
+      ++hits;
+      sums.lag += rows.first() - matches_[head].position;
+      sums.depth += states_[head].depth;
+      sums.distance += matches_[head].distance / threshold;
+    }
+  }
+  sums.skipped += skipped;
+  sums.reused_heads += hits;
+  const MacRing& from = *layer.ring;
+  const uint64_t compared =
+      uint64_t{config_->n_head} * from.window() * config_->head_dim * sizeof(uint16_t);
+  const uint64_t taken = hits * (config_->head_dim + 1) * sizeof(float);
+  selection.index_bytes_read += compared + taken;
+  const double key_bytes = 2.0 * static_cast<double>(rows.kv->pool().layout().tile_bytes()) /
+                           static_cast<double>(kPageTokens);
+  layer.guard.saw(skipped * key_bytes, static_cast<double>(compared + taken));
+}
+
+void MacPolicy::observe(const QueryRows& rows, const AttentionResult& result) {
+  // Layers that select() is not called for are observed too.
+  const bool asked_inner = std::exchange(asked_inner_, true);
+  if (asked_inner && inner().observes(rows.layer)) inner().observe(rows, result);
+  if (!std::exchange(writes_, false)) return;
+  Sums& sums = layers_[rows.layer].sums;
+  for (size_t head = 0; head < states_.size(); ++head) {
+    MacState& state = states_[head];
+    const bool reused = reused_from_[head] > 0;
+    if (!reused) state.anchor = rows.first();
+    state.lse = captured_.lse[head];
+    state.share = std::exp(std::min(0.0f, state.lse - result.lse[head]));
+    if (reused) sums.share += state.share;
+    // No entry rests on another one: what was reused is not stored again.
+    if (reused && anchored_) state.lse = -std::numeric_limits<float>::infinity();
+  }
+  if (!ring(rows.layer).write(rows.first(), rows.q, captured_.out.data(), states_)) {
+    ++sums.nonfinite;
+  }
+}
+
+void MacPolicy::seed(const QueryRows& rows) {
+  const auto row = std::find_if(rows.rows.begin(), rows.rows.end(), [&](const Row& each) {
+    return stores(each.position) && each.position >= rows.prompt_end - window_;
+  });
+  if (row == rows.rows.end()) return;
+  const auto first = static_cast<size_t>(row - rows.rows.begin());
+  Partial prefix;
+  prefix_attention(rows, first, *config_, cut_, prefix);
+  const size_t n_head = config_->n_head, width = n_head * config_->head_dim;
+  for (size_t i = 0; first + i < rows.rows.size(); ++i) {
+    const int32_t position = rows.rows[first + i].position;
+    for (size_t head = 0; head < n_head; ++head) {
+      states_[head] = {};
+      states_[head].anchor = position;
+      states_[head].lse = prefix.lse[i * n_head + head];
+    }
+    const float* q = rows.q + (first + i) * width;
+    if (!ring(rows.layer).write(position, q, &prefix.out[i * width], states_)) {
+      ++layers_[rows.layer].sums.nonfinite;
+    }
+  }
+}
+
+void MacPolicy::truncate(int32_t length) {
+  inner().truncate(length);
+  for (Layer& layer : layers_) {
+    if (layer.ring) layer.ring->truncate(length);
+  }
+}
+
+uint64_t MacPolicy::state_bytes() const {
+  uint64_t bytes = inner().state_bytes();
+  for (const Layer& layer : layers_) bytes += layer.ring ? layer.ring->bytes() : 0;
+  return bytes;
+}
+
+}  // namespace reprise

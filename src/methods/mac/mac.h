@@ -1,0 +1,92 @@
+// MAC-Attention, "Match, Amend, Complete" (arXiv 2604.00235): a query like a recent one reuses that
+// one's attention over the keys that are long past, and reads only the first keys and recent ones.
+//
+// Decided apart from the paper (mode=paper takes the paper's choice where there is an option):
+// results are kept in float and only ever added to; the first keys, on which everything attends
+// and which differ most between positions, are always read; stored results end at whole pages; a
+// KV head is the unit, since its keys are read once for all of its query heads: when one of them
+// finds no match, all are computed anew and their entries refreshed.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "attention/policy.h"
+#include "methods/mac/guard.h"
+#include "methods/mac/match.h"
+#include "methods/mac/options.h"
+
+namespace reprise {
+
+/// Reuse is approximate even for equal queries, because their rotation differs. A ring holds
+/// queries, which do not follow from KV: a session file cannot be written.
+///
+/// Prompts are read as by the inner policy; their last rows fill the ring (see seed.h). Steps of
+/// several decode rows go to the inner policy alone.
+class MacPolicy : public PolicyDecorator {
+ public:
+  MacPolicy(const MacOptions& options, const ModelConfig& config, std::unique_ptr<Policy> inner);
+
+  /// kUnsupported for policies that give up keys, move them or bound what a prompt reads.
+  static Status check_inner(const Policy& inner);
+
+  std::unique_ptr<Policy> fork() const override { return std::make_unique<MacPolicy>(*this); }
+  void select(const QueryRows& rows, Selection& selection) override;
+  bool observes(uint32_t layer) const override {
+    return reuses_ || PolicyDecorator::observes(layer);
+  }
+  void observe(const QueryRows& rows, const AttentionResult& result) override;
+  void truncate(int32_t length) override;
+  bool rebuilds() const override { return !reuses_ && PolicyDecorator::rebuilds(); }
+  int32_t observed_prompt_rows() const override;
+  PolicyStats stats() const override;
+  void clear_stats() override;
+  uint64_t state_bytes() const override;
+
+ private:
+  struct Sums {  // over decode rows that could have reused something
+    uint64_t heads = 0, head_hits = 0, reused_heads = 0, groups = 0, group_hits = 0, steps = 0,
+             off = 0;
+    uint64_t nonfinite = 0;
+    double keys = 0, skipped = 0, lag = 0, depth = 0, distance = 0, share = 0;
+
+    void add(const Sums& other);
+  };
+  struct Layer {
+    std::optional<MacRing> ring;
+    MacGuard guard;
+    Sums sums;
+  };
+
+  bool stores(int32_t position) const {
+    return position + window_ >= min_context_ && position >= cut_.first_position();
+  }
+  MacRing& ring(uint32_t layer);
+  void seed(const QueryRows& rows);
+  /// Fills matches_ and reused_from_.
+  void match(const QueryRows& rows);
+  bool risky(const QueryRows& rows, size_t head, const MacMatch& match) const;
+  void decide_groups();
+  void take_results(uint32_t layer);
+  void weigh(const QueryRows& rows, Selection& selection);
+
+  const ModelConfig* config_;
+  size_t group_;  // query heads of a KV head
+  MacCut cut_;
+  int32_t window_, min_context_, max_age_, max_gap_;
+  float distance2_;  // squared threshold
+  float max_error_;
+  bool reuses_, split_, anchored_, guarded_, by_layer_;
+  std::vector<Layer> layers_;  // [n_layer]
+
+  // Of the step and layer being computed.
+  bool writes_ = false;               // observe() stores an entry
+  bool asked_inner_ = true;           // and tells the inner policy
+  std::vector<MacMatch> matches_;     // [n_head]
+  std::vector<int32_t> reused_from_;  // [n_head] see MacRead::reused
+  std::vector<MacState> states_;      // [n_head] of the entry to be written
+  std::vector<MacSearch> searches_;   // [threads]
+  Partial reused_, captured_;         // [1, n_head]
+};
+
+}  // namespace reprise

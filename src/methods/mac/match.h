@@ -1,0 +1,39 @@
+// The first step of MAC-Attention: which stored query is nearest.
+#pragma once
+
+#include <vector>
+
+#include "methods/mac/ring.h"
+
+namespace reprise {
+
+/// Which entries may be reused.
+struct MacLimits {
+  int32_t first = 0, last = 0;  // positions
+  int32_t oldest_anchor = 0;    // positions of computed results
+  float distance2 = 0;          // squared distance, exclusive
+};
+
+struct MacMatch {
+  int32_t position = -1;  // -1: no entry is near enough
+  float distance = 0;
+
+  bool found() const { return position >= 0; }
+};
+
+/// Buffers of one thread's search.
+struct MacSearch {
+  std::vector<float> q;       // [head_dim] rounded to bf16, as stored queries are
+  std::vector<float> dots;    // [window] products with stored queries, then squared distances
+  std::vector<float> stored;  // [head_dim]
+  std::vector<size_t> near;   // slots
+  std::vector<kernels::PageSpan> tiles;
+};
+
+/// The nearest entry of a head that may be reused, the newest of equally near ones. q: [head_dim]
+/// before rotation. Entries are ranked by differences in float: the products that are computed for
+/// all of them only decide which ones cannot be nearest. Matches nothing when q is not finite.
+MacMatch nearest_entry(const MacRing& ring, size_t head, const float* q, const MacLimits& limits,
+                       MacSearch& search);
+
+}  // namespace reprise

@@ -1,0 +1,73 @@
+// Options of MAC-Attention.
+#pragma once
+
+#include <string>
+
+#include "reprise/options.h"
+
+namespace reprise {
+
+struct MacOptions {
+  std::string mode = "default";
+  float tau = 0.6f;
+  uint32_t window = 512;
+  uint32_t band = 256;
+  uint32_t sink = 64;
+  uint32_t align = 16;
+  uint32_t min_context = 2048;
+  std::string mixed = "full";
+  std::string chain = "age";
+  uint32_t max_age = 2048;
+  uint32_t max_gap = 0;
+  float max_error = 0.0f;
+  bool guard = true;
+  bool layers = false;
+};
+
+template <class Visitor>
+void visit_options(MacOptions& o, Visitor&& visit) {
+  visit(OptionSpec{"mode",
+                   "paper: as published, that is sink=0, align=1, mixed=split, chain=free, "
+                   "guard=false",
+                   "", 0, 0, "default|paper"},
+        o.mode);
+  visit(OptionSpec{"tau",
+                   "how alike queries must be: distance below sqrt(2 head_dim) (1 - tau); 1 turns "
+                   "reuse off",
+                   "", 0, 1},
+        o.tau);
+  visit(OptionSpec{"window", "last positions that are compared with", "tokens", 4, 1 << 16},
+        o.window);
+  visit(OptionSpec{"band", "keys before a position that are never part of its stored result",
+                   "tokens", 0, 1 << 20},
+        o.band);
+  visit(OptionSpec{"sink", "first keys that are always read", "tokens", 0, 1 << 20}, o.sink);
+  visit(OptionSpec{"align", "stored results end at a multiple of this", "tokens", 1, 1 << 12},
+        o.align);
+  visit(OptionSpec{"min_context", "context from which results are reused", "tokens", 0, 1 << 30},
+        o.min_context);
+  visit(OptionSpec{"mixed",
+                   "a KV head some of whose query heads match: all are computed anew, or only the "
+                   "others",
+                   "", 0, 0, "full|split"},
+        o.mixed);
+  visit(OptionSpec{"chain",
+                   "results built on reused ones: always used, up to max_age, or never stored", "",
+                   0, 0, "free|age|anchored"},
+        o.chain);
+  visit(OptionSpec{"max_age", "tokens since a reused result was last computed in full", "tokens", 1,
+                   1 << 30},
+        o.max_age);
+  visit(OptionSpec{"max_gap", "tokens since the position that is reused; 0 = the window", "tokens",
+                   0, 1 << 16},
+        o.max_gap);
+  visit(OptionSpec{"max_error",
+                   "largest product of the reused share of attention and the relative distance of "
+                   "the queries; 0 = no limit",
+                   "", 0, 100},
+        o.max_error);
+  visit(OptionSpec{"guard", "stop comparing in layers where it reads more than it saves"}, o.guard);
+  visit(OptionSpec{"layers", "figures of every layer too"}, o.layers);
+}
+
+}  // namespace reprise

@@ -1,0 +1,88 @@
+// What MAC-Attention remembers of the last positions of one layer: queries before rotation and the
+// attention result over the keys that are long past.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <vector>
+
+#include "kernels/attention.h"
+#include "model/config.h"
+
+namespace reprise {
+
+/// Where stored results end: the entry of position p covers keys [sink, at(p)).
+struct MacCut {
+  int32_t sink = 0, band = 0, align = 1;
+
+  int32_t at(int32_t position) const {
+    const int32_t past = position + 1 - band;
+    return past <= 0 ? 0 : past / align * align;
+  }
+  /// The first position whose entry covers a key.
+  int32_t first_position() const { return band - 1 + (sink / align + 1) * align; }
+};
+
+/// How a stored result of one query head came about.
+struct MacState {
+  float lse = -std::numeric_limits<float>::infinity();  // natural log, over the keys it covers
+  float share = 1.0f;  // of its position's attention that those keys held, as far as known
+  float drift = 0.0f;  // sum of the distances of the matches it is built on
+  int32_t anchor = 0;  // position of the computed result at the start of the chain
+  uint32_t depth = 0;  // matches since then
+};
+
+/// A ring over positions: the entry of position p lies in slot p mod window, with p as its tag.
+/// Results are in float: sums of 16 bits stop moving when a few new keys join tens of thousands.
+class MacRing {
+ public:
+  MacRing(const ModelConfig& config, uint32_t window);
+
+  size_t window() const { return tags_.size(); }
+  size_t slot(int32_t position) const { return static_cast<size_t>(position) % tags_.size(); }
+  /// Position of the entry in a slot, -1 where there is none.
+  int32_t tag(size_t slot) const { return tags_[slot]; }
+
+  /// Writes the entry of a position over the oldest one. q: [n_head, head_dim] before rotation,
+  /// out: [n_head, head_dim], states: [n_head]. False, and no entry, when some number is not
+  /// finite.
+  bool write(int32_t position, const float* q, const float* out, std::span<const MacState> states);
+  /// Forgets positions from length on.
+  void truncate(int32_t length);
+
+  const MacState& state(size_t head, size_t slot) const { return states_[head * window() + slot]; }
+  /// [head_dim]
+  const float* out(size_t head, size_t slot) const {
+    return &out_[(slot * n_head_ + head) * head_dim_];
+  }
+  /// [window] squared norms of a head's stored queries.
+  std::span<const float> norms2(size_t head) const {
+    return std::span(norms_).subspan(head * window(), window());
+  }
+  /// K tiles of a head's queries in order of slots, for key_logits(); replaces pages.
+  void list_tiles(size_t head, std::vector<kernels::PageSpan>& pages) const;
+  const kernels::KvLayout& layout() const { return layout_; }
+  /// q: [head_dim]
+  void load_q(size_t head, size_t slot, float* q) const {
+    kernels::load_k(layout_, &q_[tile(head, slot)], slot % kernels::kPageTokens, q);
+  }
+
+  uint64_t bytes() const;
+
+ private:
+  size_t tile_count() const { return (window() + kernels::kPageTokens - 1) / kernels::kPageTokens; }
+  size_t tile(size_t head, size_t slot) const {  // where it begins in q_
+    return (head * tile_count() + slot / kernels::kPageTokens) * layout_.tile_bytes();
+  }
+
+  size_t n_head_, head_dim_;
+  kernels::KvLayout layout_;      // of the tiles: bf16
+  std::vector<int32_t> tags_;     // [window]
+  std::vector<std::byte> q_;      // [n_head][tiles] K tiles
+  std::vector<float> norms_;      // [n_head][window]
+  std::vector<float> out_;        // [window][n_head][head_dim]
+  std::vector<MacState> states_;  // [n_head][window]
+};
+
+}  // namespace reprise

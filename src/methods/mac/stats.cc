@@ -1,0 +1,62 @@
+// Figures of MAC-Attention.
+#include <fmt/format.h>
+
+#include "methods/mac/mac.h"
+
+namespace reprise {
+namespace {
+
+double ratio(double part, double whole) { return whole > 0.0 ? part / whole : 0.0; }
+
+}  // namespace
+
+void MacPolicy::Sums::add(const Sums& other) {
+  heads += other.heads;
+  head_hits += other.head_hits;
+  reused_heads += other.reused_heads;
+  groups += other.groups;
+  group_hits += other.group_hits;
+  steps += other.steps;
+  off += other.off;
+  nonfinite += other.nonfinite;
+  keys += other.keys;
+  skipped += other.skipped;
+  lag += other.lag;
+  depth += other.depth;
+  distance += other.distance;
+  share += other.share;
+}
+
+PolicyStats MacPolicy::stats() const {
+  PolicyStats stats = inner().stats();
+  if (!reuses_) return stats;
+  Sums all;
+  for (const Layer& layer : layers_) all.add(layer.sums);
+  const auto reused = static_cast<double>(all.reused_heads);
+  const auto count = [](uint64_t value) { return static_cast<double>(value); };
+  stats.emplace_back("mac_head_hits", ratio(count(all.head_hits), count(all.heads)));
+  stats.emplace_back("mac_group_hits", ratio(count(all.group_hits), count(all.groups)));
+  stats.emplace_back("mac_skipped", ratio(all.skipped, all.keys));
+  stats.emplace_back("mac_lag", ratio(all.lag, reused));
+  stats.emplace_back("mac_depth", ratio(all.depth, reused));
+  stats.emplace_back("mac_distance", ratio(all.distance, reused));
+  stats.emplace_back("mac_prefix_share", ratio(all.share, reused));
+  stats.emplace_back("mac_off", ratio(count(all.off), count(all.steps)));
+  stats.emplace_back("mac_nonfinite", count(all.nonfinite));
+  for (size_t i = 0; by_layer_ && i < layers_.size(); ++i) {
+    const Sums& sums = layers_[i].sums;
+    if (sums.steps == 0) continue;
+    const double hits = ratio(count(sums.group_hits), count(sums.groups));
+    stats.emplace_back(fmt::format("mac_group_hits_layer{}", i), hits);
+    stats.emplace_back(fmt::format("mac_head_hits_layer{}", i),
+                       ratio(count(sums.head_hits), count(sums.heads)));
+  }
+  return stats;
+}
+
+void MacPolicy::clear_stats() {
+  for (Layer& layer : layers_) layer.sums = {};
+  inner().clear_stats();
+}
+
+}  // namespace reprise

@@ -1,0 +1,280 @@
+// The parts of MAC-Attention by themselves: ring, match, guard, and how keys are divided.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <random>
+
+#include "attention/toy.h"
+#include "base/float16.h"
+#include "methods/mac/guard.h"
+#include "methods/mac/match.h"
+#include "methods/mac/parts.h"
+
+namespace reprise {
+namespace {
+
+constexpr size_t kHeads = 4, kDim = 32;
+constexpr float kNothing = -std::numeric_limits<float>::infinity();
+
+ModelConfig config() { return testing::toy_config({1, kHeads, 2, kDim}); }
+
+struct Filled {
+  MacRing ring;
+  std::vector<std::vector<float>> q;  // [positions][n_head, head_dim]
+};
+
+/// Entries of positions [0, count), whose queries lie around a few centres.
+Filled filled(uint32_t window, int32_t count) {
+  Filled out{MacRing(config(), window), {}};
+  std::mt19937 random(3);
+  std::normal_distribution<float> normal;
+  std::vector<float> centres(5 * kHeads * kDim);
+  for (float& value : centres) value = normal(random);
+  for (int32_t position = 0; position < count; ++position) {
+    std::vector<float> q(kHeads * kDim);
+    const size_t centre = random() % 5 * q.size();
+    for (size_t i = 0; i < q.size(); ++i) q[i] = centres[centre + i] + 0.1f * normal(random);
+    std::vector<MacState> states(kHeads);
+    for (MacState& state : states) {
+      state.lse = random() % 8 == 0 ? kNothing : 1.0f;
+      state.anchor = position - static_cast<int32_t>(random() % 20);
+    }
+    EXPECT_TRUE(out.ring.write(position, q.data(), q.data(), states));
+    out.q.push_back(q);
+  }
+  return out;
+}
+
+float rounded(float value) { return to_float(to_bf16(value)); }
+
+/// By definition: the nearest of the valid ones, the newest of equally near ones.
+MacMatch expected_match(const Filled& filled, size_t head, const float* q,
+                        const MacLimits& limits) {
+  MacMatch best;
+  float nearest = limits.distance2;
+  for (int32_t position = limits.last; position >= limits.first; --position) {
+    const MacState& state = filled.ring.state(head, filled.ring.slot(position));
+    if (std::isinf(state.lse) || state.anchor < limits.oldest_anchor) continue;
+    const float* stored = &filled.q[static_cast<size_t>(position)][head * kDim];
+    float distance2 = 0.0f;
+    for (size_t d = 0; d < kDim; ++d) {
+      const float difference = rounded(q[d]) - rounded(stored[d]);
+      distance2 += difference * difference;
+    }
+    if (!(distance2 < nearest)) continue;
+    nearest = distance2;
+    best = {position, std::sqrt(distance2)};
+  }
+  return best;
+}
+
+TEST(MacMatch, IsTheNearestEntryThatMayBeReused) {
+  for (const uint32_t window : {16, 37, 64, 100}) {
+    const Filled all = filled(window, 150);
+    MacSearch search;
+    int found = 0;
+    for (int32_t position = 140; position < 150; ++position) {
+      const MacLimits limits = {151 - static_cast<int32_t>(window), position, 150 - 60, 40.0f};
+      for (size_t head = 0; head < kHeads; ++head) {
+        // Between two stored queries: near to several.
+        std::vector<float> q(kDim);
+        for (size_t d = 0; d < kDim; ++d) {
+          q[d] = (all.q[140][head * kDim + d] +
+                  all.q[static_cast<size_t>(position)][head * kDim + d]) /
+                 2;
+        }
+        const MacMatch want = expected_match(all, head, q.data(), limits);
+        const MacMatch got = nearest_entry(all.ring, head, q.data(), limits, search);
+        EXPECT_EQ(got.position, want.position) << window;
+        EXPECT_FLOAT_EQ(got.distance, want.distance);
+        found += got.found() ? 1 : 0;
+      }
+    }
+    EXPECT_GT(found, 10) << window;
+  }
+}
+
+TEST(MacMatch, TheNewestOfEqualQueriesWins) {
+  MacRing ring(config(), 32);
+  const std::vector<float> q(kHeads * kDim, 0.75f);
+  std::vector<MacState> states(kHeads);
+  for (MacState& state : states) state.lse = 0.0f;
+  for (int32_t position = 0; position < 70; ++position)
+    ring.write(position, q.data(), q.data(), states);
+  MacSearch search;
+  EXPECT_EQ(nearest_entry(ring, 1, q.data(), {39, 69, 0, 1.0f}, search).position, 69);
+  EXPECT_EQ(nearest_entry(ring, 1, q.data(), {39, 50, 0, 1.0f}, search).position, 50);
+  EXPECT_EQ(nearest_entry(ring, 1, q.data(), {39, 69, 0, 1.0f}, search).distance, 0.0f);
+  EXPECT_FALSE(nearest_entry(ring, 1, q.data(), {39, 69, 0, 0.0f}, search).found());
+  EXPECT_FALSE(nearest_entry(ring, 1, q.data(), {70, 90, 0, 1.0f}, search).found());
+  ring.truncate(60);
+  EXPECT_EQ(nearest_entry(ring, 1, q.data(), {39, 69, 0, 1.0f}, search).position, 59);
+}
+
+TEST(MacMatch, AnInvalidNearestEntryDoesNotHideAValidOne) {
+  MacRing ring(config(), 16);
+  std::vector<float> near(kHeads * kDim, 1.0f), far(kHeads * kDim, 1.0625f);
+  std::vector<MacState> empty(kHeads), full(kHeads);
+  for (MacState& state : full) state.lse = 0.0f;
+  ring.write(3, far.data(), far.data(), full);
+  ring.write(4, near.data(), near.data(), empty);
+  MacSearch search;
+  EXPECT_EQ(nearest_entry(ring, 0, near.data(), {0, 10, 0, 1.0f}, search).position, 3);
+}
+
+TEST(MacMatch, WhatIsNotFiniteNeitherMatchesNorIsStored) {
+  MacRing ring(config(), 16);
+  std::vector<float> q(kHeads * kDim, 1.0f);
+  std::vector<MacState> states(kHeads);
+  for (MacState& state : states) state.lse = 0.0f;
+  EXPECT_TRUE(ring.write(1, q.data(), q.data(), states));
+  MacSearch search;
+  for (const float bad : {NAN, INFINITY, -INFINITY}) {
+    std::vector<float> damaged = q;
+    damaged[kDim + 3] = bad;
+    EXPECT_FALSE(nearest_entry(ring, 1, &damaged[kDim], {0, 5, 0, 1e30f}, search).found());
+    EXPECT_TRUE(nearest_entry(ring, 0, damaged.data(), {0, 5, 0, 1e30f}, search).found());
+    EXPECT_FALSE(ring.write(2, damaged.data(), q.data(), states));
+    EXPECT_FALSE(ring.write(2, q.data(), damaged.data(), states));
+    EXPECT_EQ(ring.tag(2), -1);
+  }
+}
+
+TEST(MacCut, GrowsInWholeSteps) {
+  const MacCut cut = {64, 256, 16};
+  EXPECT_EQ(cut.at(0), 0);
+  EXPECT_EQ(cut.at(255 + 16), 16);
+  EXPECT_EQ(cut.at(255 + 15), 0);
+  EXPECT_EQ(cut.at(1000), 736);
+  const MacCut published = {0, 256, 1};
+  EXPECT_EQ(published.at(1000), 745);
+  for (const MacCut& each : {cut, published, MacCut{1, 0, 16}, MacCut{100, 7, 64}}) {
+    EXPECT_GT(each.at(each.first_position()), each.sink);
+    EXPECT_LE(each.at(each.first_position() - 1), each.sink);
+  }
+}
+
+TEST(MacGuard, PaysWhereMoreIsSavedThanSpent) {
+  MacGuard guard;
+  int compared = 0;
+  for (int i = 0; i < 1000; ++i) {
+    if (!guard.compares()) continue;
+    guard.saw(0.0, 100.0);
+    ++compared;
+  }
+  EXPECT_FALSE(guard.pays());
+  EXPECT_LT(compared, 150);
+  EXPECT_GT(compared, 50);
+  for (int i = 0; i < 320 && !guard.pays(); ++i) {
+    if (guard.compares()) guard.saw(5000.0, 100.0);
+  }
+  EXPECT_TRUE(guard.pays());
+}
+
+/// How often a query head of the selection sees every key; apart for captured parts.
+std::vector<int> counts(const Selection& selection, size_t head, size_t group, int32_t end,
+                        bool captured) {
+  std::vector<int> seen(static_cast<size_t>(end));
+  for (const SelectionPart& part : selection.parts) {
+    if (part.captured != captured) continue;
+    const size_t list = part.split == HeadSplit::kShared      ? 0
+                        : part.split == HeadSplit::kPerKvHead ? head / group
+                                                              : head;
+    for (const KeyRange& range : part.list(list)) {
+      for (int32_t key = range.begin; key < std::min(end, range.end); ++key) {
+        const bool hidden = !part.head_begin.empty() && key < part.head_begin[head];
+        if (!hidden) ++seen[static_cast<size_t>(key)];
+      }
+    }
+  }
+  return seen;
+}
+
+TEST(MacKeys, EveryKeyIsReusedOrReadOnce) {
+  const std::vector<int32_t> reused = {0, 0, 128, 160, 160, 0, 192, 192};  // groups of two
+  for (const int32_t sink : {0, 5, 64}) {
+    Selection selection, everything;
+    ASSERT_TRUE(divide_keys({sink, 208, 500, 2, reused}, everything, selection));
+    for (size_t head = 0; head < reused.size(); ++head) {
+      const auto captured = counts(selection, head, 2, 500, true);
+      const auto fresh = counts(selection, head, 2, 500, false);
+      for (int32_t key = 0; key < 500; ++key) {
+        const auto at = static_cast<size_t>(key);
+        EXPECT_EQ(fresh[at], key < sink || key >= 208) << key;
+        EXPECT_EQ(captured[at], key >= std::max(sink, reused[head]) && key < 208) << key;
+      }
+    }
+  }
+}
+
+TEST(MacKeys, KvHeadsThatReadAlikeShareAList) {
+  const Selection everything;
+  for (const int32_t begin : {0, 160, 208}) {
+    Selection selection;
+    const std::vector<int32_t> reused(6, begin);
+    ASSERT_TRUE(divide_keys({64, 208, 500, 3, reused}, everything, selection));
+    EXPECT_EQ(selection.parts.front().split, HeadSplit::kShared);
+    for (size_t head = 0; head < 6; ++head) {
+      const auto captured = counts(selection, head, 3, 500, true);
+      for (int32_t key = 0; key < 500; ++key) {
+        EXPECT_EQ(captured[static_cast<size_t>(key)], key >= std::max(64, begin) && key < 208);
+      }
+    }
+  }
+}
+
+TEST(MacKeys, HeadsThatReuseNothingReadWhatTheInnerPolicySelects) {
+  const std::vector<int32_t> reused = {0, 128, 160, 160, 0, 0};
+  for (const HeadSplit split :
+       {HeadSplit::kShared, HeadSplit::kPerKvHead, HeadSplit::kPerQueryHead}) {
+    Selection inner, selection;
+    inner.all = false;
+    inner.index_bytes_read = 77;
+    SelectionPart& part = inner.parts.emplace_back();
+    part.split = split;
+    const size_t lists = split == HeadSplit::kShared ? 1 : split == HeadSplit::kPerKvHead ? 3 : 6;
+    for (size_t i = 0; i < lists; ++i) {
+      const auto at = static_cast<int32_t>(i);
+      part.add_list(std::vector<KeyRange>{{0, 20 + at}, {60, 90}, {180 + at, 300}});
+    }
+    for (const KeyRange& range : part.ranges) {
+      for (int32_t key = range.begin; key < range.end; ++key) part.bias.push_back(0.5f * key);
+    }
+    ASSERT_TRUE(divide_keys({16, 208, 300, 2, reused}, inner, selection));
+    EXPECT_EQ(selection.index_bytes_read, 77u);
+    for (size_t head = 0; head < reused.size(); ++head) {
+      const auto at = static_cast<int32_t>(split == HeadSplit::kShared      ? 0
+                                           : split == HeadSplit::kPerKvHead ? head / 2
+                                                                            : head);
+      const auto captured = counts(selection, head, 2, 300, true);
+      for (int32_t key = 0; key < 300; ++key) {
+        const bool between = key >= 16 && key < 208;
+        const bool picked = key < 20 + at || (key >= 60 && key < 90) || key >= 180 + at;
+        const bool read = between && (reused[head] > 0 ? key >= reused[head] : picked);
+        EXPECT_EQ(captured[static_cast<size_t>(key)], read) << head << " " << key;
+      }
+    }
+    for (const SelectionPart& each : selection.parts) {
+      size_t i = 0;
+      for (const KeyRange& range : each.ranges) {
+        for (int32_t key = range.begin; key < range.end && !each.bias.empty(); ++key) {
+          ASSERT_EQ(each.bias[i++], 0.5f * key);
+        }
+      }
+      EXPECT_EQ(i, each.bias.size());
+    }
+  }
+}
+
+TEST(MacKeys, ASelectionWithAMeanValueIsLeftAlone) {
+  Selection inner, selection;
+  inner.all = false;
+  inner.mean.alpha.assign(2, 0.5f);
+  const std::vector<int32_t> reused(2, 0);
+  EXPECT_FALSE(divide_keys({0, 16, 32, 2, reused}, inner, selection));
+  EXPECT_TRUE(selection.all);
+}
+
+}  // namespace
+}  // namespace reprise

@@ -1,0 +1,191 @@
+// The state of MAC-Attention over long sequences, forks and cuts.
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "methods/selecting.h"
+
+namespace reprise {
+namespace {
+
+using kernels::KvType;
+using kernels::Phase;
+using testing::make_policy;
+using testing::Toy;
+using testing::ToyShape;
+
+using Outputs = std::vector<std::vector<float>>;
+
+const std::string kMac = "mac:min_context=0,window=64,band=32,sink=8,guard=false";
+
+Outputs decode(Toy& toy, Policy& policy, SequenceKv& kv, size_t count) {
+  Outputs outputs;
+  for (size_t i = 0; i < count; ++i) outputs.push_back(toy.step(kv, policy, 1, Phase::kDecode));
+  return outputs;
+}
+
+/// Every token from first on has the query of the one that stands distance before it.
+void repeat_queries(Toy& toy, size_t first, size_t last, size_t distance) {
+  for (uint32_t layer = 0; layer < toy.config().n_layer; ++layer) {
+    for (size_t token = first; token < last; ++token) {
+      std::copy_n(toy.q(layer, token - distance), toy.width(), toy.q(layer, token));
+    }
+  }
+}
+
+double stat(const Policy& policy, const std::string& name) {
+  const auto stats = policy.stats();
+  return std::map<std::string, double>(stats.begin(), stats.end()).at(name);
+}
+
+TEST(MacState, ThreadsDoNotChangeABit) {
+  for (const std::string& spec : {kMac, kMac + ",mixed=split+quest:budget=96"}) {
+    Outputs want;
+    for (const int threads : {1, 2, 5}) {
+      Toy toy({2, 6, 2, 32, KvType::kBF16}, 360, threads);
+      repeat_queries(toy, 300, 360, 17);
+      const auto policy = make_policy(toy, spec);
+      SequenceKv kv = toy.new_sequence();
+      toy.step(kv, *policy, 300, Phase::kPrefill);
+      const Outputs got = decode(toy, *policy, kv, 60);
+      EXPECT_GT(stat(*policy, "mac_group_hits"), 0.9);
+      if (threads == 1) want = got;
+      EXPECT_TRUE(got == want) << spec << " " << threads;
+    }
+  }
+}
+
+TEST(MacState, AForkGoesOnAsTheOriginalAndLeavesItAlone) {
+  Toy toy({2, 4, 2, 32, KvType::kBF16}, 400);
+  repeat_queries(toy, 300, 400, 13);
+  const auto policy = make_policy(toy, kMac);
+  SequenceKv kv = toy.new_sequence();
+  toy.step(kv, *policy, 300, Phase::kPrefill);
+  decode(toy, *policy, kv, 20);
+  const auto copy = policy->fork(), other = policy->fork();
+  SequenceKv copy_kv = kv, other_kv = kv;
+  testing::change_tokens(toy, 320, 360);  // other tokens go through the other fork
+  decode(toy, *other, other_kv, 40);
+  testing::change_tokens(toy, 320, 360);  // undone
+  const Outputs original = decode(toy, *policy, kv, 60);
+  EXPECT_TRUE(decode(toy, *copy, copy_kv, 60) == original);
+  EXPECT_GT(stat(*policy, "mac_group_hits"), 0.9);
+}
+
+TEST(MacState, DroppedTokensAreNeverReused) {
+  Toy toy({1, 4, 2, 32, KvType::kBF16}, 400);
+  const auto policy = make_policy(toy, kMac + ",tau=0.9");
+  SequenceKv kv = toy.new_sequence();
+  toy.step(kv, *policy, 300, Phase::kPrefill);
+  decode(toy, *policy, kv, 40);
+  const std::vector<float> kept(toy.q(0, 303), toy.q(0, 304)),
+      dropped(toy.q(0, 330), toy.q(0, 331));
+  policy->truncate(305);
+  kv.truncate(305);
+  testing::change_tokens(toy, 305, 340);  // another text
+  const auto hits = [&](const std::vector<float>& query) {
+    std::copy(query.begin(), query.end(), toy.q(0, static_cast<size_t>(kv.length())));
+    policy->clear_stats();
+    decode(toy, *policy, kv, 1);
+    return stat(*policy, "mac_head_hits");
+  };
+  EXPECT_EQ(hits(kept), 1.0);
+  EXPECT_EQ(hits(dropped), 0.0);
+}
+
+TEST(MacState, NothingIsComparedAcrossSequences) {
+  Toy toy({1, 4, 2, 32, KvType::kBF16}, 400);
+  const auto policy = make_policy(toy, kMac + ",tau=0.9");
+  SequenceKv kv = toy.new_sequence();
+  toy.step(kv, *policy, 300, Phase::kPrefill);
+  policy->truncate(0);  // the session begins anew, with KV from elsewhere
+  SequenceKv again = toy.new_sequence();
+  const auto full = make_policy(toy, "full");
+  toy.step(again, *full, 350, Phase::kPrefill);
+  repeat_queries(toy, 350, 352, 60);
+  decode(toy, *policy, again, 2);
+  EXPECT_EQ(stat(*policy, "mac_head_hits"), 0.0);
+}
+
+TEST(MacState, ABypassedStepCostsOnlyItsOwnEntry) {
+  Toy toy({1, 4, 2, 32, KvType::kBF16}, 400);
+  repeat_queries(toy, 300, 400, 3);
+  const auto policy = make_policy(toy, kMac + ",tau=0.9"), full = make_policy(toy, "full");
+  SequenceKv kv = toy.new_sequence();
+  toy.step(kv, *policy, 300, Phase::kPrefill);
+  decode(toy, *policy, kv, 10);
+  toy.step(kv, *full, 1, Phase::kDecode);  // another policy's step, as `auto` does
+  policy->clear_stats();
+  decode(toy, *policy, kv, 2);
+  EXPECT_EQ(stat(*policy, "mac_group_hits"), 1.0);
+}
+
+// 2,000 results built on one another. Where nothing is rotated and queries are equal every one of
+// them is exact, so that what is off is the chain's own error.
+TEST(MacState, LongChainsStaySane) {
+  constexpr size_t kPrompt = 300, kSteps = 2000;
+  ToyShape shape{1, 2, 1, 16, KvType::kF32};
+  shape.rope_dims = 2;
+  Toy toy(shape, kPrompt + kSteps);
+  for (size_t token = 0; token < kPrompt + kSteps; ++token) {
+    std::fill_n(toy.k(0, token), 2, 0.0f);
+    // The mean of the values moves from 1 to -1 by keys that weigh little each.
+    for (size_t d = 0; d < 16; ++d) toy.v(0, token)[d] += token < kPrompt ? 1.0f : -1.0f;
+  }
+  repeat_queries(toy, kPrompt, kPrompt + kSteps, 1);
+  const auto mac = make_policy(toy, kMac + ",chain=free"), full = make_policy(toy, "full");
+  SequenceKv kv = toy.new_sequence(), full_kv = toy.new_sequence();
+  toy.step(kv, *mac, kPrompt, Phase::kPrefill);
+  toy.step(full_kv, *full, kPrompt, Phase::kPrefill);
+  double first = 0.0, last = 0.0;
+  for (size_t i = 0; i < kSteps; ++i) {
+    const auto got = toy.step(kv, *mac, 1, Phase::kDecode);
+    const auto want = toy.step(full_kv, *full, 1, Phase::kDecode);
+    for (size_t d = 0; d < got.size(); ++d) ASSERT_NEAR(got[d], want[d], 5e-5) << i;
+    (i == 0 ? first : last) = want[0];
+  }
+  EXPECT_GT(std::abs(first - last), 0.3) << "the state has to follow";
+  EXPECT_EQ(stat(*mac, "mac_group_hits"), 1.0);
+  EXPECT_GT(stat(*mac, "mac_depth"), 900.0);
+  EXPECT_EQ(stat(*mac, "mac_nonfinite"), 0.0);
+}
+
+TEST(MacState, TheGuardStopsComparingWhereNothingHits) {
+  Toy toy({1, 4, 2, 32, KvType::kBF16}, 900);
+  const auto index_bytes = [&](const std::string& options) {
+    const auto policy = make_policy(toy, kMac + ",tau=0.9" + options);
+    SequenceKv kv = toy.new_sequence();
+    toy.step(kv, *policy, 300, Phase::kPrefill);
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < 600; ++i) {
+      toy.step(kv, *policy, 1, Phase::kDecode);
+      bytes += toy.executor().cost(0).index_bytes_read;
+    }
+    return std::pair(bytes, stat(*policy, "mac_off"));
+  };
+  const auto [guarded, off] = index_bytes(",guard=true");
+  const auto [unguarded, never] = index_bytes("");
+  EXPECT_LT(guarded, unguarded / 4);
+  EXPECT_GT(off, 0.8);
+  EXPECT_EQ(never, 0.0);
+  // Where everything hits it stays on.
+  repeat_queries(toy, 300, 900, 1);
+  EXPECT_EQ(index_bytes(",guard=true").second, 0.0);
+}
+
+TEST(MacState, ABadNumberIsNotRemembered) {
+  Toy toy({1, 4, 2, 32, KvType::kF32}, 400);
+  repeat_queries(toy, 300, 400, 3);
+  toy.q(0, 301)[5] = NAN;
+  const auto policy = make_policy(toy, kMac + ",tau=0.9");
+  SequenceKv kv = toy.new_sequence();
+  toy.step(kv, *policy, 300, Phase::kPrefill);
+  const Outputs got = decode(toy, *policy, kv, 12);
+  EXPECT_EQ(stat(*policy, "mac_nonfinite"), 1.0);
+  for (size_t i = 2; i < 12; ++i) {
+    for (const float value : got[i]) ASSERT_TRUE(std::isfinite(value)) << i;
+  }
+}
+
+}  // namespace
+}  // namespace reprise
