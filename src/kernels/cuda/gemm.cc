@@ -8,7 +8,6 @@
 #include "kernels/cuda/cublas_lt.h"
 #include "kernels/cuda/device_buffer.h"
 #include "kernels/cuda/elementwise.h"
-#include "kernels/cuda/elementwise.h"
 
 namespace reprise::kernels::cuda {
 namespace {
