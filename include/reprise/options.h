@@ -78,8 +78,9 @@ void visit_options(EngineOptions& o, Visitor&& visit) {
                    "tokens", 16, 8192},
         o.chunk);
   visit(OptionSpec{"batch", "sequences computed together at most", "sequences", 1, 1024}, o.batch);
-  visit(OptionSpec{"kv-memory", "limit of KV memory; 0 = half of the free memory", "bytes", 0,
-                   0x1p50},
+  visit(OptionSpec{"kv-memory",
+                   "limit of KV memory; 0 = half of the free memory, four fifths of a GPU's",
+                   "bytes", 0, 0x1p50},
         o.kv_memory);
   visit(OptionSpec{"kv-type", "element type of keys and values; f32 and q8_0: cpu, fp8: cuda", "",
                    0, 0, "bf16|f16|f32|q8_0|fp8"},

@@ -311,6 +311,12 @@ TEST_F(CudaEngine, SaysWhatItCannotDo) {
   const auto loaded = Engine::load(options);
   ASSERT_FALSE(loaded);
   EXPECT_THAT(loaded.error().message, testing::HasSubstr("fp8"));
+  options = cuda_options();
+  options.model = tiny_model(32);
+  const auto narrow = Engine::load(options);
+  ASSERT_FALSE(narrow);
+  EXPECT_EQ(narrow.error().code, ErrorCode::kUnsupported);
+  EXPECT_THAT(narrow.error().message, testing::HasSubstr("this model has 32"));
 }
 
 // The default model, where it is installed.

@@ -101,6 +101,20 @@ Result<KvType> device_kv_type(std::string_view name) {
               "--kv-type {} is not there with --device cuda; choose bf16, f16 or fp8", name);
 }
 
+/// Whether the attention kernels have this shape.
+Status check_heads(const ModelConfig& config) {
+  const uint32_t dims[] = {64, 96, 128, 256};
+  const uint32_t group = config.n_head / config.n_kv_head;
+  if (std::find(std::begin(dims), std::end(dims), config.head_dim) != std::end(dims) &&
+      group <= 16) {
+    return {};
+  }
+  return fail(ErrorCode::kUnsupported,
+              "--device cuda has heads of 64, 96, 128 and 256 dimensions and up to 16 query heads "
+              "per KV head; this model has {} and {}; use --device cpu",
+              config.head_dim, group);
+}
+
 /// Zeroes the tokens from first on in the host's copy of a page.
 void clear_slots(KvType type, uint32_t n_kv_head, uint32_t head_dim, uint32_t first,
                  std::byte* page) {
@@ -120,6 +134,7 @@ void clear_slots(KvType type, uint32_t n_kv_head, uint32_t head_dim, uint32_t fi
 Status CudaBackend::create(Model& model, ThreadPool& pool, const EngineOptions& options,
                            const ProgressFn& progress) {
   constexpr std::string_view kWhat = "a pass";
+  REPRISE_CHECK(check_heads(config_));
   REPRISE_TRY(kv_type_, device_kv_type(options.kv_type));
   max_results_ = options.batch;
   max_rows_ = options.chunk + options.batch;
