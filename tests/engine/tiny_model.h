@@ -44,6 +44,8 @@ class TinyModelWriter {
     builder_.add("llama.attention.head_count", kHeads);
     builder_.add("llama.attention.head_count_kv", kKvHeads);
     builder_.add("llama.attention.layer_norm_rms_epsilon", 1e-5f);
+    builder_.add("llama.attention.key_length", head_dim_);
+    builder_.add("llama.attention.value_length", head_dim_);
     builder_.add("llama.rope.dimension_count", head_dim_);
     const auto tokens = byte_tokens();
     std::vector<int32_t> types(tokens.size(), 1);

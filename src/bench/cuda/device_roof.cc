@@ -26,7 +26,7 @@ constexpr size_t kCacheBytes = size_t{512} << 20;  // smaller sets may be served
 constexpr size_t kRunBytes = size_t{1} << 30;      // read by a run at least
 constexpr uint32_t kSide = 8192;                   // of the matrices that are multiplied
 constexpr size_t kWorkspaceBytes = size_t{64} << 20;
-constexpr int kRuns = 8;
+constexpr int kRuns = 24;
 constexpr std::string_view kWhat = "measuring its speed";
 
 struct DestroyEvent {

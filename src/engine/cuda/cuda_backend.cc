@@ -163,6 +163,7 @@ Result<PagePool> CudaBackend::make_pool(const EngineOptions& options) {
                 bytes >> 20, page, config_.n_layer, free >> 20);
   }
   REPRISE_TRY(auto memory, device_page_memory(pages * page, stream_.get()));
+  pool_pages_ = pages;
   const kernels::KvLayout layout = {kernels::KvType::kBF16, config_.n_kv_head, config_.head_dim};
   const auto clear = [type = kv_type_, n_kv_head = config_.n_kv_head, head_dim = config_.head_dim](
                          std::byte* copy, size_t first) {

@@ -15,6 +15,11 @@ namespace reprise::kernels::cuda {
 struct DeviceSpace {
   static cudaError_t allocate(void** data, size_t bytes) { return cudaMalloc(data, bytes); }
   static void free(void* data) { cudaFree(data); }
+  // Streams do not wait for the default stream's work.
+  static cudaError_t clear(void* data, size_t bytes) {
+    const cudaError_t error = cudaMemset(data, 0, bytes);
+    return error != cudaSuccess ? error : cudaStreamSynchronize(nullptr);
+  }
 };
 /// Page-locked; kernels may read and write it in place.
 struct PinnedSpace {
@@ -22,6 +27,10 @@ struct PinnedSpace {
     return cudaHostAlloc(data, bytes, cudaHostAllocMapped | cudaHostAllocPortable);
   }
   static void free(void* data) { cudaFreeHost(data); }
+  static cudaError_t clear(void* data, size_t bytes) {
+    std::memset(data, 0, bytes);
+    return cudaSuccess;
+  }
 };
 
 template <class T, class Space>
@@ -46,7 +55,7 @@ class Buffer {
     REPRISE_CUDA(Space::allocate(&data, count * sizeof(T)), what);
     data_ = static_cast<T*>(data);
     size_ = count;
-    REPRISE_CUDA(cudaMemset(data_, 0, count * sizeof(T)), what);
+    REPRISE_CUDA(Space::clear(data_, count * sizeof(T)), what);
     return {};
   }
 
