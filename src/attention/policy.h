@@ -69,6 +69,8 @@ class Policy {
   virtual bool can_resume(const SequenceKv& kv, int32_t length) const;
   /// Whether every row reads every key it can see, at the keys' own positions.
   virtual bool reads_everything() const { return false; }
+  /// Whether keys are given up that a later row might have read.
+  virtual bool evicts() const { return false; }
   /// Whether KV stays bounded however long the sequence grows; lifts the context limit.
   virtual bool unbounded() const { return false; }
   /// Forgets what depends on tokens from length on; they are dropped from the sequence.
@@ -127,6 +129,7 @@ class PolicyDecorator : public Policy {
   bool can_resume(const SequenceKv& kv, int32_t length) const override {
     return inner_->can_resume(kv, length);
   }
+  bool evicts() const override { return inner_->evicts(); }
   bool unbounded() const override { return inner_->unbounded(); }
   bool position_free() const override { return inner_->position_free(); }
   std::string prefill_key() const override { return inner_->prefill_key(); }

@@ -58,7 +58,7 @@ Result<std::unique_ptr<Policy>> create_policy(std::span<const PolicyEntry> entri
                   spec, entry->name);
     }
     REPRISE_TRY(inner, create_policy(entries, spec.substr(plus + 1), config));
-  } else if (entry->decorator) {
+  } else if (entry->decorator && !entry->default_inner.empty()) {
     REPRISE_TRY(inner, create_policy(entries, entry->default_inner, config));
   }
   REPRISE_TRY(auto policy, entry->create(parsed.options, config, std::move(inner)));

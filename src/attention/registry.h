@@ -23,9 +23,10 @@ struct PolicyEntry {
   std::string_view summary;  ///< one line
   std::string_view source;   ///< the paper
   bool decorator = false;    ///< stands left of "+" and changes what the policy on its right does
-  std::string_view default_inner;  ///< what a decorator changes when nothing stands on its right
+  /// What a decorator changes when nothing stands on its right; empty: it gets null then.
+  std::string_view default_inner;
   std::vector<OptionInfo> options;
-  /// inner is not null for decorators, null for the rest.
+  /// inner is null for those that are no decorators.
   std::function<Result<std::unique_ptr<Policy>>(OptionValues, const ModelConfig&,
                                                 std::unique_ptr<Policy> inner)>
       create;
@@ -36,8 +37,9 @@ template <class Options>
 Status assign_options(std::string_view policy, OptionValues values, Options& options);
 
 /// The entry of a policy class P with options O, constructed as P(const O&, const ModelConfig&), or
-/// as P(const O&, const ModelConfig&, std::unique_ptr<Policy> inner) if it is a decorator. A
-/// decorator with a static Status check_inner(const Policy&) refuses policies with it.
+/// as P(const O&, const ModelConfig&, std::unique_ptr<Policy> inner) if it is a decorator, or by a
+/// static create() of these parameters that may fail. A decorator with a static Status
+/// check_inner(const Policy&) refuses policies with it.
 template <class P, class O>
 PolicyEntry policy_entry(std::string_view name, std::string_view summary, std::string_view source,
                          std::string_view default_inner = "full");
@@ -95,8 +97,11 @@ Status assign_options(std::string_view policy, OptionValues values, Options& opt
 template <class P, class O>
 PolicyEntry policy_entry(std::string_view name, std::string_view summary, std::string_view source,
                          std::string_view default_inner) {
+  constexpr bool kCreates = requires(const O& options, const ModelConfig& config) {
+    P::create(options, config, std::unique_ptr<Policy>());
+  };
   constexpr bool kDecorator =
-      std::is_constructible_v<P, const O&, const ModelConfig&, std::unique_ptr<Policy>>;
+      kCreates || std::is_constructible_v<P, const O&, const ModelConfig&, std::unique_ptr<Policy>>;
   auto create = [name](OptionValues values, const ModelConfig& config,
                        std::unique_ptr<Policy> inner) -> Result<std::unique_ptr<Policy>> {
     O options;
@@ -108,7 +113,9 @@ PolicyEntry policy_entry(std::string_view name, std::string_view summary, std::s
         return tl::unexpected<Error>(status.error());
       }
     }
-    if constexpr (kDecorator) {
+    if constexpr (kCreates) {
+      return P::create(options, config, std::move(inner));
+    } else if constexpr (kDecorator) {
       return std::make_unique<P>(options, config, std::move(inner));
     } else {
       return std::make_unique<P>(options, config);

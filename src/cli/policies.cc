@@ -31,6 +31,7 @@ std::string range_text(const OptionInfo& option) {
     return text;
   }
   if (option.type == "bool") return "true, false";
+  if (option.type == "string") return "text";
   const bool open = option.max >= std::numeric_limits<uint32_t>::max();
   const std::string range = open ? fmt::format("{} or more", option.min)
                                  : fmt::format("{} to {}", option.min, option.max);
@@ -48,7 +49,7 @@ std::string markdown() {
     for (const PolicyInfo& policy : list_policies()) {
       if (policy.decorator != decorators) continue;
       text += fmt::format("### `{}`\n\n{} ({}).", policy.name, policy.summary, policy.source);
-      if (decorators)
+      if (!policy.default_inner.empty())
         text += fmt::format(" Alone it stands for `{}+{}`.", policy.name, policy.default_inner);
       text += "\n\n";
       if (policy.options.empty()) continue;

@@ -49,8 +49,8 @@ std::span<const PolicyEntry> policy_entries() {
       policy_entry<DensePolicy, DenseOptions>(
           "dense", "keeps some layers dense for the policy on its right", "decorator"),
       policy_entry<AutoPolicy, AutoOptions>(
-          "auto", "full attention where it is faster than the policy on its right", "decorator",
-          "quest"),
+          "auto", "the fastest of several policies, or of full and the one on its right",
+          "decorator", ""),
       policy_entry<ProbePolicy, ProbeOptions>(
           "probe", "measures what the policy on its right misses; slow", "decorator"),
       policy_entry<MacPolicy, MacOptions>(

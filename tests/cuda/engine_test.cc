@@ -71,11 +71,16 @@ double distance(const std::vector<float>& a, const std::vector<float>& b) {
   return std::sqrt(difference / norm);
 }
 
+/// Tolerances are what rounding gives on average; single rows are not far from it.
 void expect_near(const Logits& got, const Logits& want, double tolerance) {
   ASSERT_EQ(got.size(), want.size());
+  double squares = 0;
   for (size_t row = 0; row < got.size(); ++row) {
-    EXPECT_LT(distance(got[row], want[row]), tolerance) << "row " << row;
+    const double own = distance(got[row], want[row]);
+    EXPECT_LT(own, 3 * tolerance) << "row " << row;
+    squares += own * own;
   }
+  EXPECT_LT(std::sqrt(squares / static_cast<double>(got.size())), tolerance);
 }
 
 // A value rounded to bf16 is wrong by up to 2^-9 of itself, 2^-9 / sqrt(3) on average. Inputs of
@@ -86,9 +91,10 @@ double bf16_tolerance(uint32_t n_layer) {
 }
 
 // The CPU's decode rows have activations in int8 with a scale per 32 values, whose maximum is about
-// three times their root mean square; see tests/model/smollm2_test.cc.
+// three times their root mean square: an error of max / (127 sqrt(12)) in the inputs of a layer's
+// four products and of the head's.
 double int8_tolerance(uint32_t n_layer) {
-  return std::hypot(3 / (127 * std::sqrt(12.0)) * std::sqrt(2.0 * n_layer),
+  return std::hypot(3 / (127 * std::sqrt(12.0)) * std::sqrt(4.0 * n_layer + 1),
                     bf16_tolerance(n_layer));
 }
 
@@ -254,7 +260,9 @@ TEST_F(CudaEngine, SessionsAreSavedAndRestored) {
 }
 
 TEST_F(CudaEngine, EqualSeedsGiveEqualAnswers) {
-  const auto engine = tiny_engine(cuda_options());
+  EngineOptions options = cuda_options();
+  options.prefix_cache = false;  // what is computed in other pieces differs by rounding
+  const auto engine = tiny_engine(options);
   Request request = request_of(tiny_prompt(60), 30);
   request.sampling.temp = 1.0f;
   request.sampling.top_k = 40;
@@ -338,9 +346,7 @@ TEST_F(CudaEngine, TheDefaultModelWritesWhatItWritesOnTheCpu) {
     request.forced = best_tokens(want);
     const Logits got = logits_of(*cuda, request);
     ASSERT_EQ(got.size(), want.size());
-    double squares = 0;
-    for (size_t i = 0; i < got.size(); ++i) squares += std::pow(distance(got[i], want[i]), 2);
-    EXPECT_LT(std::sqrt(squares / static_cast<double>(got.size())), int8_tolerance(30));
+    expect_near(got, want, int8_tolerance(30));
     const auto chosen = best_tokens(got);
     const auto differs = std::mismatch(chosen.begin(), chosen.end(), request.forced.begin()).first;
     equal += differs == chosen.end() ? 1 : 0;

@@ -110,6 +110,57 @@ TEST(Probe, MeasuresTheMassThatIsRead) {
   EXPECT_NEAR(stats.at("recovery_layer1"), mass / 32, 1e-4);
 }
 
+std::map<std::string, double> auto_stats(std::string_view spec, int steps) {
+  Toy toy({2, 4, 2, 32}, 400);
+  auto policy = make(toy, spec);
+  SequenceKv kv = toy.new_sequence();
+  toy.step(kv, *policy, 100, Phase::kPrefill);
+  for (int i = 0; i < steps; ++i) {
+    toy.step(kv, *policy, 1, Phase::kDecode);
+    if (i == 4) policy = policy->fork();
+  }
+  const auto stats = policy->stats();
+  return {stats.begin(), stats.end()};
+}
+
+TEST(Auto, MeasuresEveryCandidateAgainWhenTheContextHasDoubled) {
+  const auto stats = auto_stats("auto:among=quest/pqcache/random", 8);
+  for (const auto* name : {"full", "quest", "pqcache", "random"}) {
+    EXPECT_EQ(stats.at(std::string("auto_") + name), 0.25) << name;
+  }
+  // Once measured one is used, until 214 tokens are there.
+  double most = 0, all = 0;
+  for (const auto& [name, share] : auto_stats("auto:among=quest/pqcache/random", 100)) {
+    if (!name.starts_with("auto_")) continue;
+    most = std::max(most, share);
+    all += share;
+  }
+  EXPECT_NEAR(all, 1.0, 1e-9);
+  EXPECT_NEAR(most, 0.94, 1e-9);  // 2 of its trials and the 92 steps after all trials
+}
+
+TEST(Auto, AContextCanBeNamedInsteadOfMeasuring) {
+  const auto stats = auto_stats("auto:from=140+quest", 80);
+  EXPECT_EQ(stats.at("auto_quest"), 0.5);
+  EXPECT_EQ(stats.at("auto_full"), 0.5);
+}
+
+TEST(Auto, RefusesWhatCannotTakeTurns) {
+  Toy toy({2, 4, 2, 32}, 16);
+  for (const std::string spec :
+       {"auto+streaming", "auto:among=quest/h2o", "auto:among=infllm", "auto+snapkv"}) {
+    const auto policy = create_policy(policy_entries(), spec, toy.config());
+    ASSERT_FALSE(policy) << spec;
+    EXPECT_EQ(policy.error().code, ErrorCode::kUnsupported) << spec;
+  }
+  const auto unknown = create_policy(policy_entries(), "auto:among=quest/pqcach", toy.config());
+  ASSERT_FALSE(unknown);
+  EXPECT_EQ(unknown.error().code, ErrorCode::kUnknownPolicy);
+  EXPECT_THAT(unknown.error().message, ::testing::HasSubstr("pqcache"));
+  EXPECT_TRUE(create_policy(policy_entries(), "auto", toy.config()));
+  EXPECT_TRUE(create_policy(policy_entries(), "auto+dense+quest", toy.config()));
+}
+
 TEST(Probe, DoesNotChangeTheAnswer) {
   Toy toy({2, 4, 2, 32}, 300);
   const auto run = [&](std::string_view spec) {

@@ -22,6 +22,7 @@ class EvictingPolicy : public Policy {
   void after_step(SequenceKv& kv) override;
   bool can_resume(const SequenceKv& kv, int32_t length) const override;
   void truncate(int32_t length) override;
+  bool evicts() const override { return true; }
   bool rebuilds() const override { return false; }
   /// Empty once a prompt was read beside tokens that had been given up: its KV is not dense.
   std::string prefill_key() const override;

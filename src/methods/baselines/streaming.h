@@ -33,6 +33,7 @@ class StreamingPolicy : public Policy {
   void select(const QueryRows& rows, Selection& selection) override;
   void after_step(SequenceKv& kv) override;
   bool can_resume(const SequenceKv& kv, int32_t length) const override;
+  bool evicts() const override { return true; }
   bool unbounded() const override { return bounded_; }
   /// Until sinks and window are full everything is read, as by full attention.
   int32_t next_cut(int32_t position) const override {

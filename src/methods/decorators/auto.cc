@@ -1,76 +1,177 @@
 #include "methods/decorators/auto.h"
 
 #include <algorithm>
+#include <numeric>
+#include <string_view>
+
+#include "base/try.h"
+#include "methods/registry.h"
 
 namespace reprise {
 namespace {
 
-// A trial's first step finds caches that the other policy left, so the faster of two counts.
-constexpr bool kTrialUsesInner[] = {false, false, true, true};
-constexpr size_t kTrials = std::size(kTrialUsesInner);
 // What saves less is not worth reading fewer keys.
 constexpr double kPays = 0.9;
 
+Status add_candidate(std::string name, std::unique_ptr<Policy> policy,
+                     std::vector<AutoPolicy::Candidate>& candidates) {
+  if (policy->evicts() || policy->prefill_key() != kDensePrefill) {
+    return fail(ErrorCode::kUnsupported,
+                "policy auto: {} cannot take turns with full attention, it gives keys up or reads "
+                "prompts in a way of its own; name policies that select keys, such as quest",
+                name);
+  }
+  auto fresh = policy->fork();
+  candidates.push_back({std::move(name), std::move(policy), std::move(fresh)});
+  return {};
+}
+
+Status add_named(std::string_view name, const ModelConfig& config,
+                 std::vector<AutoPolicy::Candidate>& candidates) {
+  REPRISE_TRY(auto policy, create_policy(policy_entries(), name, config));
+  return add_candidate(std::string(name), std::move(policy), candidates);
+}
+
 }  // namespace
 
-AutoPolicy::AutoPolicy(const AutoOptions& options, const ModelConfig&,
-                       std::unique_ptr<Policy> wrapped)
-    : PolicyDecorator(std::move(wrapped)), from_(static_cast<int32_t>(options.from)) {}
+Result<std::unique_ptr<Policy>> AutoPolicy::create(const AutoOptions& options,
+                                                   const ModelConfig& config,
+                                                   std::unique_ptr<Policy> inner) {
+  std::vector<Candidate> candidates;
+  REPRISE_CHECK(add_named("full", config, candidates));
+  if (inner != nullptr) {
+    std::string name = inner->spec();
+    REPRISE_CHECK(add_candidate(std::move(name), std::move(inner), candidates));
+  } else {
+    for (std::string_view rest = options.among;;) {
+      const size_t slash = rest.find('/');
+      REPRISE_CHECK(add_named(rest.substr(0, slash), config, candidates));
+      if (slash == std::string_view::npos) break;
+      rest = rest.substr(slash + 1);
+    }
+  }
+  return std::make_unique<AutoPolicy>(static_cast<int32_t>(options.from), std::move(candidates));
+}
+
+AutoPolicy::AutoPolicy(int32_t from, std::vector<Candidate> candidates)
+    : from_(from),
+      candidates_(std::move(candidates)),
+      trial_ms_(candidates_.size() * kTrials),
+      steps_(candidates_.size()) {}
+
+AutoPolicy::AutoPolicy(const AutoPolicy& other)
+    : Policy(other),
+      from_(other.from_),
+      position_(other.position_),
+      measured_at_(other.measured_at_),
+      trial_(other.trial_),
+      chosen_(other.chosen_),
+      now_(other.now_),
+      trial_ms_(other.trial_ms_),
+      steps_(other.steps_) {
+  for (const Candidate& each : other.candidates_) {
+    candidates_.push_back({each.name, each.policy->fork(), each.fresh->fork()});
+  }
+}
 
 void AutoPolicy::select(const QueryRows& rows, Selection& selection) {
-  if (rows.phase == kernels::Phase::kPrefill) return inner().select(rows, selection);
+  if (rows.phase == kernels::Phase::kPrefill) {
+    for (const Candidate& each : candidates_) {
+      selection.reset();
+      each.policy->select(rows, selection);
+    }
+    return;
+  }
   if (rows.first() != position_) begin_step(rows.first());
-  if (inner_now_) inner().select(rows, selection);
+  candidates_[now_].policy->select(rows, selection);
 }
 
 void AutoPolicy::begin_step(int32_t position) {
   position_ = position;
   if (from_ > 0) {
-    inner_now_ = position >= from_;
-  } else if (trial_ < kTrials) {
-    inner_now_ = kTrialUsesInner[trial_++];
+    now_ = position >= from_ ? 1 : 0;
+  } else if (trial_ < trial_ms_.size()) {
+    now_ = trial_++ / kTrials;
     measured_at_ = position;
   } else {
-    if (trial_ == kTrials) {
-      const double full = std::min(trial_ms_[0], trial_ms_[1]);
-      use_inner_ = std::min(trial_ms_[2], trial_ms_[3]) < kPays * full;
-      ++trial_;
-    }
-    inner_now_ = use_inner_;
-    if (position >= 2 * measured_at_) {  // the next steps measure again
-      trial_ = 0;
-      trial_ms_ = {};
-    }
+    if (trial_ == trial_ms_.size()) choose();
+    now_ = chosen_;
+    if (position >= 2 * measured_at_) start_over();  // the next steps measure again
   }
-  ++steps_;
-  inner_steps_ += inner_now_ ? 1 : 0;
+  ++steps_[now_];
+}
+
+void AutoPolicy::choose() {
+  ++trial_;
+  chosen_ = 0;
+  double best = trial_ms_[kTrials - 1] * kPays;
+  for (size_t i = 1; i < candidates_.size(); ++i) {
+    const double own = trial_ms_[i * kTrials + kTrials - 1];
+    if (own >= best) continue;
+    best = own;
+    chosen_ = i;
+  }
+  for (size_t i = 0; i < candidates_.size(); ++i) {
+    if (i != chosen_) candidates_[i].policy = candidates_[i].fresh->fork();
+  }
+}
+
+void AutoPolicy::start_over() {
+  trial_ = 0;
+  std::fill(trial_ms_.begin(), trial_ms_.end(), 0.0);
 }
 
 void AutoPolicy::observe(const QueryRows& rows, const AttentionResult& result) {
-  if (inner_now_) inner().observe(rows, result);
-  const bool measuring = from_ == 0 && trial_ >= 1 && trial_ <= kTrials;
+  Policy& policy = *candidates_[now_].policy;
+  if (policy.observes(rows.layer)) policy.observe(rows, result);
+  const bool measuring = from_ == 0 && trial_ >= 1 && trial_ <= trial_ms_.size();
   if (measuring) trial_ms_[trial_ - 1] += result.select_ms + result.attend_ms;
 }
 
 void AutoPolicy::truncate(int32_t length) {
-  inner().truncate(length);
-  if (length >= measured_at_) return;
-  trial_ = 0;
-  trial_ms_ = {};
+  for (const Candidate& each : candidates_) each.policy->truncate(length);
+  if (length < measured_at_) start_over();
+}
+
+bool AutoPolicy::rebuilds() const {
+  return std::all_of(candidates_.begin(), candidates_.end(),
+                     [](const Candidate& each) { return each.policy->rebuilds(); });
+}
+
+int32_t AutoPolicy::observed_prompt_rows() const {
+  int32_t rows = 0;
+  for (const Candidate& each : candidates_) {
+    rows = std::max(rows, each.policy->observed_prompt_rows());
+  }
+  return rows;
 }
 
 PolicyStats AutoPolicy::stats() const {
-  PolicyStats stats = inner().stats();
-  if (steps_ > 0) {
-    stats.emplace_back("auto_share",
-                       static_cast<double>(inner_steps_) / static_cast<double>(steps_));
+  PolicyStats stats = candidates_[chosen_].policy->stats();
+  const uint64_t steps = std::accumulate(steps_.begin(), steps_.end(), uint64_t{0});
+  for (size_t i = 0; i < candidates_.size() && steps > 0; ++i) {
+    stats.emplace_back("auto_" + candidates_[i].name,
+                       static_cast<double>(steps_[i]) / static_cast<double>(steps));
   }
   return stats;
 }
 
 void AutoPolicy::clear_stats() {
-  steps_ = inner_steps_ = 0;
-  inner().clear_stats();
+  std::fill(steps_.begin(), steps_.end(), 0);
+  for (const Candidate& each : candidates_) each.policy->clear_stats();
+}
+
+uint64_t AutoPolicy::state_bytes() const {
+  uint64_t bytes = 0;
+  for (const Candidate& each : candidates_) bytes += each.policy->state_bytes();
+  return bytes;
+}
+
+void AutoPolicy::leave_alone(uint32_t layer) {
+  for (const Candidate& each : candidates_) {
+    each.policy->leave_alone(layer);
+    each.fresh->leave_alone(layer);
+  }
 }
 
 }  // namespace reprise

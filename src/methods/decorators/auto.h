@@ -1,55 +1,84 @@
-// Full attention where the policy on its right does not pay, that policy where it does: decided by
-// the time both take for this sequence on this machine.
+// The fastest of several policies, full attention among them: decided by the time each takes for
+// this sequence on this machine.
 #pragma once
 
-#include <array>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "attention/policy.h"
+#include "reprise/error.h"
 #include "reprise/options.h"
 
 namespace reprise {
 
 struct AutoOptions {
+  std::string among = "quest/sparq/mac";
   uint32_t from = 0;
 };
 
 template <class Visitor>
 void visit_options(AutoOptions& o, Visitor&& visit) {
+  visit(OptionSpec{"among",
+                   "policies to choose from beside full, separated by '/'; those with small "
+                   "indexes unless named"},
+        o.among);
   visit(OptionSpec{"from",
-                   "context from which the other policy is used; 0 measures which is faster, which "
-                   "can differ between runs",
+                   "context from which the first of them is used; 0 measures which is fastest, "
+                   "which can differ between runs",
                    "tokens", 0, 1 << 30},
         o.from);
 }
 
-/// The first decoded tokens are computed in turn with both, and again whenever the context has
-/// doubled; in between the faster one is used. Nothing is evicted, so that full attention stays
-/// possible.
-class AutoPolicy : public PolicyDecorator {
+/// The first decoded tokens are computed in turn with every candidate, and again whenever the
+/// context has doubled; in between the fastest is used, full attention unless another one saves a
+/// tenth. All read prompts with full attention and nothing is evicted, so that each stays possible.
+class AutoPolicy : public Policy {
  public:
-  AutoPolicy(const AutoOptions& options, const ModelConfig& config, std::unique_ptr<Policy> inner);
+  struct Candidate {
+    std::string name;
+    std::unique_ptr<Policy> policy;
+    std::unique_ptr<Policy> fresh;  // without what it built from keys
+  };
+
+  /// inner: the only candidate, or null for those of options.among. kUnknownPolicy,
+  /// kInvalidArgument, or kUnsupported where one cannot take turns with the others.
+  static Result<std::unique_ptr<Policy>> create(const AutoOptions& options,
+                                                const ModelConfig& config,
+                                                std::unique_ptr<Policy> inner);
+  AutoPolicy(int32_t from, std::vector<Candidate> candidates);
+  AutoPolicy(const AutoPolicy& other);
 
   std::unique_ptr<Policy> fork() const override { return std::make_unique<AutoPolicy>(*this); }
   void select(const QueryRows& rows, Selection& selection) override;
   bool observes(uint32_t) const override { return true; }
   void observe(const QueryRows& rows, const AttentionResult& result) override;
-  void after_step(SequenceKv&) override {}
-  bool unbounded() const override { return false; }
   void truncate(int32_t length) override;
+  bool rebuilds() const override;
+  std::string prefill_key() const override { return std::string(kDensePrefill); }
+  int32_t observed_prompt_rows() const override;
   PolicyStats stats() const override;
   void clear_stats() override;
+  uint64_t state_bytes() const override;
+  void leave_alone(uint32_t layer) override;
 
  private:
+  static constexpr size_t kTrials = 2;  // a first one also builds indexes and warms caches
+
   void begin_step(int32_t position);
+  void choose();
+  void start_over();
 
   int32_t from_;
-  int32_t position_ = -1;     // of the current step's row
-  int32_t measured_at_ = -1;  // context of the last measurement
-  size_t trial_ = 0;          // of the running measurement
-  bool use_inner_ = false;    // what the measurement chose
-  bool inner_now_ = false;    // what this step uses
-  std::array<double, 4> trial_ms_{};
-  uint64_t steps_ = 0, inner_steps_ = 0;
+  std::vector<Candidate> candidates_;  // the first is full attention
+  int32_t position_ = -1;              // of the current step's row
+  int32_t measured_at_ = -1;           // context of the last measurement
+  size_t trial_ = 0;                   // steps of the running measurement
+  size_t chosen_ = 0;                  // by the last measurement
+  size_t now_ = 0;                     // what this step uses
+  std::vector<double> trial_ms_;       // [candidates * kTrials]
+  std::vector<uint64_t> steps_;        // [candidates] of this answer
 };
 
 }  // namespace reprise

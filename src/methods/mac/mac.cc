@@ -47,7 +47,7 @@ MacPolicy::MacPolicy(const MacOptions& options, const ModelConfig& config,
 }
 
 Status MacPolicy::check_inner(const Policy& inner) {
-  if (inner.prefill_key() == kDensePrefill && inner.rebuilds()) return {};
+  if (inner.prefill_key() == kDensePrefill && inner.rebuilds() && !inner.evicts()) return {};
   return fail(ErrorCode::kUnsupported,
               "mac cannot stand left of {}: it needs a policy that keeps every key at its own "
               "position and reads prompts in full, such as full or quest",
