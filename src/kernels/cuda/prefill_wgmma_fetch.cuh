@@ -87,7 +87,9 @@ __device__ int32_t last_block(const Tile& tile) {
 
 template <typename S>
 __device__ void init_barriers(WgmmaShared<S>& shared) {
-  constexpr uint32_t kWarps = S::kGroups * 4, kParts = S::kFp8 ? S::kPages : 1;
+  // Lanes write and read scales, so that each says for itself that it is done.
+  constexpr uint32_t kLanes = S::kFp8 ? 32 : 1, kWarps = S::kGroups * 4;
+  constexpr uint32_t kParts = S::kFp8 ? S::kPages * kLanes : 1;
   for (int i = 0; i < S::kSlots; ++i) {
     barrier_init(&shared.tile_known[i], 1);
     barrier_init(&shared.q_full[i], S::kQueryLoaders);
@@ -95,11 +97,11 @@ __device__ void init_barriers(WgmmaShared<S>& shared) {
   }
   for (int i = 0; i < S::kKeyStages; ++i) {
     barrier_init(&shared.k_full[i], kParts);
-    barrier_init(&shared.k_empty[i], kWarps);
+    barrier_init(&shared.k_empty[i], kWarps * kLanes);
   }
   for (int i = 0; i < S::kValueStages; ++i) {
     barrier_init(&shared.v_full[i], kParts);
-    barrier_init(&shared.v_empty[i], kWarps);
+    barrier_init(&shared.v_empty[i], kWarps * kLanes);
   }
   if constexpr (S::kFp8) {
     for (auto& warp : shared.fp8.full) {
@@ -254,8 +256,7 @@ class Widener {
       scales[page * kPageTokens + lane] = scale;
     }
     publish_shared();
-    __syncwarp();
-    if (lane == 0) barrier_arrive(kValues ? &shared_.v_full[i] : &shared_.k_full[i]);
+    barrier_arrive(kValues ? &shared_.v_full[i] : &shared_.k_full[i]);
   }
 
   const Params& p_;

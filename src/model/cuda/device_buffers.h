@@ -6,8 +6,9 @@
 
 namespace reprise {
 
-/// Up to here products of few rows beat those that expand the weights to bf16 first.
-inline constexpr uint32_t kMaxNarrowRows = 2 * kernels::cuda::kMatvecBatch;
+/// Up to here products of few rows beat those that expand the weights to bf16 first, and those of
+/// weights that are bf16 already.
+inline constexpr uint32_t kMaxNarrowRows = 2 * kernels::cuda::kMatvecBatch, kBf16NarrowRows = 4;
 
 /// Rows outermost. Rows of a pass that are computed by products of few rows are float all the way;
 /// the others pass through bf16 between operations.

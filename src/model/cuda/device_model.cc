@@ -29,7 +29,10 @@ Result<std::unique_ptr<DeviceModel>> DeviceModel::create(const Model& model, Thr
   REPRISE_CUDA(cudaGetDevice(&device), "asking for the device");
   REPRISE_CUDA(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device),
                "asking for the device");
-  made->narrow_rows_ = major == 9 ? kMaxNarrowRows : 0;  // where kernels/cuda/matvec.h runs
+  if (major == 9) {  // where kernels/cuda/matvec.h runs
+    const bool expanded = model.weights().layers[0].down.weight.type() == TensorType::kBF16;
+    made->narrow_rows_ = expanded ? kBf16NarrowRows : kMaxNarrowRows;
+  }
   REPRISE_TRY(made->gemm_, kernels::cuda::Gemm::create(kGemmWorkspace));
   REPRISE_CHECK(made->upload(model.weights(), pool, progress));
   REPRISE_CHECK(made->buffers_->reserve(model.config(), max_rows, max_results));
