@@ -9,6 +9,7 @@
 #include "cli/output_file.h"
 #include "eval/report/html.h"
 #include "eval/report/markdown.h"
+#include "eval/report/speed.h"
 
 namespace reprise::cli {
 namespace {
@@ -21,10 +22,14 @@ class ReportCommand : public Command {
     return R"(  reprise report run.jsonl                        Markdown on standard output
   reprise report run.jsonl --html report.html     one file with tables and plots
   reprise report run.jsonl --md report.md --svg plots
-  reprise report full.jsonl quest.jsonl --equal bytes --html report.html)";
+  reprise report full.jsonl quest.jsonl --equal bytes --html report.html
+  reprise report run.jsonl --bench bench.json --html report.html    speed against context, too)";
   }
   void declare(FlagSet& flags) override {
     compare_.declare(flags);
+    flags.add_list(
+        {"bench", "file that `bench --json` printed, for plots of speed; repeatable", "file"},
+        bench_);
     flags.add({"md", "write the report as Markdown to this file", "file"}, markdown_);
     flags.add({"html", "write the report as one HTML file", "file"}, html_);
     flags.add({"svg", "write the plots as files to this folder", "folder"}, svg_);
@@ -34,7 +39,11 @@ class ReportCommand : public Command {
     REPRISE_TRY(const eval::Comparison comparison,
                 eval::compare(settings, compare_.options(), console.progress()));
     console.end_progress();
-    const eval::Page page = eval::report_page(settings, comparison);
+    eval::Page page = eval::report_page(settings, comparison);
+    for (const std::string& path : bench_) {
+      REPRISE_TRY(const eval::SpeedRun speed, eval::read_speed(path));
+      eval::add_speed(speed, page);
+    }
     if (!svg_.empty()) REPRISE_CHECK(write_figures(page, console));
     if (!markdown_.empty()) REPRISE_CHECK(write(markdown_, markdown(page), console));
     if (!html_.empty()) REPRISE_CHECK(write(html_, eval::to_html(page), console));
@@ -75,6 +84,7 @@ class ReportCommand : public Command {
   }
 
   CompareFlags compare_;
+  std::vector<std::string> bench_;
   std::string markdown_, html_, svg_;
 };
 
