@@ -293,6 +293,32 @@ TEST_P(DeviceTypes, ImageHoldsEveryWeightWithinAnUlp) {
   }
 }
 
+// Runs without a device.
+TEST_P(DeviceTypes, ImageOfAPartHoldsThePart) {
+  const size_t unit = std::max<size_t>(32, tensor_type_info(GetParam()).block);
+  const size_t cols = 5 * unit;
+  const PackedMatrix matrix = packed(StoredMatrix(GetParam(), 75, cols, 3), pool_);
+  const DeviceImage whole = device_image(matrix, pool_);
+  const MatrixPart parts[] = {{0, 75, 0, cols},
+                              {16, 32, 0, cols},
+                              {64, 11, 0, cols},
+                              {0, 75, unit, 3 * unit},
+                              {32, 16, 4 * unit, unit}};
+  for (const MatrixPart& part : parts) {
+    const DeviceImage image = device_image(matrix, part, pool_);
+    ASSERT_EQ(image.rows, part.rows);
+    ASSERT_EQ(image.cols, part.cols);
+    for (size_t r = 0; r < part.rows; ++r) {
+      for (size_t i = 0; i < part.cols; ++i) {
+        ASSERT_EQ(image_value(image, r, i),
+                  image_value(whole, part.first_row + r, part.first_col + i))
+            << "row " << r << ", column " << i << " from " << part.first_row << ", "
+            << part.first_col;
+      }
+    }
+  }
+}
+
 TEST_P(DeviceTypes, DequantizesToTheNearestBf16) {
   REPRISE_NEEDS_DEVICE();
   for (const size_t cols : widths(GetParam())) {

@@ -25,22 +25,24 @@ void store(std::byte* base, size_t index, T value) {
   std::memcpy(base + index * sizeof(T), &value, sizeof value);
 }
 
-// One tile and the panel it is made from.
+// One tile and the panel it is made from, whose columns it takes from first_block on.
 class Tile {
  public:
-  Tile(DeviceImage& image, const PackedLayout& layout, const std::byte* panel, size_t tile)
+  Tile(DeviceImage& image, const PackedLayout& layout, const std::byte* panel, size_t first_block,
+       size_t tile)
       : image_(image),
         layout_(layout),
         format_(device_format(image.type)),
         panel_(panel),
+        first_block_(first_block),
         tile_(tile) {}
 
   void fill_float_row(size_t lane) {
     std::byte* row = image_.codes.data() + (tile_ * kTileRows + lane) * image_.chunks * kChunkBytes;
-    for (size_t block = 0; block < layout_.blocks; ++block) {
+    for (size_t block = 0; block < blocks(); ++block) {
       float values[kBlockCols];
-      unpack_block(layout_, panel_, block, lane, values);
-      const size_t begin = block * kBlockCols, count = std::min(kBlockCols, layout_.cols - begin);
+      unpack_block(layout_, panel_, first_block_ + block, lane, values);
+      const size_t begin = block * kBlockCols, count = std::min(kBlockCols, image_.cols - begin);
       for (size_t i = 0; i < count; ++i) {
         if (format_.codes == Codes::kF32) store(row, begin + i, values[i]);
         if (format_.codes == Codes::kF16) store(row, begin + i, to_f16(values[i]));
@@ -51,18 +53,19 @@ class Tile {
 
   void fill_quantized_row(size_t lane) {
     const QuantFormat quant = *quant_format(image_.type);
-    for (size_t block = 0; block < layout_.blocks; ++block) {
-      const PackedBlock packed = read_packed(layout_, panel_, block, lane);
+    for (size_t block = 0; block < blocks(); ++block) {
+      const PackedBlock packed = read_packed(layout_, panel_, first_block_ + block, lane);
       fill_codes(quant, packed.codes, block, lane);
       if (!quant.super) fill_scales(packed.scales[0], block, lane);
     }
     if (!quant.super) return;
-    for (size_t first = 0; first < layout_.blocks; first += kFactorBlocks) {
+    for (size_t first = 0; first < blocks(); first += kFactorBlocks) {
       fill_super_scales(quant, first, lane);
     }
   }
 
  private:
+  size_t blocks() const { return (image_.cols + kBlockCols - 1) / kBlockCols; }
   size_t chunk_blocks() const { return format_.chunk_columns() / kBlockCols; }
   size_t unit(size_t block) const { return tile_ * image_.chunks + block / chunk_blocks(); }
 
@@ -112,7 +115,7 @@ class Tile {
   // Of 256 columns; see packed_layout.h.
   void fill_super_scales(const QuantFormat& quant, size_t first, size_t lane) {
     const size_t kinds = quant.has_min ? 2 : 1;
-    const std::byte* from = panel_ + first / kFactorBlocks * scale_bytes(quant);
+    const std::byte* from = panel_ + (first_block_ + first) / kFactorBlocks * scale_bytes(quant);
     const std::byte* integers = from + 2 * kPanelRows * kinds;
     for (size_t g = 0; g < quant.groups(); ++g) {
       const size_t column = g * quant.group;
@@ -129,7 +132,7 @@ class Tile {
         store(at, 1, load<uint8_t>(integers, (g * kinds + 1) * kPanelRows + lane));
       }
     }
-    const size_t supers = layout_.blocks / kFactorBlocks;
+    const size_t supers = blocks() / kFactorBlocks;
     std::byte* factors =
         image_.factors.data() + (tile_ * supers + first / kFactorBlocks) * kFactorBytes + 4 * lane;
     store(factors, 0, load<F16>(from, lane));
@@ -140,28 +143,32 @@ class Tile {
   const PackedLayout& layout_;
   const DeviceFormat format_;
   const std::byte* panel_;
-  const size_t tile_;
+  const size_t first_block_, tile_;
 };
 
 }  // namespace
 
 DeviceImage device_image(const PackedMatrix& matrix, ThreadPool& pool) {
+  return device_image(matrix, {0, matrix.rows(), 0, matrix.cols()}, pool);
+}
+
+DeviceImage device_image(const PackedMatrix& matrix, const MatrixPart& part, ThreadPool& pool) {
   const PackedLayout layout = packed_layout(matrix.type(), matrix.cols());
   const DeviceFormat format = device_format(matrix.type());
   const size_t columns = format.chunk_columns();
   DeviceImage image{.type = matrix.type(),
-                    .rows = static_cast<uint32_t>(matrix.rows()),
-                    .cols = static_cast<uint32_t>(matrix.cols()),
-                    .tiles = static_cast<uint32_t>((matrix.rows() + kTileRows - 1) / kTileRows),
-                    .chunks = static_cast<uint32_t>((matrix.cols() + columns - 1) / columns)};
+                    .rows = static_cast<uint32_t>(part.rows),
+                    .cols = static_cast<uint32_t>(part.cols),
+                    .tiles = static_cast<uint32_t>((part.rows + kTileRows - 1) / kTileRows),
+                    .chunks = static_cast<uint32_t>((part.cols + columns - 1) / columns)};
   const size_t units = size_t{image.tiles} * image.chunks;
   image.codes.resize(units * kUnitBytes);
   image.scales.resize(units * kTileRows * format.chunk_scale_bytes());
-  if (format.super) {
-    image.factors.resize(image.tiles * (layout.blocks / kFactorBlocks) * kFactorBytes);
-  }
+  if (format.super) image.factors.resize(image.tiles * (part.cols / 256) * kFactorBytes);
+  const std::byte* panels = matrix.data() + part.first_row / kTileRows * layout.panel_bytes;
   pool.run(image.tiles, [&](size_t index, int) {
-    Tile tile(image, layout, matrix.data() + index * layout.panel_bytes, index);
+    Tile tile(image, layout, panels + index * layout.panel_bytes, part.first_col / kBlockCols,
+              index);
     const size_t lanes = std::min<size_t>(kTileRows, image.rows - index * kTileRows);
     for (size_t lane = 0; lane < lanes; ++lane) {
       if (format.quantized()) {

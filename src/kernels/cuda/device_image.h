@@ -86,7 +86,14 @@ struct DeviceImage {
   std::vector<std::byte> codes = {}, scales = {}, factors = {};
 };
 
+/// Part of a matrix. Rows begin at a multiple of 16, columns of a quantised one at a multiple of
+/// 32, of a K-quant at one of 256 (and end so).
+struct MatrixPart {
+  size_t first_row = 0, rows = 0, first_col = 0, cols = 0;
+};
+
 /// The same weights bit by bit. Runs on the pool.
 DeviceImage device_image(const PackedMatrix& matrix, ThreadPool& pool);
+DeviceImage device_image(const PackedMatrix& matrix, const MatrixPart& part, ThreadPool& pool);
 
 }  // namespace reprise::kernels::cuda
