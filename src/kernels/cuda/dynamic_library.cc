@@ -8,7 +8,8 @@ Result<DynamicLibrary> DynamicLibrary::open(std::span<const char* const> names,
                                             const char* advice) {
   std::string reason;
   for (const char* name : names) {
-    if (void* handle = dlopen(name, RTLD_NOW | RTLD_LOCAL); handle != nullptr) {
+    // Once loaded they stay: threads and exit handlers of theirs may outlive the last user.
+    if (void* handle = dlopen(name, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE); handle != nullptr) {
       return DynamicLibrary(handle, name);
     }
     if (reason.empty()) reason = dlerror();
