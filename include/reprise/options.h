@@ -52,6 +52,7 @@ struct EngineOptions {
   std::string kv_type = "bf16";
   bool prefix_cache = true;
   std::string device = "cpu";
+  uint32_t tp = 1;
 };
 
 /// How tokens are chosen. temperature 0 is greedy and deterministic.
@@ -88,6 +89,8 @@ void visit_options(EngineOptions& o, Visitor&& visit) {
   visit(OptionSpec{"prefix-cache", "keep the KV of prompts for later prompts that start alike"},
         o.prefix_cache);
   visit(OptionSpec{"device", "where to compute", "", 0, 0, "cpu|cuda"}, o.device);
+  visit(OptionSpec{"tp", "GPUs that share the model and its KV (tensor parallelism)", "", 1, 8},
+        o.tp);
 }
 
 template <class Visitor>

@@ -137,7 +137,13 @@ std::string format_option(uint64_t value) { return fmt::format("{}", value); }
 std::string format_option(float value) { return fmt::format("{}", value); }
 std::string format_option(const std::string& value) { return value; }
 
-Status validate(const EngineOptions& options) { return validate_all(options); }
+Status validate(const EngineOptions& options) {
+  REPRISE_CHECK(validate_all(options));
+  if (options.tp == 1 || options.device == "cuda") return {};
+  return fail(ErrorCode::kInvalidArgument,
+              "--tp {} shares a model among GPUs; add --device cuda, or leave --tp out",
+              options.tp);
+}
 Status validate(const SamplingOptions& options) { return validate_all(options); }
 
 }  // namespace reprise

@@ -79,8 +79,9 @@ Status Bench::start() {
   options.ctx = std::max(options.ctx, longest + plan_.bench.max_tokens + 1);
   options.batch = std::max(options.batch, plan_.bench.sequences);
   options.prefix_cache = false;  // every prefill is really computed
+  REPRISE_CHECK(validate(options));
   pool_ = std::make_unique<ThreadPool>(static_cast<int>(options.threads));
-  REPRISE_TRY(roof_, make_roof(options.device, *pool_));
+  REPRISE_TRY(roof_, make_roof(options, *pool_));
   REPRISE_TRY(engine_, Engine::load(options));
   report_.model = engine_->info();
   report_.threads = static_cast<uint32_t>(pool_->size());

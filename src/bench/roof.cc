@@ -21,8 +21,8 @@ class CpuRoof : public Roof {
 
 }  // namespace
 
-Result<std::unique_ptr<Roof>> make_roof(std::string_view device, ThreadPool& pool) {
-  if (device == "cuda") return device_roof();
+Result<std::unique_ptr<Roof>> make_roof(const EngineOptions& options, ThreadPool& pool) {
+  if (options.device == "cuda") return device_roof(options.tp);
   return std::make_unique<CpuRoof>(pool);
 }
 

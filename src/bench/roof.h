@@ -4,11 +4,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <string_view>
 
 #include "base/thread_pool.h"
 #include "bench/machine.h"
 #include "reprise/error.h"
+#include "reprise/options.h"
 
 namespace reprise {
 
@@ -19,13 +19,14 @@ class Roof {
   virtual MachineRoof machine() = 0;
   /// Sequential read, over and over, of a working set of this size, 1e9 bytes per second.
   virtual Result<double> read_gb_s(size_t bytes) = 0;
-  /// Memory for weights and KV that was free when this was made; 0 when unknown.
+  /// Memory for weights and KV that was free when this was made, of each device; 0 when unknown.
   virtual uint64_t free_bytes() const = 0;
 };
 
-/// device: as EngineOptions has it. A CUDA device is measured at once: engines that are loaded
-/// later take its memory. Errors: kDeviceUnavailable (no device, a build without CUDA, no
-/// cuBLASLt), kOutOfMemory. pool outlives the result.
-Result<std::unique_ptr<Roof>> make_roof(std::string_view device, ThreadPool& pool);
+/// Of the device and tp of the options. CUDA devices are measured at once: engines that are loaded
+/// later take their memory; speeds are those of the first one times their number. Errors:
+/// kDeviceUnavailable (too few devices, a build without CUDA, no cuBLASLt), kOutOfMemory. pool
+/// outlives the result.
+Result<std::unique_ptr<Roof>> make_roof(const EngineOptions& options, ThreadPool& pool);
 
 }  // namespace reprise

@@ -9,6 +9,7 @@
 #include "cli/text.h"
 #include "engine/cuda/cuda_backend.h"
 #include "kernels/cuda/kv_tile.h"
+#include "model/shard.h"
 
 namespace reprise::cli {
 namespace {
@@ -17,7 +18,7 @@ using nlohmann::ordered_json;
 
 constexpr uint64_t kWorkspace = uint64_t{200} << 20;  // activations, tokenizer, buffers
 
-struct Room {
+struct Room {  // of each device
   uint64_t available, weights, workspace;
   bool cuda;
   uint64_t for_kv() const {
@@ -28,7 +29,7 @@ struct Room {
 
 struct KvChoice {
   std::string_view name;
-  uint64_t bytes_per_token;  // over all layers
+  uint64_t bytes_per_token;  // over all layers, of each device
 };
 
 /// bf16 first, the smallest last.
@@ -59,7 +60,7 @@ std::vector<uint32_t> contexts_to_show(uint32_t trained) {
 
 // The best element type with which the whole trained context fits, else the one with the longest.
 ordered_json advice(const ModelConfig& config, const Room& room,
-                    const std::vector<KvChoice>& choices, bool cuda) {
+                    const std::vector<KvChoice>& choices, uint32_t tp) {
   KvChoice best = choices.front();
   uint64_t best_context = 0;
   for (const KvChoice& choice : {choices.front(), choices.back()}) {
@@ -75,8 +76,8 @@ ordered_json advice(const ModelConfig& config, const Room& room,
   return {{"ctx", best_context},
           {"kv_type", best.name},
           {"batch", one == 0 ? 0 : room.for_kv() / one},
-          {"kv_memory", one},
-          {"policy", all || cuda ? "full" : "streaming"}};
+          {"kv_memory", one * tp},
+          {"policy", all || room.cuda ? "full" : "streaming"}};
 }
 
 ordered_json context_rows(const ModelConfig& config, const Room& room,
@@ -110,12 +111,13 @@ ordered_json roof_rows(const ModelConfig& config, const Room& room, const KvChoi
 std::string as_text(const ordered_json& json, const std::vector<KvChoice>& choices) {
   const ordered_json& memory = json["memory"];
   const std::string device = json["device"];
+  const uint32_t tp = json["tp"];
   const bool named = device != "cpu" && device != "cuda";
   std::string text = fmt::format(
-      "memory{}: {} available; weights {}, workspace {}, room for KV {}\n"
+      "memory{}{}: {} available; weights {}, workspace {}, room for KV {}\n"
       "sequences that fit at once, and the KV of one:\n",
-      named ? " of " + device : "", bytes_text(memory["available"]), bytes_text(memory["weights"]),
-      bytes_text(memory["workspace"]), bytes_text(memory["for_kv"]));
+      named ? " of " + device : "", tp > 1 ? ", each" : "", bytes_text(memory["available"]),
+      bytes_text(memory["weights"]), bytes_text(memory["workspace"]), bytes_text(memory["for_kv"]));
   std::vector<std::string> head{"context"};
   for (const KvChoice& choice : choices) head.emplace_back(choice.name);
   Table table(head);
@@ -139,10 +141,11 @@ std::string as_text(const ordered_json& json, const std::vector<KvChoice>& choic
   }
   const ordered_json& advice = json["advice"];
   if (advice["ctx"] == 0) return text + "the model does not fit this memory\n";
-  return text + fmt::format("advice: --ctx {} --kv-type {} --policy {}{}\n",
+  return text + fmt::format("advice: --ctx {} --kv-type {} --policy {}{}{}\n",
                             advice["ctx"].get<uint64_t>(), advice["kv_type"].get<std::string>(),
                             advice["policy"].get<std::string>(),
-                            device == "cpu" ? "" : " --device cuda");
+                            device == "cpu" ? "" : " --device cuda",
+                            tp > 1 ? fmt::format(" --tp {}", tp) : "");
 }
 
 class FitCommand : public Command {
@@ -156,29 +159,35 @@ class FitCommand : public Command {
   reprise fit -m model.gguf --memory 8G  for a machine with 8 GiB free
   reprise fit --speed                    measures memory too, for the fastest possible decode
   reprise fit --device cuda              for the GPU's memory, which is measured too
+  reprise fit --device cuda --tp 2       for each of two GPUs that share the model
   reprise fit -m model.gguf --json)";
   }
   void declare(FlagSet& flags) override {
     visit_options(engine_, [&](const OptionSpec& spec, auto& field) {
-      if (spec.name == "model" || spec.name == "device") flags.add(spec, field);
+      if (spec.name == "model" || spec.name == "device" || spec.name == "tp")
+        flags.add(spec, field);
     });
     flags.add({"memory", "memory to plan for; 0 = what is free now", "bytes", 0, 0x1p50}, memory_);
     flags.add({"speed", "measure how fast memory is and what that means for decoding"}, speed_);
   }
   Status run(Console& console) override {
+    REPRISE_CHECK(validate(engine_));
     REPRISE_TRY(const ModelFile file, ModelFile::open(engine_.model));
-    REPRISE_TRY(const ModelConfig config, file.config());
+    REPRISE_TRY(const ModelConfig whole, file.config());
+    REPRISE_CHECK(check_shards(whole, nullptr, engine_.tp));
+    const ModelConfig config = shard_config(whole, engine_.tp);  // what each device computes
     const bool cuda = engine_.device == "cuda";
     ThreadPool pool;
     std::unique_ptr<Roof> roof;  // memory that is named may be another machine's
     if (memory_ == 0 || speed_) {
-      REPRISE_TRY(roof, make_roof(engine_.device, pool));
+      REPRISE_TRY(roof, make_roof(engine_, pool));
     }
-    const Room room{memory_ > 0 ? memory_ : roof->free_bytes(), file.tensor_bytes(), kWorkspace,
-                    cuda};
+    const Room room{memory_ > 0 ? memory_ : roof->free_bytes(),
+                    file.tensor_bytes(whole, engine_.tp), kWorkspace, cuda};
     const std::vector<KvChoice> choices = kv_choices(config, cuda);
     ordered_json json = {{"model", file.path()},
                          {"device", engine_.device},
+                         {"tp", engine_.tp},
                          {"trained_context", config.context},
                          {"memory",
                           {{"available", room.available},
@@ -186,12 +195,13 @@ class FitCommand : public Command {
                            {"workspace", room.workspace},
                            {"for_kv", room.for_kv()}}},
                          {"contexts", context_rows(config, room, choices)},
-                         {"advice", advice(config, room, choices, cuda)}};
+                         {"advice", advice(config, room, choices, engine_.tp)}};
     if (speed_ || (cuda && roof != nullptr)) {
       const MachineRoof machine = roof->machine();
       if (cuda) json["device"] = machine.device;
       json["read_gb_s"] = machine.read_gb_s;
-      json["decode_roof"] = roof_rows(config, room, choices.front(), machine.read_gb_s);
+      json["decode_roof"] =
+          roof_rows(config, room, choices.front(), machine.read_gb_s / engine_.tp);
     }
     return console.json() ? console.print_json(json) : console.print(as_text(json, choices));
   }

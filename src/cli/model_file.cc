@@ -19,6 +19,15 @@ uint64_t ModelFile::tensor_bytes() const {
   return bytes;
 }
 
+uint64_t ModelFile::tensor_bytes(const ModelConfig& config, uint32_t count) const {
+  if (count == 1) return tensor_bytes();
+  const std::string name = std::string(source_->names(config).embedding) + ".weight";
+  const TensorView* embedding = source_->find(name);
+  const uint64_t whole = embedding != nullptr ? embedding->bytes.size() : 0;
+  const uint64_t shared = config.tied_embeddings ? tensor_bytes() : tensor_bytes() - whole;
+  return whole + shared / count;
+}
+
 Result<TokenizerData> ModelFile::tokenizer() const { return read_tokenizer(path_); }
 
 uint64_t kv_bytes_per_token(const ModelConfig& config, kernels::KvType type) {

@@ -101,7 +101,7 @@ Result<std::unique_ptr<Engine>> Engine::load(const EngineOptions& options,
                                              const ProgressFn& progress) {
   const auto start = std::chrono::steady_clock::now();
   REPRISE_CHECK(validate(options));
-  if (options.device == "cuda") REPRISE_CHECK(find_cuda_device());
+  if (options.device == "cuda") REPRISE_CHECK(find_cuda_devices(options.tp));
   REPRISE_TRY(const std::string path, resolve_model(options.model));
   auto threads = std::make_unique<ThreadPool>(static_cast<int>(options.threads));
   REPRISE_TRY(auto model, Model::load(path, *threads, options.ctx, progress));

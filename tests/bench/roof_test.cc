@@ -25,14 +25,16 @@ std::string measured(Roof& roof) {
 
 TEST(Roof, CpuIsMeasured) {
   ThreadPool pool(2);
-  const auto roof = make_roof("cpu", pool);
+  const auto roof = make_roof(EngineOptions(), pool);
   ASSERT_TRUE(roof) << roof.error().message;
   EXPECT_EQ(measured(**roof), "");
 }
 
 TEST(Roof, DeviceIsMeasuredOrItsAbsenceIsTold) {
   ThreadPool pool(2);
-  const auto roof = make_roof("cuda", pool);
+  EngineOptions options;
+  options.device = "cuda";
+  const auto roof = make_roof(options, pool);
   if (!roof) {
     EXPECT_EQ(roof.error().code, ErrorCode::kDeviceUnavailable);
     EXPECT_NE(roof.error().message.find("--device cpu"), std::string::npos) << roof.error().message;

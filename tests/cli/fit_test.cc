@@ -46,6 +46,30 @@ TEST(Fit, TypesAreTheDevices) {
   EXPECT_THAT(run(plan).out, HasSubstr("--kv-type bf16 --policy full --device cuda"));
 }
 
+TEST(Fit, DevicesShareHeadsAndWeights) {
+  const auto fit = [](const std::string& tp) {
+    return run({"fit", "-m", "random:tiny", "--memory", "4G", "--device", "cuda", "--tp", tp,
+                "--json"})
+        .json();
+  };
+  const auto one = fit("1"), two = fit("2");
+  EXPECT_EQ(kv_bytes(two, "bf16") * 2, kv_bytes(one, "bf16"));
+  // The embedding, [512, 256] in bf16, is on each device.
+  const uint64_t whole = one["memory"]["weights"], part = two["memory"]["weights"];
+  EXPECT_EQ(part, 512 * 256 * 2 + (whole - 512 * 256 * 2) / 2);
+  EXPECT_EQ(two["advice"]["kv_memory"], one["advice"]["kv_memory"]) << "of all devices together";
+  EXPECT_THAT(
+      run({"fit", "-m", "random:tiny", "--memory", "4G", "--device", "cuda", "--tp", "2"}).out,
+      HasSubstr("--device cuda --tp 2"));
+  const Outcome three =
+      run({"fit", "-m", "random:tiny", "--memory", "4G", "--device", "cuda", "--tp", "3"});
+  EXPECT_EQ(three.code, 1);
+  EXPECT_THAT(three.err, HasSubstr("4 query heads and 2 KV heads; --tp 2 would do"));
+  const Outcome cpu = run({"fit", "-m", "random:tiny", "--tp", "2"});
+  EXPECT_EQ(cpu.code, 2);
+  EXPECT_THAT(cpu.err, HasSubstr("--device cuda"));
+}
+
 TEST(Fit, DeviceIsMeasuredOrItsAbsenceIsTold) {
   const Outcome outcome = run({"fit", "-m", "random:tiny", "--device", "cuda", "--json"});
   if (outcome.code == 0) {

@@ -64,6 +64,8 @@ TEST(Usage, BadValuesSayWhatIsAllowed) {
   expect_usage_error({"run", "-p", "x", "-n", "0"}, "from 1 to");
   expect_usage_error({"run", "-p", "x", "--top-p", "1.5"}, "from 0 to 1");
   expect_usage_error({"run", "-p", "x", "--kv-type", "f61"}, "did you mean f16?");
+  expect_usage_error({"run", "-p", "x", "--tp", "2"}, "--device cuda");
+  expect_usage_error({"run", "-p", "x", "--device", "cuda", "--tp", "9"}, "from 1 to 8");
   expect_usage_error({"run", "-p", "x", "--kv-memory", "2X"}, "bytes");
   expect_usage_error({"run", "-p"}, "--prompt");
 }

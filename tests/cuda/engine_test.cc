@@ -7,96 +7,10 @@
 #include <cstdlib>
 
 #include "cuda/device_testing.h"
-#include "engine/tiny_model.h"
-#include "kernels/cuda/kv_tile.h"
+#include "cuda/engine_testing.h"
 
 namespace reprise::test {
 namespace {
-
-using Logits = std::vector<std::vector<float>>;  // [tokens, vocab]
-
-EngineOptions cuda_options() {
-  EngineOptions options = tiny_options();
-  options.model = tiny_model(64);
-  options.device = "cuda";
-  return options;
-}
-
-Request request_of(std::vector<int32_t> prompt, uint32_t max_tokens) {
-  Request request;
-  request.prompt = std::move(prompt);
-  request.max_tokens = max_tokens;
-  request.ignore_end = true;
-  return request;
-}
-
-Answer answer_of(Engine& engine, const Request& request, std::string_view policy = "full") {
-  auto session = engine.open(policy);
-  EXPECT_TRUE(session) << session.error().message;
-  if (!session) return {};
-  auto answer = (*session)->generate(request);
-  EXPECT_TRUE(answer) << policy << ": " << answer.error().message;
-  return answer ? std::move(*answer) : Answer{};
-}
-
-Logits logits_of(Engine& engine, Request request, std::string_view policy = "full") {
-  Logits rows;
-  request.on_logits = [&](std::span<const float> logits) {
-    rows.emplace_back(logits.begin(), logits.end());
-  };
-  answer_of(engine, request, policy);
-  return rows;
-}
-
-std::vector<int32_t> best_tokens(const Logits& logits) {
-  std::vector<int32_t> tokens;
-  for (const auto& row : logits) {
-    const auto best = std::max_element(row.begin(), row.end()) - row.begin();
-    tokens.push_back(static_cast<int32_t>(best));
-  }
-  return tokens;
-}
-
-/// |a - b| / |b| of rows whose mean is taken away, which softmax ignores.
-double distance(const std::vector<float>& a, const std::vector<float>& b) {
-  double mean_a = 0, mean_b = 0, difference = 0, norm = 0;
-  for (size_t i = 0; i < a.size(); ++i) {
-    mean_a += a[i] / static_cast<double>(a.size());
-    mean_b += b[i] / static_cast<double>(b.size());
-  }
-  for (size_t i = 0; i < a.size(); ++i) {
-    difference += std::pow((a[i] - mean_a) - (b[i] - mean_b), 2);
-    norm += std::pow(b[i] - mean_b, 2);
-  }
-  return std::sqrt(difference / norm);
-}
-
-/// Tolerances are what rounding gives on average; single rows are not far from it.
-void expect_near(const Logits& got, const Logits& want, double tolerance) {
-  ASSERT_EQ(got.size(), want.size());
-  double squares = 0;
-  for (size_t row = 0; row < got.size(); ++row) {
-    const double own = distance(got[row], want[row]);
-    EXPECT_LT(own, 3 * tolerance) << "row " << row;
-    squares += own * own;
-  }
-  EXPECT_LT(std::sqrt(squares / static_cast<double>(got.size())), tolerance);
-}
-
-// A value rounded to bf16 is wrong by up to 2^-9 of itself, 2^-9 / sqrt(3) on average. Inputs of
-// four products and the attention's operands are rounded in each of two branches of a layer, on
-// either side; errors add up independently.
-double bf16_tolerance(uint32_t n_layer) {
-  return 0x1p-9 / std::sqrt(3.0) * std::sqrt(2.0 * 4 * n_layer) * std::sqrt(2.0);
-}
-
-// The CPU's decode rows have activations in int8 with a scale per 32 values, whose maximum is about
-// three times their root mean square: an error of max / (127 sqrt(12)) in the inputs of a layer's
-// four products and of the head's.
-double int8_tolerance(uint32_t n_layer) {
-  return std::hypot(3 / (127 * std::sqrt(12.0)) * std::sqrt(4.0 * n_layer + 1),
-                    bf16_tolerance(n_layer));
-}
 
 class CudaEngine : public testing::Test {
  protected:
@@ -128,8 +42,7 @@ TEST_F(CudaEngine, Fp8KeysAndValuesStayClose) {
   Request request = request_of(tiny_prompt(300), 20);
   const Logits want = logits_of(*exact, request);
   request.forced = best_tokens(want);
-  // Three bits of mantissa: up to 2^-4 of a value, in keys and values of every layer.
-  expect_near(logits_of(*rounded, request), want, 0x1p-4 / std::sqrt(3.0) * std::sqrt(2.0 * 2));
+  expect_near(logits_of(*rounded, request), want, fp8_tolerance(2));
 }
 
 TEST_F(CudaEngine, TokensChosenOnTheDeviceAreThoseOfItsLogits) {

@@ -108,37 +108,55 @@ Result<double> measure_products() {
   return 2.0 * kSide * kSide * kSide / seconds * 1e-12;
 }
 
+/// Of any of the devices.
+Result<size_t> least_free_bytes(uint32_t count) {
+  size_t least = std::numeric_limits<size_t>::max();
+  for (uint32_t device = count; device-- > 0;) {  // ends with the one that is measured
+    size_t free = 0, total = 0;
+    REPRISE_CUDA(cudaSetDevice(static_cast<int>(device)), kWhat);
+    REPRISE_CUDA(cudaMemGetInfo(&free, &total), kWhat);
+    least = std::min(least, free);
+  }
+  return least;
+}
+
 class DeviceRoof : public Roof {
  public:
+  explicit DeviceRoof(uint32_t count) : count_(count) {}
+
   Status measure() {
     cudaDeviceProp properties = {};
     REPRISE_CUDA(cudaGetDeviceProperties(&properties, 0), kWhat);
-    machine_.device = properties.name;
-    size_t free = 0, total = 0;
-    REPRISE_CUDA(cudaMemGetInfo(&free, &total), kWhat);
-    free_bytes_ = free;
-    REPRISE_TRY(machine_.read_gb_s, measure_read(std::min(kMemoryBytes, free / 2)));
-    REPRISE_TRY(machine_.bf16_tflop_s, measure_products());
+    machine_.device =
+        count_ == 1 ? properties.name : fmt::format("{} x {}", count_, properties.name);
+    REPRISE_TRY(free_bytes_, least_free_bytes(count_));
+    REPRISE_TRY(const double read, measure_read(std::min(kMemoryBytes, free_bytes_ / 2)));
+    REPRISE_TRY(const double products, measure_products());
+    machine_.read_gb_s = read * count_;
+    machine_.bf16_tflop_s = products * count_;
     return {};
   }
 
   MachineRoof machine() override { return machine_; }
   Result<double> read_gb_s(size_t bytes) override {
-    if (bytes >= kCacheBytes) return machine_.read_gb_s;
-    return measure_read(bytes);
+    const size_t part = bytes / count_;
+    if (part >= kCacheBytes) return machine_.read_gb_s;
+    REPRISE_TRY(const double read, measure_read(part));
+    return read * count_;
   }
   uint64_t free_bytes() const override { return free_bytes_; }
 
  private:
+  const uint32_t count_;
   MachineRoof machine_;
-  uint64_t free_bytes_ = 0;
+  size_t free_bytes_ = 0;
 };
 
 }  // namespace
 
-Result<std::unique_ptr<Roof>> device_roof() {
-  REPRISE_CHECK(find_cuda_device());
-  auto roof = std::make_unique<DeviceRoof>();
+Result<std::unique_ptr<Roof>> device_roof(uint32_t count) {
+  REPRISE_CHECK(find_cuda_devices(count));
+  auto roof = std::make_unique<DeviceRoof>(count);
   REPRISE_CHECK(roof->measure());
   return roof;
 }

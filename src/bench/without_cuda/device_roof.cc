@@ -5,8 +5,8 @@
 
 namespace reprise {
 
-Result<std::unique_ptr<Roof>> device_roof() {
-  return tl::unexpected<Error>(find_cuda_device().error());
+Result<std::unique_ptr<Roof>> device_roof(uint32_t count) {
+  return tl::unexpected<Error>(find_cuda_devices(count).error());
 }
 
 }  // namespace reprise

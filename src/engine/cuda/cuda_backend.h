@@ -1,4 +1,4 @@
-// Forward passes on a CUDA device.
+// Forward passes on CUDA devices.
 #pragma once
 
 #include <memory>
@@ -22,12 +22,13 @@ struct CudaEngine {
   std::unique_ptr<Backend> backend;
 };
 
-/// kDeviceUnavailable when there is no device, or the build has no CUDA.
-Status find_cuda_device();
+/// kDeviceUnavailable when there are fewer devices, or the build has no CUDA.
+Status find_cuda_devices(uint32_t count);
 
-/// The model's weights move to device 0, whose memory holds the KV too; model outlives the result.
-/// Errors: those of find_cuda_device(), kDeviceUnavailable when a library is missing,
-/// kUnsupported (a KV type or head size without kernels), kOutOfMemory, kCancelled.
+/// The model's weights move to devices 0 to options.tp - 1, whose memory holds the KV too; model
+/// outlives the result. Errors: those of find_cuda_devices(), kDeviceUnavailable when a library is
+/// missing, kUnsupported (a KV type or head size without kernels, a model that so many devices
+/// cannot share), kOutOfMemory, kCancelled.
 Result<CudaEngine> cuda_engine(Model& model, ThreadPool& pool, const EngineOptions& options,
                                const ProgressFn& progress);
 

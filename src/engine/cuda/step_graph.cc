@@ -30,6 +30,16 @@ Status CudaEvent::wait() const {
   return {};
 }
 
+Result<bool> CudaEvent::reached() const {
+  const cudaError_t status = cudaEventQuery(event_.get());
+  if (status == cudaErrorNotReady) {
+    cudaGetLastError();  // no failure: not kept for later calls
+    return false;
+  }
+  REPRISE_CUDA(status, "a pass");
+  return true;
+}
+
 Result<StepGraph> StepGraph::capture(cudaStream_t stream, const std::function<Status()>& enqueue) {
   REPRISE_CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed), "capturing a step");
   const Status status = enqueue();

@@ -29,6 +29,8 @@ class CudaEvent {
   Status record(cudaStream_t stream);
   /// Until everything before record() is done.
   Status wait() const;
+  /// Whether it is; does not wait.
+  Result<bool> reached() const;
 
  private:
   struct Destroy {

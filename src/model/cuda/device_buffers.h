@@ -25,8 +25,9 @@ struct DeviceModel::Buffers {
   DeviceBuffer<__nv_bfloat16> wide_attn;           // [rows, n_head * head_dim]
   DeviceBuffer<__nv_bfloat16> wide_gate, wide_up;  // [rows, ffn]
   DeviceBuffer<float> result_x;                    // [results, hidden] gathered rows of x
+  DeviceBuffer<float> logits;                      // [ranks][results, part of the vocabulary]
 
-  Status reserve(const ModelConfig& config, uint32_t max_rows, uint32_t max_results);
+  Status reserve(const ModelConfig& config, const Shard& shard, const Limits& limits);
 };
 
 }  // namespace reprise

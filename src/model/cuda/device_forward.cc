@@ -28,11 +28,16 @@ struct Product {
 
 }  // namespace
 
-Status DeviceModel::Buffers::reserve(const ModelConfig& config, uint32_t max_rows,
-                                     uint32_t max_results) {
+Status DeviceModel::Buffers::reserve(const ModelConfig& config, const Shard& shard,
+                                     const Limits& limits) {
   constexpr std::string_view kWhat = "activations";
   const size_t q_width = size_t{config.n_head} * config.head_dim;
   const size_t kv_width = size_t{config.n_kv_head} * config.head_dim;
+  const size_t max_rows = limits.rows, max_results = limits.results;
+  if (shard.count > 1) {
+    const size_t part = shard_range(config.vocab, {0, shard.count}).count;
+    REPRISE_CHECK(logits.reserve(shard.count * max_results * part, kWhat));
+  }
   for (auto* buffer : {&x, &h}) REPRISE_CHECK(buffer->reserve(max_rows * config.hidden, kWhat));
   REPRISE_CHECK(q.reserve(max_rows * q_width, kWhat));
   for (auto* buffer : {&k, &v}) REPRISE_CHECK(buffer->reserve(max_rows * kv_width, kWhat));
@@ -40,12 +45,12 @@ Status DeviceModel::Buffers::reserve(const ModelConfig& config, uint32_t max_row
   for (auto* buffer : {&gate, &up}) {
     REPRISE_CHECK(buffer->reserve(size_t{kMaxNarrowRows} * config.ffn, kWhat));
   }
-  REPRISE_CHECK(input.reserve(max_rows * size_t{config.hidden}, kWhat));
+  REPRISE_CHECK(input.reserve(max_rows * config.hidden, kWhat));
   REPRISE_CHECK(wide_attn.reserve(max_rows * q_width, kWhat));
   for (auto* buffer : {&wide_gate, &wide_up}) {
-    REPRISE_CHECK(buffer->reserve(max_rows * size_t{config.ffn}, kWhat));
+    REPRISE_CHECK(buffer->reserve(max_rows * config.ffn, kWhat));
   }
-  return result_x.reserve(max_results * size_t{config.hidden}, kWhat);
+  return result_x.reserve(max_results * config.hidden, kWhat);
 }
 
 class DeviceModel::Pass {
@@ -155,21 +160,28 @@ class DeviceModel::Pass {
   }
 
   /// x += post_norm(input W^T) * residual_scale. Narrow rows: input, or activation(input) * up
-  /// where up is not null; wide rows: wide_input.
+  /// where up is not null; wide rows: wide_input. Devices that share the model sum their products;
+  /// without a post norm x is a term of the first one's.
   Status add_output(const Linear& linear, const DeviceBuffer<float>& post_norm,
                     const RowRange& range, const float* input, const __nv_bfloat16* wide_input,
                     const float* up = nullptr) {
     const bool plain = post_norm.size() == 0 && config_.residual_scale == 1.0f;
-    const Product product = {&linear.weight, linear.bias.data(), plain ? range.x : b_.h.data()};
+    const bool accumulate = plain && model_.shard_.rank == 0;
+    float* out = plain ? range.x : b_.h.data();
+    const Product product = {&linear.weight, linear.bias.data(), out};
     if (range.narrow()) {
       MatvecInput from;
       from.x = input;
       from.stride = linear.weight.cols();
       from.up = up;
       from.activation = config_.activation;
-      REPRISE_CHECK(multiply_narrow(from, {&product, 1}, range.rows, plain));
+      REPRISE_CHECK(multiply_narrow(from, {&product, 1}, range.rows, accumulate));
     } else {
-      REPRISE_CHECK(multiply_wide(wide_input, product, range.rows, GemmOut::kF32, plain));
+      REPRISE_CHECK(multiply_wide(wide_input, product, range.rows, GemmOut::kF32, accumulate));
+    }
+    if (model_.communicator_ != nullptr) {
+      const size_t size = size_t{range.rows} * config_.hidden;
+      REPRISE_CHECK(model_.communicator_->sum(out, size, stream_));
     }
     if (plain) return {};
     REPRISE_CUDA(add_rows(range.x, b_.h.data(), post_norm.data(), config_.norm_eps,
@@ -220,13 +232,37 @@ class DeviceModel::Pass {
       range.wide_attn = b_.wide_attn.data();
     }
     REPRISE_CHECK(finish_layer(model_.layers_.back(), range));
-    const Linear& head = model_.head();
-    const Product product = {&head.weight, head.bias.data(), pass_.logits};
-    REPRISE_CHECK(multiply_normed(range, model_.final_norm_, {&product, 1}));
+    REPRISE_CHECK(model_.communicator_ == nullptr ? multiply_head(range, pass_.logits)
+                                                  : share_head(range));
     if (config_.logit_scale == 1.0f && config_.logit_soft_cap == 0.0f) return {};
     REPRISE_CUDA(scale_and_cap(pass_.logits, size_t{pass_.results} * config_.vocab,
                                config_.logit_scale, config_.logit_soft_cap, stream_),
                  "logits");
+    return {};
+  }
+
+  Status multiply_head(const RowRange& range, float* logits) {
+    const Linear& head = model_.head();
+    const Product product = {&head.weight, head.bias.data(), logits};
+    return multiply_normed(range, model_.final_norm_, {&product, 1});
+  }
+
+  /// Every device computes its part of the vocabulary for all.
+  Status share_head(const RowRange& range) {
+    const auto [rank, count] = model_.shard_;
+    const size_t rows = range.rows;
+    const size_t part = rows * shard_range(config_.vocab, {0, count}).count;
+    float* parts = rows == 1 ? pass_.logits : b_.logits.data();
+    REPRISE_CHECK(multiply_head(range, parts + rank * part));
+    REPRISE_CHECK(model_.communicator_->gather(parts, part, stream_));
+    for (uint32_t from = 0; rows > 1 && from < count; ++from) {
+      const ShardRange words = shard_range(config_.vocab, {from, count});
+      const size_t width = words.count * sizeof(float);
+      REPRISE_CUDA(cudaMemcpy2DAsync(pass_.logits + words.first, config_.vocab * sizeof(float),
+                                     parts + from * part, width, width, rows,
+                                     cudaMemcpyDeviceToDevice, stream_),
+                   "logits");
+    }
     return {};
   }
 

@@ -1,5 +1,7 @@
 #include "model/cuda/device_model.h"
 
+#include <algorithm>
+
 #include "base/try.h"
 #include "model/cuda/device_buffers.h"
 #include "model/weights.h"
@@ -7,24 +9,31 @@
 namespace reprise {
 namespace {
 
+using kernels::cuda::Communicator;
 using kernels::cuda::DeviceBuffer;
+using kernels::cuda::DeviceMatrix;
 
 constexpr size_t kGemmWorkspace = size_t{256} << 20;
 
-Status upload_floats(const std::vector<float>& values, DeviceBuffer<float>& buffer) {
-  return kernels::cuda::upload(std::span<const float>(values), buffer, "weights");
+Status upload_floats(std::span<const float> values, DeviceBuffer<float>& buffer) {
+  return kernels::cuda::upload(values, buffer, "weights");
 }
 
 }  // namespace
 
-DeviceModel::DeviceModel(const ModelConfig& config)
-    : config_(config), buffers_(std::make_unique<Buffers>()) {}
+DeviceModel::DeviceModel(const ModelConfig& config, const Communicator* communicator)
+    : communicator_(communicator),
+      shard_(communicator == nullptr ? Shard{}
+                                     : Shard{communicator->rank(), communicator->count()}),
+      config_(shard_config(config, shard_.count)),
+      buffers_(std::make_unique<Buffers>()) {}
 DeviceModel::~DeviceModel() = default;
 
-Result<std::unique_ptr<DeviceModel>> DeviceModel::create(const Model& model, ThreadPool& pool,
-                                                         uint32_t max_rows, uint32_t max_results,
+Result<std::unique_ptr<DeviceModel>> DeviceModel::create(const Model& model,
+                                                         const Communicator* communicator,
+                                                         ThreadPool& pool, const Limits& limits,
                                                          const ProgressFn& progress) {
-  std::unique_ptr<DeviceModel> made(new DeviceModel(model.config()));
+  std::unique_ptr<DeviceModel> made(new DeviceModel(model.config(), communicator));
   int device = 0, major = 0;
   REPRISE_CUDA(cudaGetDevice(&device), "asking for the device");
   REPRISE_CUDA(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device),
@@ -35,18 +44,34 @@ Result<std::unique_ptr<DeviceModel>> DeviceModel::create(const Model& model, Thr
   }
   REPRISE_TRY(made->gemm_, kernels::cuda::Gemm::create(kGemmWorkspace));
   REPRISE_CHECK(made->upload(model.weights(), pool, progress));
-  REPRISE_CHECK(made->buffers_->reserve(model.config(), max_rows, max_results));
+  REPRISE_CHECK(made->buffers_->reserve(made->config_, made->shard_, limits));
   return made;
+}
+
+// A row's logits alone are gathered where they belong, in equal parts.
+size_t DeviceModel::logits_room(uint32_t results) const {
+  const size_t part = shard_range(config_.vocab, {0, shard_.count}).count;
+  return std::max(size_t{results} * config_.vocab, part * shard_.count);
+}
+
+Status DeviceModel::upload(const reprise::Linear& from, Cut cut, ThreadPool& pool, Linear& to) {
+  const kernels::PackedMatrix& matrix = from.weight;
+  const Shard whole;
+  const ShardRange rows = shard_range(matrix.rows(), cut == Cut::kRows ? shard_ : whole);
+  const ShardRange columns = shard_range(matrix.cols(), cut == Cut::kColumns ? shard_ : whole);
+  const kernels::cuda::MatrixPart part = {rows.first, rows.count, columns.first, columns.count};
+  REPRISE_CUDA(DeviceMatrix::upload(kernels::cuda::device_image(matrix, part, pool), &to.weight),
+               "weights");
+  if (from.bias.empty() || (cut == Cut::kColumns && shard_.rank > 0)) return {};  // added once
+  return upload_floats(std::span(from.bias).subspan(rows.first, rows.count), to.bias);
 }
 
 Status DeviceModel::upload(const ModelWeights& weights, ThreadPool& pool,
                            const ProgressFn& progress) {
-  const auto matrix = [&](const reprise::Linear& from, Linear& to) -> Status {
-    REPRISE_CUDA(kernels::cuda::DeviceMatrix::upload(from.weight, pool, &to.weight), "weights");
-    return upload_floats(from.bias, to.bias);
-  };
-  REPRISE_CHECK(matrix(weights.embedding, embedding_));
-  if (weights.lm_head.weight.rows() > 0) REPRISE_CHECK(matrix(weights.lm_head, lm_head_));
+  REPRISE_CHECK(upload(weights.embedding, Cut::kNone, pool, embedding_));
+  if (shard_.count > 1 || weights.lm_head.weight.rows() > 0) {
+    REPRISE_CHECK(upload(weights.head(), Cut::kRows, pool, lm_head_));
+  }
   REPRISE_CHECK(upload_floats(weights.final_norm, final_norm_));
   layers_.resize(weights.layers.size());
   for (size_t i = 0; i < layers_.size(); ++i) {
@@ -61,11 +86,13 @@ Status DeviceModel::upload(const ModelWeights& weights, ThreadPool& pool,
     }
     for (const auto& [source, target] :
          {std::pair{&from.q, &to.q}, std::pair{&from.k, &to.k}, std::pair{&from.v, &to.v},
-          std::pair{&from.o, &to.o}, std::pair{&from.gate, &to.gate}, std::pair{&from.up, &to.up},
-          std::pair{&from.down, &to.down}}) {
-      REPRISE_CHECK(matrix(*source, *target));
+          std::pair{&from.gate, &to.gate}, std::pair{&from.up, &to.up}}) {
+      REPRISE_CHECK(upload(*source, Cut::kRows, pool, *target));
     }
-    if (progress && !progress({"upload", i + 1, layers_.size(), "layers"})) {
+    REPRISE_CHECK(upload(from.o, Cut::kColumns, pool, to.o));
+    REPRISE_CHECK(upload(from.down, Cut::kColumns, pool, to.down));
+    const uint64_t done = shard_.rank * layers_.size() + i + 1;
+    if (progress && !progress({"upload", done, shard_.count * layers_.size(), "layers"})) {
       return fail(ErrorCode::kCancelled, "loading the model was stopped");
     }
   }

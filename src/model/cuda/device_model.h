@@ -7,12 +7,16 @@
 #include <memory>
 #include <vector>
 
+#include "kernels/cuda/communicator.h"
 #include "kernels/cuda/device_buffer.h"
 #include "kernels/cuda/device_matrix.h"
 #include "kernels/cuda/gemm.h"
 #include "model/model.h"
+#include "model/shard.h"
 
 namespace reprise {
+
+struct Linear;
 
 /// Rows of a pass; pointers are of the device. Decode rows come first.
 struct DevicePass {
@@ -22,7 +26,7 @@ struct DevicePass {
   const uint32_t* prefill_results =
       nullptr;  // [results - decode_rows], counted from decode_rows on
   uint32_t results = 0;
-  float* logits = nullptr;  // [results, vocab] out
+  float* logits = nullptr;  // [results, vocab] out, in logits_room() elements
 };
 
 /// A layer's projections of every row; pointers are of the device.
@@ -44,16 +48,26 @@ class DeviceAttentionOp {
 
 /// Decode rows are computed by products of few rows that read weights as they are stored, prefill
 /// rows (and decode rows of wide batches) with weights and activations rounded to bf16.
+///
+/// With a communicator it is one of the devices that share the model: q, k, v, gate, up and the
+/// head are cut by rows, o and down by columns, whose products are summed over the devices. Every
+/// device has the whole residual stream and all logits, the same bits as the others.
 class DeviceModel {
  public:
-  /// Copies the model's weights to the current device. max_rows and max_results: of one pass; the
-  /// latter bounds decode rows too. Errors: kOutOfMemory, kDeviceUnavailable, kCancelled.
-  static Result<std::unique_ptr<DeviceModel>> create(const Model& model, ThreadPool& pool,
-                                                     uint32_t max_rows, uint32_t max_results,
-                                                     const ProgressFn& progress);
+  struct Limits {
+    uint32_t rows = 0, results = 0;  // of a pass; the latter bounds decode rows too
+  };
+  /// Copies the model's weights, or this rank's share (check_shards()), to the current device.
+  /// communicator: null, or outlives the result. Errors: kOutOfMemory, kDeviceUnavailable,
+  /// kCancelled.
+  static Result<std::unique_ptr<DeviceModel>> create(
+      const Model& model, const kernels::cuda::Communicator* communicator, ThreadPool& pool,
+      const Limits& limits, const ProgressFn& progress);
   ~DeviceModel();
 
+  /// Of what this device computes.
   const ModelConfig& config() const { return config_; }
+  size_t logits_room(uint32_t results) const;
   /// Enqueues the pass; nothing is waited for or allocated, so it may be captured.
   Status forward(const DevicePass& pass, DeviceAttentionOp& attention, cudaStream_t stream);
 
@@ -70,10 +84,15 @@ class DeviceModel {
   struct Buffers;  // of one pass
   class Pass;
 
-  explicit DeviceModel(const ModelConfig& config);
-  Status upload(const struct ModelWeights& weights, ThreadPool& pool, const ProgressFn& progress);
+  enum class Cut : uint8_t { kNone, kRows, kColumns };
+
+  DeviceModel(const ModelConfig& config, const kernels::cuda::Communicator* communicator);
+  Status upload(const ModelWeights& weights, ThreadPool& pool, const ProgressFn& progress);
+  Status upload(const reprise::Linear& from, Cut cut, ThreadPool& pool, Linear& to);
   const Linear& head() const { return lm_head_.weight.rows() > 0 ? lm_head_ : embedding_; }
 
+  const kernels::cuda::Communicator* communicator_;  // null: not shared
+  Shard shard_;
   ModelConfig config_;
   uint32_t narrow_rows_ = 0;  // decode rows that products of few rows compute
   Linear embedding_, lm_head_;

@@ -1,0 +1,100 @@
+// What one device does of every pass: the whole model's, or its share.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "attention/cuda/device_executor.h"
+#include "engine/backend.h"
+#include "engine/cuda/pass_inputs.h"
+#include "engine/cuda/pass_tables.h"
+#include "engine/cuda/step_graph.h"
+#include "kernels/cuda/communicator.h"
+#include "kernels/cuda/sampling.h"
+#include "kv/cuda/device_page_memory.h"
+#include "model/cuda/device_model.h"
+#include "reprise/progress.h"
+
+namespace reprise {
+
+/// Passes that may be under way; they have turns 0 and 1.
+inline constexpr uint32_t kPassTurns = 2;
+
+/// Works on the device that is current where create() is called; every call but the destructor's
+/// needs it to be current. Ranks that share a model get the same calls with the same passes.
+class CudaRank {
+ public:
+  /// communicator: null where there is one rank only. Errors: those of DeviceModel.
+  static Result<std::unique_ptr<CudaRank>> create(
+      const Model& model, std::unique_ptr<kernels::cuda::Communicator> communicator,
+      ThreadPool& pool, const EngineOptions& options, kernels::cuda::KvType kv_type,
+      const ProgressFn& progress);
+  ~CudaRank();
+
+  /// Of every page, its KV heads; the result outlives this object's passes.
+  size_t page_bytes() const;
+  Result<DevicePages> make_pages(const Model& model, uint64_t pages);
+  /// Adds a policy for the passes from now on.
+  Status prepare(const Policy& policy);
+  /// Enqueues a first exchange with the other ranks, which connects them.
+  Status connect(uint32_t turn);
+
+  /// Brings tables and inputs up to date; may wait for earlier passes, and allocate.
+  Status send(const ForwardPass& pass, uint32_t turn);
+  /// Enqueues the pass that was sent.
+  Status start(const ForwardPass& pass, uint32_t turn);
+  /// Ends what waits for other ranks; no pass can follow.
+  void abort();
+
+  const CudaEvent& computed(uint32_t turn) const { return computed_[turn]; }
+  /// Of the pass that had this turn; what this rank knows is what all know.
+  std::span<float> logits(uint32_t turn, size_t result) const;
+  int32_t token(size_t result, int32_t position) const {
+    return chosen_staged_.data()[result * 2 + static_cast<size_t>(position) % 2];
+  }
+  const DevicePolicy* policy(const Policy& policy) const;
+
+ private:
+  /// What a captured pass depends on: rows, rows of the page tables, tokens of history, whether
+  /// tokens are chosen, policies.
+  using GraphKey = std::tuple<uint32_t, uint32_t, uint32_t, bool, std::vector<DeviceGroup>>;
+
+  explicit CudaRank(const ModelConfig& config) : tables_(config.n_layer) {}
+  Status reserve();
+  DeviceRoom room() const;
+  Status update_tables(const ForwardPass& pass, uint32_t turn);
+  void group_steps(const ForwardPass& pass);
+  Status enqueue(const ForwardPass& pass);
+  Status enqueue_rows(const DeviceRows& rows, uint32_t results);
+  DeviceRows device_rows(const ForwardPass& pass) const;
+  kernels::cuda::SampleArgs sample_args(const DeviceRows& rows, uint32_t results) const;
+
+  // Captured exchanges are destroyed before what they go through.
+  std::unique_ptr<kernels::cuda::Communicator> communicator_;
+  CudaStream stream_;
+  kernels::cuda::PagedKv kv_;
+  uint64_t pool_pages_ = 0;
+  uint32_t max_rows_ = 0, max_results_ = 0;
+  std::unique_ptr<DeviceModel> model_;
+  std::unique_ptr<DeviceExecutor> executor_;
+  PassTables tables_;
+  PassInputs inputs_;
+  kernels::cuda::DeviceBuffer<float> logits_;                     // [results, vocab]
+  kernels::cuda::PinnedBuffer<float> logits_staged_[kPassTurns];  // the same
+  kernels::cuda::DeviceBuffer<int32_t> chosen_;                   // [results] of prefill passes
+  kernels::cuda::PinnedBuffer<int32_t> chosen_staged_;            // [results][position % 2]
+  kernels::cuda::DeviceBuffer<std::byte> sample_workspace_;
+  CudaEvent computed_[kPassTurns];
+  std::map<GraphKey, StepGraph> graphs_;  // of decode-only passes
+  std::map<std::string, std::unique_ptr<DevicePolicy>, std::less<>> policies_;  // by Policy::spec
+  // Of the pass that was sent last.
+  uint32_t decode_rows_ = 0;
+  bool samples_ = false, wants_logits_ = false;
+  std::vector<DeviceGroup> groups_;
+  std::vector<kernels::cuda::PrefillRows> prefill_;
+};
+
+}  // namespace reprise

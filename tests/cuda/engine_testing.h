@@ -1,0 +1,105 @@
+// What tests of the whole engine on CUDA devices share.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <string_view>
+#include <vector>
+
+#include "engine/tiny_model.h"
+
+namespace reprise::test {
+
+using Logits = std::vector<std::vector<float>>;  // [tokens, vocab]
+
+inline EngineOptions cuda_options() {
+  EngineOptions options = tiny_options();
+  options.model = tiny_model(64);
+  options.device = "cuda";
+  return options;
+}
+
+inline Request request_of(std::vector<int32_t> prompt, uint32_t max_tokens) {
+  Request request;
+  request.prompt = std::move(prompt);
+  request.max_tokens = max_tokens;
+  request.ignore_end = true;
+  return request;
+}
+
+inline Answer answer_of(Engine& engine, const Request& request, std::string_view policy = "full") {
+  auto session = engine.open(policy);
+  EXPECT_TRUE(session) << session.error().message;
+  if (!session) return {};
+  auto answer = (*session)->generate(request);
+  EXPECT_TRUE(answer) << policy << ": " << answer.error().message;
+  return answer ? std::move(*answer) : Answer{};
+}
+
+inline Logits logits_of(Engine& engine, Request request, std::string_view policy = "full") {
+  Logits rows;
+  request.on_logits = [&](std::span<const float> logits) {
+    rows.emplace_back(logits.begin(), logits.end());
+  };
+  answer_of(engine, request, policy);
+  return rows;
+}
+
+inline std::vector<int32_t> best_tokens(const Logits& logits) {
+  std::vector<int32_t> tokens;
+  for (const auto& row : logits) {
+    const auto best = std::max_element(row.begin(), row.end()) - row.begin();
+    tokens.push_back(static_cast<int32_t>(best));
+  }
+  return tokens;
+}
+
+/// |a - b| / |b| of rows whose mean is taken away, which softmax ignores.
+inline double distance(const std::vector<float>& a, const std::vector<float>& b) {
+  double mean_a = 0, mean_b = 0, difference = 0, norm = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    mean_a += a[i] / static_cast<double>(a.size());
+    mean_b += b[i] / static_cast<double>(b.size());
+  }
+  for (size_t i = 0; i < a.size(); ++i) {
+    difference += std::pow((a[i] - mean_a) - (b[i] - mean_b), 2);
+    norm += std::pow(b[i] - mean_b, 2);
+  }
+  return std::sqrt(difference / norm);
+}
+
+/// Tolerances are what rounding gives on average; single rows are not far from it.
+inline void expect_near(const Logits& got, const Logits& want, double tolerance) {
+  ASSERT_EQ(got.size(), want.size());
+  double squares = 0;
+  for (size_t row = 0; row < got.size(); ++row) {
+    const double own = distance(got[row], want[row]);
+    EXPECT_LT(own, 3 * tolerance) << "row " << row;
+    squares += own * own;
+  }
+  EXPECT_LT(std::sqrt(squares / static_cast<double>(got.size())), tolerance);
+}
+
+// A value rounded to bf16 is wrong by up to 2^-9 of itself, 2^-9 / sqrt(3) on average. Inputs of
+// four products and the attention's operands are rounded in each of two branches of a layer, on
+// either side; errors add up independently.
+inline double bf16_tolerance(uint32_t n_layer) {
+  return 0x1p-9 / std::sqrt(3.0) * std::sqrt(2.0 * 4 * n_layer) * std::sqrt(2.0);
+}
+
+// The CPU's decode rows have activations in int8 with a scale per 32 values, whose maximum is about
+// three times their root mean square: an error of max / (127 sqrt(12)) in the inputs of a layer's
+// four products and of the head's.
+inline double int8_tolerance(uint32_t n_layer) {
+  return std::hypot(3 / (127 * std::sqrt(12.0)) * std::sqrt(4.0 * n_layer + 1),
+                    bf16_tolerance(n_layer));
+}
+
+// Three bits of mantissa: up to 2^-4 of a value, in keys and values of every layer.
+inline double fp8_tolerance(uint32_t n_layer) {
+  return 0x1p-4 / std::sqrt(3.0) * std::sqrt(2.0 * n_layer);
+}
+
+}  // namespace reprise::test
