@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <set>
@@ -40,6 +41,14 @@ struct AttentionResult {
   const float* lse = nullptr;  // [rows, n_head] natural log, over the keys that were read
   double select_ms = 0;        // of this layer
   double attend_ms = 0;        // of this layer: the sequence's share, by bytes read
+};
+
+class Policy;
+
+/// What a policy wants of a decode step on a device.
+struct DeviceStep {
+  const Policy* policy = nullptr;  // which of acting() chooses the keys
+  bool timed = false;              // step_took() gets its time
 };
 
 /// Named figures of a policy, summed or averaged over the request: {"recovery", 0.97}.
@@ -96,6 +105,18 @@ class Policy {
   /// Bytes of this policy's own state.
   virtual uint64_t state_bytes() const { return 0; }
 
+  /// Policies of which one chooses the keys of a decode step on a device; their specs differ.
+  virtual std::vector<const Policy*> acting() const { return {this}; }
+  /// Leaves out those that do not run where it can do without them.
+  virtual void restrict_to(const std::function<bool(const Policy&)>& /*runs*/) {}
+  /// Before a decode step on a device.
+  virtual DeviceStep begin_device_step(int32_t /*position*/) { return {this, false}; }
+  /// After a decode step: how long it took as a whole, 0 where it was not timed.
+  virtual void step_took(int32_t /*position*/, double /*ms*/) {}
+
+  /// What stands right of all decorators.
+  virtual Policy& undecorated() { return *this; }
+
   /// What it was created from, options and decorators included.
   const std::string& spec() const { return spec_; }
   void set_spec(std::string_view spec) { spec_ = spec; }
@@ -130,6 +151,7 @@ class PolicyDecorator : public Policy {
     return inner_->can_resume(kv, length);
   }
   bool evicts() const override { return inner_->evicts(); }
+  Policy& undecorated() override { return inner_->undecorated(); }
   bool unbounded() const override { return inner_->unbounded(); }
   bool position_free() const override { return inner_->position_free(); }
   std::string prefill_key() const override { return inner_->prefill_key(); }

@@ -15,6 +15,7 @@ struct StepCost {
   uint64_t full_kv_bytes = 0;     // of the pages that full attention would read
   uint64_t index_bytes_read = 0;  // of the policies' own structures
   double select_ms = 0;
+  double step_ms = 0;  // of the whole pass, where it was timed
 };
 
 /// Adds keys_visible and full_kv_bytes of a layer. rows: of the step. Prefill rows cost nothing.

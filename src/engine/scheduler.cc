@@ -287,6 +287,7 @@ void Scheduler::commit(const Pass& pass, size_t step) {
   sequence.kv.commit(planned.rows);
   sequence.policy->after_step(sequence.kv);
   const StepCost cost = backend_.cost(step);
+  if (!prefill) sequence.policy->step_took(pass.rows[planned.first_row].position, cost.step_ms);
   Counters& counters = planned.running->answer.counters;
   counters.keys_visible += cost.keys_visible;
   counters.keys_read += cost.keys_read;

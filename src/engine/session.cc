@@ -71,6 +71,7 @@ Result<std::string> Session::restore(const std::string& path, const ProgressFn& 
   const KvIdentity identity = impl_->identity();
   SequenceKv kv(engine.kv);
   REPRISE_TRY(SavedSession saved, load_session(path, identity, kv, progress));
+  REPRISE_CHECK(engine.backend->pages_written());
   const auto vocab = static_cast<int32_t>(engine.model->config().vocab);
   for (const int32_t token : saved.tokens) {
     if (token < 0 || token >= vocab) {

@@ -193,7 +193,9 @@ TEST_F(CudaEngine, PoliciesWithRoomForEveryKeyAreExact) {
   Request request = request_of(tiny_prompt(300), 30);
   const Logits want = logits_of(*engine, request);
   request.forced = best_tokens(want);
-  for (const std::string policy : {"streaming:window=512", "quest:budget=512"}) {
+  for (const std::string policy : {"streaming:window=512", "quest:budget=512", "snapkv:budget=512",
+                                   "h2o:budget=512,recent=0.2"}) {
+    SCOPED_TRACE(policy);
     expect_near(logits_of(*engine, request, policy), want, bf16_tolerance(2));
   }
 }
@@ -204,22 +206,189 @@ TEST_F(CudaEngine, PoliciesReadWhatTheyReadOnTheCpu) {
   const auto here = tiny_engine(cuda_options()), there = tiny_engine(cpu);
   for (const std::string policy :
        {"streaming:sink=4,window=64", "streaming:sink=20,window=50,positions=text",
-        "quest:budget=64", "quest:budget=96,sink=32"}) {
+        "quest:budget=64", "quest:budget=96,sink=32", "dense:first=1+quest:budget=64",
+        "auto:from=1+dense:first=0,last=1+quest:budget=64"}) {
     Request request = request_of(tiny_prompt(300), 40);
     const Logits want = logits_of(*there, request, policy);
     request.forced = best_tokens(want);
     const Answer answer = answer_of(*here, request, policy);
     EXPECT_EQ(answer.counters.keys_read, answer_of(*there, request, policy).counters.keys_read)
         << policy;
-    const Logits got = logits_of(*here, request, policy);
-    ASSERT_EQ(got.size(), want.size());
     // Where two pages' bounds are nearly equal the devices may choose differently, which costs more
     // than rounding.
-    std::vector<double> distances;
-    for (size_t i = 0; i < got.size(); ++i) distances.push_back(distance(got[i], want[i]));
-    std::sort(distances.begin(), distances.end());
-    EXPECT_LT(distances[distances.size() / 2], 1.5 * int8_tolerance(2)) << policy;
+    EXPECT_LT(median_distance(logits_of(*here, request, policy), want), 1.5 * int8_tolerance(2))
+        << policy;
   }
+}
+
+/// Two prompts of a conversation; the second follows the first one's answer. Tokens are those of
+/// forced, if there are any; logits of both answers.
+struct Conversation {
+  Logits logits;
+  uint64_t keys_read = 0, reused = 0;
+};
+Conversation converse(Engine& engine, const std::string& policy,
+                      const std::vector<int32_t>& forced = {}) {
+  constexpr size_t kAnswer = 40;
+  Conversation made;
+  auto session = *engine.open(policy);
+  std::vector<int32_t> prompt = tiny_prompt(200);
+  for (const uint32_t turn : {0u, 1u}) {
+    Request request = request_of(prompt, kAnswer);
+    if (!forced.empty()) {
+      const auto from = forced.begin() + static_cast<ptrdiff_t>(turn * kAnswer);
+      request.forced = {from, from + kAnswer};
+    }
+    request.on_logits = [&](std::span<const float> logits) {
+      made.logits.emplace_back(logits.begin(), logits.end());
+    };
+    const auto answer = session->generate(request);
+    EXPECT_TRUE(answer) << policy << ": " << answer.error().message;
+    if (!answer) return made;
+    made.keys_read += answer->counters.keys_read;
+    made.reused += answer->counters.reused_tokens;
+    prompt.insert(prompt.end(), answer->tokens.begin(), answer->tokens.end());
+    const auto more = tiny_prompt(90, 5);
+    prompt.insert(prompt.end(), more.begin(), more.end());
+  }
+  return made;
+}
+
+// What was given up stays so, and two tokens whose weights are nearly equal may be exchanged by
+// rounding: answers are nearer to the CPU's than to those of full attention.
+TEST_F(CudaEngine, PoliciesThatEvictKeepWhatTheyKeepOnTheCpu) {
+  EngineOptions cpu = cuda_options();
+  cpu.device = "cpu";
+  const auto here = tiny_engine(cuda_options()), there = tiny_engine(cpu);
+  for (const std::string policy :
+       {"snapkv:budget=100,window=20", "snapkv:budget=64,window=16,pool=avg,group=max",
+        "h2o:budget=64", "h2o:budget=100,recent=0.3,normalise=count,observe=64",
+        "h2o:budget=64,recent=1", "dense:first=1+h2o:budget=48,observe=0"}) {
+    SCOPED_TRACE(policy);
+    const Conversation want = converse(*there, policy);
+    const auto tokens = best_tokens(want.logits);
+    const Conversation got = converse(*here, policy, tokens),
+                       full = converse(*there, "full", tokens);
+    EXPECT_EQ(got.keys_read, want.keys_read);
+    EXPECT_EQ(got.reused, want.reused);
+    const double same = median_distance(got.logits, want.logits);
+    const double other = median_distance(full.logits, want.logits);
+    std::printf("%s: %.4f from the CPU's, which are %.4f from full attention's\n", policy.c_str(),
+                same, other);
+    EXPECT_LT(same, std::max(int8_tolerance(2), other / 3));
+  }
+}
+
+TEST_F(CudaEngine, AutoTriesBothAndUsesOne) {
+  const auto engine = tiny_engine(cuda_options());
+  const Request request = request_of(tiny_prompt(300), 60);
+  const uint64_t all = answer_of(*engine, request).counters.keys_read;
+  const Answer answer = answer_of(*engine, request, "auto+quest:budget=64");
+  ASSERT_EQ(answer.tokens.size(), 60);
+  EXPECT_LT(answer.counters.keys_read, all);  // two steps at least have chosen keys
+  const auto& figures = answer.counters.policy;
+  const auto share = std::find_if(figures.begin(), figures.end(), [](const auto& figure) {
+    return figure.first == "auto_quest:budget=64";
+  });
+  ASSERT_NE(share, figures.end());
+  std::printf("quest in %.2f of the steps\n", share->second);
+  EXPECT_GT(share->second, 0.0);
+  Request late = request;
+  const Logits want = logits_of(*engine, late);
+  late.forced = best_tokens(want);
+  expect_near(logits_of(*engine, late, "auto:from=1000+quest:budget=64"), want, bf16_tolerance(2));
+  EXPECT_TRUE(engine->open("auto"));  // without those that are not there
+  const auto refused = engine->open("auto+h2o");
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ErrorCode::kUnsupported);
+}
+
+TEST_F(CudaEngine, ForksOfPoliciesThatEvictGoTheirOwnWays) {
+  EngineOptions options = cuda_options();
+  options.prefix_cache = false;  // equal passes, so equal bits
+  const auto engine = tiny_engine(options);
+  for (const std::string policy : {"snapkv:budget=64,window=16", "h2o:budget=64"}) {
+    SCOPED_TRACE(policy);
+    const auto session_of = [&] {
+      auto session = *engine->open(policy);
+      const auto answer = session->generate(request_of(tiny_prompt(200), 20));
+      EXPECT_TRUE(answer) << answer.error().message;
+      return session;
+    };
+    const auto go_on = [&](Session& session, uint32_t seed) {
+      std::vector<int32_t> prompt(session.tokens().begin(), session.tokens().end());
+      const auto more = tiny_prompt(30, seed);
+      prompt.insert(prompt.end(), more.begin(), more.end());
+      Logits rows;
+      Request request = request_of(prompt, 30);
+      request.forced = tiny_prompt(30, 9);
+      request.on_logits = [&](std::span<const float> logits) {
+        rows.emplace_back(logits.begin(), logits.end());
+      };
+      const auto answer = session.generate(request);
+      EXPECT_TRUE(answer) << answer.error().message;
+      return rows;
+    };
+    auto parent = session_of();
+    auto child = parent->fork();
+    const Logits first = go_on(*parent, 2), second = go_on(*child, 3);
+    expect_near(first, go_on(*session_of(), 2), bf16_tolerance(2));
+    expect_near(second, go_on(*session_of(), 3), bf16_tolerance(2));
+  }
+}
+
+TEST_F(CudaEngine, EvictedPagesAreFreed) {
+  const auto engine = tiny_engine(cuda_options());
+  auto full = *engine->open();
+  const auto whole = full->generate(request_of(tiny_prompt(700), 2));
+  ASSERT_TRUE(whole) << whole.error().message;
+  full.reset();
+  EngineOptions alone = cuda_options();
+  alone.prefix_cache = false;
+  const auto fresh = tiny_engine(alone);
+  for (const std::string policy : {"snapkv:budget=64,window=16", "h2o:budget=64"}) {
+    auto session = *fresh->open(policy);
+    const auto answer = session->generate(request_of(tiny_prompt(700), 20));
+    ASSERT_TRUE(answer) << answer.error().message;
+    EXPECT_LT(answer->memory.kv_bytes, whole->memory.kv_bytes / 3) << policy;
+  }
+}
+
+TEST_F(CudaEngine, PoliciesKnowWhatEarlierPassesStored) {
+  EngineOptions alone = cuda_options();
+  alone.prefix_cache = false;
+  const auto fresh = tiny_engine(alone), engine = tiny_engine(cuda_options());
+  Request request = request_of(tiny_prompt(300), 40);
+  answer_of(*engine, request);  // no policy is there yet that looks at the pages it fills
+  const Logits want = logits_of(*fresh, request, "quest:budget=64");
+  request.forced = best_tokens(want);
+  EXPECT_LT(median_distance(logits_of(*engine, request, "quest:budget=64"), want),
+            bf16_tolerance(2));
+}
+
+TEST_F(CudaEngine, PoliciesKnowWhatIsRestored) {
+  const std::string path = scratch_folder() + "/quest.kv", policy = "quest:budget=64";
+  Request request = request_of(tiny_prompt(303), 40);
+  Logits want, got;
+  {
+    const auto engine = tiny_engine(cuda_options());
+    auto session = *engine->open(policy);
+    ASSERT_TRUE(session->generate(request_of(tiny_prompt(300), 1)));
+    ASSERT_TRUE(session->save(path, ""));
+    want = logits_of(*engine, request, policy);
+    request.forced = best_tokens(want);
+  }
+  const auto engine = tiny_engine(cuda_options());
+  auto session = *engine->open(policy);
+  const auto restored = session->restore(path);
+  ASSERT_TRUE(restored) << restored.error().message;
+  request.on_logits = [&](std::span<const float> logits) {
+    got.emplace_back(logits.begin(), logits.end());
+  };
+  const auto answer = session->generate(request);
+  ASSERT_TRUE(answer) << answer.error().message;
+  EXPECT_EQ(answer->counters.reused_tokens, 300);
+  EXPECT_LT(median_distance(got, want), bf16_tolerance(2));
 }
 
 TEST_F(CudaEngine, SaysWhatItCannotDo) {

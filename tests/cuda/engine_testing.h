@@ -82,6 +82,16 @@ inline void expect_near(const Logits& got, const Logits& want, double tolerance)
   EXPECT_LT(std::sqrt(squares / static_cast<double>(got.size())), tolerance);
 }
 
+/// Of the rows; unlike a mean, not moved by the few where two scores were nearly equal and
+/// something else was chosen.
+inline double median_distance(const Logits& got, const Logits& want) {
+  EXPECT_EQ(got.size(), want.size());
+  std::vector<double> distances;
+  for (size_t i = 0; i < got.size(); ++i) distances.push_back(distance(got[i], want[i]));
+  std::sort(distances.begin(), distances.end());
+  return distances[distances.size() / 2];
+}
+
 // A value rounded to bf16 is wrong by up to 2^-9 of itself, 2^-9 / sqrt(3) on average. Inputs of
 // four products and the attention's operands are rounded in each of two branches of a layer, on
 // either side; errors add up independently.

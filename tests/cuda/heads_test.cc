@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstring>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/float16.h"
@@ -50,7 +51,8 @@ class Case {
         v_(random_values(size_t{kRows} * shape.n_kv_head * shape.head_dim, 3)),
         q_norm_(random_values(shape.head_dim, 4)),
         k_norm_(random_values(shape.head_dim, 5)),
-        cos_sin_(random_values(size_t{kRows} * shape.pairs * 2, 6)) {
+        cos_sin_(random_values(size_t{kRows} * shape.pairs * 2, 6)),
+        cos_sin_capped_(random_values(size_t{kRows} * shape.pairs * 2, 7)) {
     std::fill_n(v_.begin(), shape.head_dim, 0.0f);
     image_.assign(size_t{kPages} * shape.n_kv_head * 2 * tile_bytes_, kUntouched);
     run();
@@ -82,12 +84,12 @@ class Case {
 
   void run() {
     const DeviceArray<float> q(q_), k(k_), v(v_), q_norm(q_norm_), k_norm(k_norm_),
-        cos_sin(cos_sin_);
+        cos_sin(cos_sin_), cos_sin_capped(cos_sin_capped_);
     const DeviceArray<int32_t> positions(std::vector<int32_t>(kPositions, kPositions + kRows));
     const DeviceArray<uint32_t> tables(kPageTables),
         sequences(std::vector<uint32_t>(kSequences, kSequences + kRows));
     const DeviceArray<unsigned char> pages(image_);
-    const DeviceArray<uint16_t> q_rotated(q_.size(), 0xff);
+    const DeviceArray<uint16_t> q_rotated(q_.size(), 0xff), q_capped(q_.size(), 0xff);
     const DeviceArray<float> q_plain(q_.size(), 0xff);
     HeadsArgs args;
     args.q = q.get();
@@ -107,13 +109,16 @@ class Case {
     args.capacity = kCapacity;
     args.rotate_keys = options_.rotate_keys;
     args.q_rotated = reinterpret_cast<__nv_bfloat16*>(q_rotated.get());
+    args.cos_sin_capped = cos_sin_capped.get();
+    args.q_capped = reinterpret_cast<__nv_bfloat16*>(q_capped.get());
     args.q_plain = q_plain.get();
     ASSERT_EQ(rotate_and_store(args, nullptr), cudaSuccess);
     image_ = pages.host();
     q_rotated_ = q_rotated.host();
+    q_capped_ = q_capped.host();
     q_plain_ = q_plain.host();
     args.q_plain = nullptr;
-    args.q_rotated = nullptr;
+    args.q_rotated = args.q_capped = nullptr;
     ASSERT_EQ(rotate_and_store(args, nullptr), cudaSuccess);
     ASSERT_EQ(pages.host(), image_);
   }
@@ -133,9 +138,10 @@ class Case {
     }
     return out;
   }
-  Values rotated(Values x, uint32_t row) const {
+  Values rotated(Values x, uint32_t row) const { return rotated(std::move(x), row, cos_sin_); }
+  Values rotated(Values x, uint32_t row, const std::vector<float>& cos_sin) const {
     for (size_t i = 0; i < shape_.pairs; ++i) {
-      const float* turn = &cos_sin_[(size_t{row} * shape_.pairs + i) * 2];
+      const float* turn = &cos_sin[(size_t{row} * shape_.pairs + i) * 2];
       const double cosine = turn[0], sine = turn[1];
       double &a = x.values[2 * i], &b = x.values[2 * i + 1];
       const double error =
@@ -150,12 +156,16 @@ class Case {
 
   void check_query(uint32_t row, uint32_t head) const {
     const size_t at = (size_t{row} * shape_.n_head + head) * shape_.head_dim;
-    const Values plain = normalized(&q_[at], q_norm_), turned = rotated(plain, row);
+    const Values plain = normalized(&q_[at], q_norm_);
+    const Values turned = rotated(plain, row), capped = rotated(plain, row, cos_sin_capped_);
     for (size_t i = 0; i < shape_.head_dim; ++i) {
-      ASSERT_NEAR(q_plain_[at + i], plain.values[i], plain.errors[i]) << row << "," << i;
+      SCOPED_TRACE("row " + std::to_string(row) + ", head " + std::to_string(head) +
+                   ", dimension " + std::to_string(i));
+      ASSERT_NEAR(q_plain_[at + i], plain.values[i], plain.errors[i]);
       ASSERT_NEAR(to_float(Bf16{q_rotated_[at + i]}), turned.values[i],
-                  turned.errors[i] + 0x1.01p-8 * std::abs(turned.values[i]))
-          << "row " << row << ", head " << head << ", dimension " << i;
+                  turned.errors[i] + 0x1.01p-8 * std::abs(turned.values[i]));
+      ASSERT_NEAR(to_float(Bf16{q_capped_[at + i]}), capped.values[i],
+                  capped.errors[i] + 0x1.01p-8 * std::abs(capped.values[i]));
     }
   }
 
@@ -201,9 +211,9 @@ class Case {
   Shape shape_;
   Options options_;
   size_t tile_bytes_;
-  std::vector<float> q_, k_, v_, q_norm_, k_norm_, cos_sin_, q_plain_;
+  std::vector<float> q_, k_, v_, q_norm_, k_norm_, cos_sin_, cos_sin_capped_, q_plain_;
   std::vector<unsigned char> image_;
-  std::vector<uint16_t> q_rotated_;
+  std::vector<uint16_t> q_rotated_, q_capped_;
 };
 
 TEST(Heads, QueriesAreRotatedAndKeysAndValuesStored) {
@@ -248,13 +258,14 @@ TEST(Heads, AnglesAreThoseOfDoublePrecision) {
     const DeviceArray<int32_t> device_positions(positions);
     const DeviceArray<float> cos_sin(size_t{rows} * pairs * 2, 0xff);
     const float factor = 1.2079441f;
-    ASSERT_EQ(rotary_rows(inv_freq.get(), pairs, factor, device_positions.get(), rows,
+    constexpr int32_t kCap = 200000;
+    ASSERT_EQ(rotary_rows(inv_freq.get(), pairs, factor, device_positions.get(), rows, kCap,
                           cos_sin.get(), nullptr),
               cudaSuccess);
     const std::vector<float> got = cos_sin.host();
     for (uint32_t row = 0; row < rows; ++row) {
       for (uint32_t i = 0; i < pairs; ++i) {
-        const double angle = positions[row] * frequencies[i];
+        const double angle = std::min(positions[row], kCap) * frequencies[i];
         const double cosine = factor * std::cos(angle), sine = factor * std::sin(angle);
         const size_t at = (size_t{row} * pairs + i) * 2;
         // A float's rounding; two double functions differ by units of the last place.

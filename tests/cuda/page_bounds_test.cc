@@ -119,6 +119,39 @@ TEST_P(PageBounds, AreThoseOfPagesThatRowsFilled) {
   }
 }
 
+// Rows that begin a page: the pages before them, in every layer.
+TEST(PageBoundsArgs, PagesBeforeRowsAreBoundInAllLayers) {
+  REPRISE_NEEDS_DEVICE();
+  constexpr Heads kShape = {6, 2, 64};
+  constexpr uint32_t kPages = 9, kCapacity = 3, kLayers = 2, kTableRows = 2;
+  const std::vector<uint32_t> tables = {7, 2, 8, 4,       5, 6,  // [kLayers, kTableRows, kCapacity]
+                                        0, 3, 1, kNoPage, 7, 2};
+  const std::vector<int32_t> positions = {32, 16, 15, 0, 47};
+  const std::vector<uint32_t> sequences = {0, 1, 1, 0, 1};
+  std::vector<bool> filled(kPages);
+  for (const uint32_t page : {2, 4, 3}) filled[page] = true;
+  std::mt19937 random(3);
+  TestTiles tiles(KvType::kBF16, kShape.head_dim, kPages * kShape.n_kv_head * 2);
+  tiles.fill(random);
+  const DeviceArray<uint8_t> kv(tiles.bytes());
+  const DeviceArray<int32_t> device_positions(positions);
+  const DeviceArray<uint32_t> device_sequences(sequences), device_tables(tables);
+  const DeviceArray<uint16_t> bounds(size_t{kPages} * kShape.n_kv_head * 2 * kShape.head_dim, 0xa5);
+  PageBoundsArgs args;
+  args.kv = {kv.get(), KvType::kBF16, kShape.n_kv_head, kShape.head_dim};
+  args.positions = device_positions.get();
+  args.sequences = device_sequences.get();
+  args.rows = static_cast<uint32_t>(positions.size());
+  args.pages = device_tables.get();
+  args.layers = kLayers;
+  args.table_rows = kTableRows;
+  args.capacity = kCapacity;
+  args.before = true;
+  args.bounds = bf16(bounds);
+  ASSERT_EQ(update_page_bounds(args, nullptr), cudaSuccess);
+  expect_bounds(tiles, kShape, bounds.host(), filled);
+}
+
 // q: [group, head_dim]; bounds: [2][head_dim].
 struct Score {
   double value, error;
@@ -198,6 +231,57 @@ TEST_P(PageBounds, ScoresAreTheLargestBoundOfAGroup) {
                        [&](uint32_t d) { return double{to_float(Bf16{own[d]})}; });
     ASSERT_NEAR(scores[i], expected.value, expected.error) << "row " << row << ", page " << page;
   }
+}
+
+// One launch or two: the same scores and lists.
+TEST_P(PageBounds, ChoosingAtOnceIsScoringAndChoosing) {
+  REPRISE_NEEDS_DEVICE();
+  const Heads heads = GetParam();
+  constexpr uint32_t kCapacity = 256, kBudget = 17;
+  const std::vector<int32_t> positions = {-1, 5, 16 * 15 + 3, 16 * 16, 16 * 17 + 15, 4095, 4096};
+  const auto count = static_cast<uint32_t>(positions.size());
+  std::mt19937 random(11);
+  std::vector<uint32_t> table(size_t{count} * kCapacity);
+  std::iota(table.begin(), table.end(), 0u);
+  std::shuffle(table.begin(), table.end(), random);
+  std::vector<uint16_t> noise(size_t{64} << 10);
+  for (uint16_t& value : noise) value = to_bf16(std::normal_distribution<float>()(random)).bits;
+  std::vector<uint16_t> slab(table.size() * heads.n_kv_head * 2 * heads.head_dim);
+  for (size_t i = 0; i < slab.size(); ++i) slab[i] = noise[i * 7919 % noise.size()];
+  const std::vector<uint16_t> q(
+      noise.begin(), noise.begin() + static_cast<ptrdiff_t>(count * heads.n_head * heads.head_dim));
+  const DeviceArray<int32_t> device_positions(positions);
+  const DeviceArray<uint32_t> device_table(table);
+  const DeviceArray<uint16_t> device_q(q), bounds(slab);
+  const size_t lists = size_t{count} * heads.n_kv_head;
+  const DeviceArray<float> scores(lists * kCapacity, 0xff), scores_once(lists * kCapacity, 0xff);
+  const DeviceArray<uint32_t> pages(lists * kBudget, 0xff), pages_once(lists * kBudget, 0xff);
+  const DeviceArray<int32_t> keys(lists, 0xff), keys_once(lists, 0xff);
+  PageScoreArgs score;
+  score.rows = {device_positions.get(), device_table.get(), count, kCapacity, kBudget};
+  score.bounds = bf16(bounds);
+  score.n_head = heads.n_head;
+  score.n_kv_head = heads.n_kv_head;
+  score.head_dim = heads.head_dim;
+  score.q = bf16(device_q);
+  score.scores = scores.get();
+  TopPagesArgs top;
+  top.rows = score.rows;
+  top.n_kv_head = heads.n_kv_head;
+  top.sink_pages = 2;
+  top.scores = scores.get();
+  top.lists = pages.get();
+  top.keys = keys.get();
+  top.list_capacity = kBudget;
+  ASSERT_EQ(score_pages(score, nullptr), cudaSuccess);
+  ASSERT_EQ(top_pages(top, nullptr), cudaSuccess);
+  score.scores = scores_once.get();
+  top.scores = scores_once.get();
+  top.lists = pages_once.get();
+  top.keys = keys_once.get();
+  ASSERT_EQ(choose_pages(score, top, nullptr), cudaSuccess);
+  EXPECT_EQ(keys_once.host(), keys.host());
+  EXPECT_EQ(pages_once.host(), pages.host());
 }
 
 // Chosen ones of the first pages: those of sinks, then by score, then by index.
@@ -425,6 +509,7 @@ TEST(PageBoundsArgs, WhatIsNotServedIsSaid) {
   update.kv = {nullptr, KvType::kFP8, 1, 72};
   EXPECT_EQ(update_page_bounds(update, nullptr), cudaErrorNotSupported);
   EXPECT_EQ(bound_all_pages(update.kv, 1, nullptr, nullptr), cudaErrorNotSupported);
+  EXPECT_EQ(bound_all_pages({}, 1, nullptr, nullptr), cudaErrorInvalidValue);  // nobody set it
   PageScoreArgs score;
   score.rows = {nullptr, nullptr, 1, 16, 4};
   score.n_head = 17;

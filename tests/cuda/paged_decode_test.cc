@@ -27,6 +27,7 @@ struct Options {
   KvType type = KvType::kBF16;
   bool list_per_head = false, some_slots = false, rows = false;
   float soft_cap = 0.0f, v_power = 0.0f;
+  uint32_t capped_pages = 0;
 };
 
 // A call with random contents, and what double precision makes of the same pages.
@@ -63,11 +64,13 @@ class Case {
     q_.resize(size_t{batch_} * heads.n_head * heads.head_dim);
     std::normal_distribution<float> normal(0.0f, 2.0f);
     for (uint16_t& value : q_) value = to_bf16(normal(random_)).bits;
+    q_capped_ = q_;
+    std::shuffle(q_capped_.begin(), q_capped_.end(), random_);
   }
 
   void run_and_check() {
     const DeviceArray<uint8_t> kv(tiles_.bytes());
-    const DeviceArray<uint16_t> q(q_), slots(slots_);
+    const DeviceArray<uint16_t> q(q_), q_capped(q_capped_), slots(slots_);
     const DeviceArray<uint32_t> pages(pages_), which(rows_);
     const DeviceArray<int32_t> keys(keys_);
     const size_t rows = size_t{batch_} * heads_.n_head;
@@ -81,6 +84,8 @@ class Case {
     args.batch = batch_;
     args.n_head = heads_.n_head;
     args.q = q.get();
+    args.q_capped = q_capped.get();
+    args.capped_pages = options_.capped_pages;
     args.scale = 1.0f / std::sqrt(static_cast<float>(heads_.head_dim));
     args.soft_cap = options_.soft_cap;
     args.out = out.get();
@@ -129,9 +134,11 @@ class Case {
       if (!is_read(list, key)) continue;
       const uint32_t token = static_cast<uint32_t>(key) % kPageTokens;
       const size_t tile = tile_of(list, key, kv_head);
+      const bool capped = static_cast<uint32_t>(key) / kPageTokens < options_.capped_pages;
+      const auto& q = capped ? q_capped_ : q_;
       double logit = 0.0;
       for (uint32_t d = 0; d < dim; ++d) {
-        logit += double{to_float(Bf16{q_[row * dim + d]})} * tiles_.value(tile, token, d);
+        logit += double{to_float(Bf16{q[row * dim + d]})} * tiles_.value(tile, token, d);
       }
       logit *= scale;
       if (options_.soft_cap > 0) logit = options_.soft_cap * std::tanh(logit / options_.soft_cap);
@@ -159,7 +166,7 @@ class Case {
   uint32_t batch_, lists_ = 1, capacity_ = 0;
   std::mt19937 random_;
   TestTiles tiles_;
-  std::vector<uint16_t> q_, slots_;
+  std::vector<uint16_t> q_, q_capped_, slots_;
   std::vector<uint32_t> pages_, rows_;
   std::vector<int32_t> keys_;
 };
@@ -173,7 +180,7 @@ INSTANTIATE_TEST_SUITE_P(Heads, PagedDecode, testing::ValuesIn(kHeads), [](const
 
 TEST_P(PagedDecode, EqualsDoublePrecision) {
   REPRISE_NEEDS_DEVICE();
-  Options per_head, masked, capped, half, fp8, fp8_masked;
+  Options per_head, masked, capped, half, fp8, fp8_masked, turned;
   per_head.list_per_head = true;
   masked.some_slots = true;
   capped.soft_cap = 5.0f;
@@ -181,11 +188,14 @@ TEST_P(PagedDecode, EqualsDoublePrecision) {
   fp8.type = fp8_masked.type = KvType::kFP8;
   fp8_masked.some_slots = fp8_masked.rows = true;
   fp8_masked.v_power = -60.0f;
+  turned.capped_pages = 19;
+  turned.some_slots = true;
   const std::vector<std::vector<int32_t>> lengths = {
       {1}, {16}, {17, 0, 1500}, {2500}, {0}, {15, 16, 17, 31, 32, 33, 1000, 700}};
   unsigned seed = 0;
   for (const auto& list : lengths) {
-    for (const Options& options : {Options(), per_head, masked, capped, half, fp8, fp8_masked}) {
+    for (const Options& options :
+         {Options(), per_head, masked, capped, half, fp8, fp8_masked, turned}) {
       Case(GetParam(), list, options, ++seed).run_and_check();
       if (HasFatalFailure()) return;
     }
@@ -197,10 +207,11 @@ TEST_P(PagedDecode, ManySequencesShareBlocks) {
   REPRISE_NEEDS_DEVICE();
   std::vector<int32_t> lengths;
   for (int32_t i = 0; i < 150; ++i) lengths.push_back(i * 37 % 211);
-  Options indirect, fp8;
+  Options indirect, fp8, turned;
   indirect.rows = true;
   fp8.type = KvType::kFP8;
-  for (const Options& options : {indirect, fp8}) {
+  turned.capped_pages = 3;
+  for (const Options& options : {indirect, fp8, turned}) {
     Case(GetParam(), lengths, options, 99).run_and_check();
   }
 }

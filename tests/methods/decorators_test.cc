@@ -176,5 +176,63 @@ TEST(Probe, DoesNotChangeTheAnswer) {
   }
 }
 
+// Steps on a device, of which the next one begins before the last one's time is known.
+class AutoOnDevice {
+ public:
+  explicit AutoOnDevice(const Toy& toy) : policy_(make(toy, "auto+quest")) {}
+
+  /// Whether the step read everything.
+  bool step(double full_ms, double inner_ms) {
+    const DeviceStep wanted = policy_->begin_device_step(position_);
+    if (position_ > 100) policy_->step_took(position_ - 1, last_ms_);
+    const bool full = wanted.policy->reads_everything();
+    last_ms_ = !wanted.timed ? 0.0 : full ? full_ms : inner_ms;
+    ++position_;
+    return full;
+  }
+  void give_up_last() { --position_; }
+
+ private:
+  std::unique_ptr<Policy> policy_;
+  int32_t position_ = 100;
+  double last_ms_ = 0.0;
+};
+
+TEST(Auto, ChoosesByTheTimesOfStepsOnADevice) {
+  const Toy toy({4, 4, 2, 32}, 200);
+  for (const bool inner_pays : {false, true}) {
+    AutoOnDevice steps(toy);
+    std::vector<bool> full;
+    for (int i = 0; i < 20; ++i) full.push_back(steps.step(1.0, inner_pays ? 0.5 : 0.95));
+    const std::vector<bool> trials(full.begin(), full.begin() + 4);
+    EXPECT_EQ(trials, (std::vector<bool>{true, true, false, false}));
+    EXPECT_EQ(full.back(), !inner_pays);
+    EXPECT_EQ(full[6], !inner_pays);
+  }
+}
+
+TEST(Auto, LeavesOutWhatDoesNotRunUnlessItWasNamed) {
+  const Toy toy({4, 4, 2, 32}, 200);
+  const auto runs = [](const Policy& policy) {
+    return policy.reads_everything() || policy.spec() == "quest";
+  };
+  const auto any = make(toy, "auto"), named = make(toy, "auto:among=quest/sparq");
+  EXPECT_EQ(any->acting().size(), 4);
+  any->restrict_to(runs);
+  EXPECT_EQ(any->acting().size(), 2);
+  named->restrict_to(runs);
+  EXPECT_EQ(named->acting().size(), 3);
+}
+
+TEST(Auto, TriesAgainWhereAStepWasGivenUp) {
+  const Toy toy({4, 4, 2, 32}, 200);
+  AutoOnDevice steps(toy);
+  for (int i = 0; i < 3; ++i) steps.step(1.0, 0.5);
+  steps.give_up_last();
+  EXPECT_TRUE(steps.step(1.0, 0.5));
+  EXPECT_TRUE(steps.step(1.0, 0.5));
+  EXPECT_FALSE(steps.step(1.0, 0.5));
+}
+
 }  // namespace
 }  // namespace reprise

@@ -12,13 +12,11 @@ namespace reprise {
 
 using namespace kernels::cuda;
 
-/// Decode rows [first, first + count) over the keys of lists.
-struct DeviceExecutor::Reading {
-  KeyLists lists;
-  uint32_t first, count;
-  const __nv_bfloat16* q;  // [rows, n_head, head_dim] of the pass
-  bool more;               // into the buffers that are merged
-};
+DeviceExecutor::DeviceExecutor(const ModelConfig& config)
+    : config_(config),
+      windows_({config.window.begin(), config.window.end()}, 0),
+      has_windows_(std::any_of(config.window.begin(), config.window.end(),
+                               [](uint32_t window) { return window > 0; })) {}
 
 Result<std::unique_ptr<DeviceExecutor>> DeviceExecutor::create(
     const ModelConfig& config, std::span<const RopeTable* const> ropes, const PagedKv& kv,
@@ -38,14 +36,8 @@ Status DeviceExecutor::reserve(std::span<const RopeTable* const> ropes) {
     layer_rope_.push_back(static_cast<uint32_t>(known - ropes_.begin()));
     if (known == ropes_.end()) REPRISE_CHECK(add_rope(*table));
   }
-  const uint32_t window = *std::max_element(config_.window.begin(), config_.window.end());
-  if (window > 0) {
-    list_capacity_ = window / kPageTokens + 2;
-    const size_t entries = size_t{limits_.sequences} * list_capacity_;
-    REPRISE_CHECK(list_pages_.reserve(entries, kWhat));
-    REPRISE_CHECK(list_slots_.reserve(entries, kWhat));
-    REPRISE_CHECK(list_keys_.reserve(limits_.sequences, kWhat));
-  }
+  constexpr uint32_t kAnyCapacity = std::numeric_limits<uint32_t>::max();
+  if (has_windows_) REPRISE_CHECK(windows_.reserve(limits_.sequences, kAnyCapacity));
   const size_t heads = size_t{limits_.rows} * config_.n_head;
   REPRISE_CHECK(q_.reserve(heads * config_.head_dim, kWhat));
   REPRISE_CHECK(lse_.reserve(heads, kWhat));
@@ -71,37 +63,75 @@ Status DeviceExecutor::set_policies(std::vector<DevicePolicy*> policies) {
   return policies_.empty() ? Status() : reserve_parts();
 }
 
-Status DeviceExecutor::begin(const DeviceRows& rows, cudaStream_t stream) {
-  rows_ = rows;
-  in_parts_ = std::any_of(rows.groups.begin(), rows.groups.end(),
-                          [](const DeviceGroup& group) { return group.policy != nullptr; });
-  for (const Rope& rope : ropes_) {
-    REPRISE_CUDA(rotary_rows(rope.inv_freq.data(), rope.pairs, rope.factor, rows.positions,
-                             rows.rows, rope.cos_sin.data(), stream),
-                 "rotary angles");
-  }
-  REPRISE_CUDA(count_keys(rows.positions, rows.decode_rows, keys_.data(), 0, nullptr, stream),
-               "counting keys");
-  return {};
-}
-
 Status DeviceExecutor::reserve_parts() {
   constexpr std::string_view kWhat = "attention in parts";
   const size_t heads = size_t{limits_.rows} * config_.n_head, width = heads * config_.head_dim;
-  REPRISE_CHECK(q_plain_.reserve(width, kWhat));
   REPRISE_CHECK(q_capped_.reserve(width, kWhat));
-  REPRISE_CHECK(capped_.reserve(limits_.rows, kWhat));
-  REPRISE_CHECK(capped_cos_sin_.reserve(size_t{limits_.rows} * config_.head_dim, kWhat));
+  for (Rope& rope : ropes_) {
+    REPRISE_CHECK(rope.cos_sin_capped.reserve(rope.cos_sin.size(), kWhat));
+  }
   REPRISE_CHECK(part_out_.reserve(width, kWhat));
   REPRISE_CHECK(more_out_.reserve(width, kWhat));
   return more_lse_.reserve(heads, kWhat);
 }
 
+Status DeviceExecutor::begin(const DeviceRows& rows, cudaStream_t stream) {
+  rows_ = rows;
+  in_parts_ = std::any_of(rows.groups.begin(), rows.groups.end(),
+                          [](const DeviceGroup& group) { return group.policy != nullptr; });
+  REPRISE_CHECK(make_angles(stream));
+  REPRISE_CUDA(count_keys(rows.positions, rows.decode_rows, keys_.data(), stream), "counting keys");
+  if (has_windows_) REPRISE_CHECK(windows_.list(rows, stream));
+  for (DevicePolicy* policy : policies_) REPRISE_CHECK(policy->begin(rows, kv_, stream));
+  return {};
+}
+
+Status DeviceExecutor::make_angles(cudaStream_t stream) {
+  constexpr int32_t kNoCap = std::numeric_limits<int32_t>::max();
+  for (const Rope& rope : ropes_) {
+    REPRISE_CUDA(rotary_rows(rope.inv_freq.data(), rope.pairs, rope.factor, rows_.positions,
+                             rows_.rows, kNoCap, rope.cos_sin.data(), stream),
+                 "rotary angles");
+  }
+  capped_ = false;
+  for (const DeviceGroup& group : rows_.groups) {
+    const int32_t cap = group.policy != nullptr ? group.policy->max_query_position() : kNoCap;
+    if (cap == kNoCap) continue;
+    uint32_t first = group.first, rows = group.count;
+    if (first >= rows_.decode_rows) {
+      const PrefillRows* steps = &rows_.host_prefill[first - rows_.decode_rows];
+      const PrefillRows& last = steps[group.count - 1];
+      first = rows_.decode_rows + steps->first;
+      rows = rows_.decode_rows + last.first + last.count - first;
+    }
+    REPRISE_CHECK(make_capped_angles(first, rows, cap, stream));
+    capped_ = true;
+  }
+  return {};
+}
+
+Status DeviceExecutor::make_capped_angles(uint32_t first, uint32_t rows, int32_t cap,
+                                          cudaStream_t stream) {
+  for (const Rope& rope : ropes_) {
+    REPRISE_CUDA(
+        rotary_rows(rope.inv_freq.data(), rope.pairs, rope.factor, rows_.positions + first, rows,
+                    cap, rope.cos_sin_capped.data() + size_t{first} * rope.pairs * 2, stream),
+        "rotary angles");
+  }
+  return {};
+}
+
 Status DeviceExecutor::attend(const LayerHeads& heads, cudaStream_t stream) {
   REPRISE_CHECK(store(heads, stream));
   const bool windowed = config_.window[heads.layer] > 0;
-  if (!windowed) REPRISE_CHECK(tell_policies(heads.layer, stream));
-  if (rows_.decode_rows > 0 && windowed) REPRISE_CHECK(read_window(heads, stream));
+  if (rows_.prefill_steps > 0 && !windowed) {
+    for (DevicePolicy* policy : policies_) {
+      REPRISE_CHECK(policy->after_prefill_store(rows_, heads.layer, kv_, stream));
+    }
+  }
+  if (rows_.decode_rows > 0 && windowed) {
+    REPRISE_CHECK(read(heads, {windows_.lists(heads.layer, 0)}, 0, rows_.decode_rows, stream));
+  }
   if (rows_.prefill_steps > 0 && (windowed || !in_parts_)) {
     REPRISE_CHECK(prefill(heads, rows_.decode_rows, rows_.prefill_steps,
                           rows_.rows - rows_.decode_rows, stream));
@@ -134,97 +164,56 @@ Status DeviceExecutor::store(const LayerHeads& heads, cudaStream_t stream) {
   args.cos_sin = rope.cos_sin.data();
   args.positions = rows_.positions;
   args.kv = kv_;
-  args.pages = table(heads.layer);
+  args.pages = rows_.table(heads.layer);
   args.sequences = rows_.sequences;
   args.capacity = rows_.capacity;
   args.q_rotated = q_.data();
-  args.q_plain = in_parts_ ? q_plain_.data() : nullptr;
+  if (capped_) {
+    args.cos_sin_capped = rope.cos_sin_capped.data();
+    args.q_capped = q_capped_.data();
+  }
   REPRISE_CUDA(rotate_and_store(args, stream), "storing keys and values");
   return {};
 }
 
-Status DeviceExecutor::tell_policies(uint32_t layer, cudaStream_t stream) {
-  if (policies_.empty()) return {};
-  DeviceStored stored;
-  stored.layer = layer;
-  stored.rows = rows_.rows;
-  stored.positions = rows_.positions;
-  stored.sequences = rows_.sequences;
-  stored.pages = table(layer);
-  stored.capacity = rows_.capacity;
-  stored.kv = kv_;
-  for (DevicePolicy* policy : policies_) REPRISE_CHECK(policy->after_store(stored, stream));
-  return {};
-}
-
-Status DeviceExecutor::read(const LayerHeads& heads, const Reading& reading, cudaStream_t stream) {
+Status DeviceExecutor::read(const LayerHeads& heads, const DeviceRead& what, uint32_t first,
+                            uint32_t count, cudaStream_t stream) {
+  const size_t head = size_t{first} * config_.n_head, at = head * config_.head_dim;
   PagedDecodeArgs args;
   args.kv = kv_;
-  args.lists = reading.lists;
-  args.batch = reading.count;
+  args.lists = what.lists;
+  args.batch = count;
   args.n_head = config_.n_head;
-  args.q = reading.q + reading.first * q_width();
+  args.q = q_.data() + at;
+  args.q_capped = q_capped_.data() + at;
+  args.capped_pages = what.capped_pages;
   args.scale = config_.attention_scale;
   args.soft_cap = config_.attention_soft_cap;
-  args.out = (reading.more ? more_out_.data() : heads.decode_out) + reading.first * q_width();
-  args.lse = (reading.more ? more_lse_.data() : lse_.data()) + reading.first * config_.n_head;
+  args.out = heads.decode_out + at;
+  args.lse = lse_.data() + head;
   args.workspace = decode_workspace_.data();
   REPRISE_CUDA(paged_decode(args, stream), "decode attention");
   return {};
 }
 
-Status DeviceExecutor::read_window(const LayerHeads& heads, cudaStream_t stream) {
-  RangeLists lists;
-  lists.table = table(heads.layer);
-  lists.positions = rows_.positions;
-  lists.count = rows_.decode_rows;
-  lists.capacity = rows_.capacity;
-  lists.window = static_cast<int32_t>(config_.window[heads.layer]);
-  lists.pages = list_pages_.data();
-  lists.slots = list_slots_.data();
-  lists.keys = list_keys_.data();
-  lists.list_capacity = list_capacity_;
-  REPRISE_CUDA(range_lists(lists, stream), "choosing keys");
-  const KeyLists keys = {list_pages_.data(), list_slots_.data(), list_keys_.data(), 1,
-                         list_capacity_};
-  return read(heads, {keys, 0, rows_.decode_rows, q_.data(), false}, stream);
-}
-
 Status DeviceExecutor::read_group(const LayerHeads& heads, const DeviceGroup& group,
                                   cudaStream_t stream) {
-  const uint32_t* pages = table(heads.layer) + size_t{group.first} * rows_.capacity;
-  const int32_t* keys = keys_.data() + group.first;
-  if (group.policy == nullptr) {
-    const KeyLists lists = {pages, nullptr, keys, 1, rows_.capacity};
-    return read(heads, {lists, group.first, group.count, q_.data(), false}, stream);
+  const uint32_t* pages = rows_.table(heads.layer) + size_t{group.first} * rows_.capacity;
+  DeviceRead what = {{pages, nullptr, keys_.data() + group.first, 1, rows_.capacity}};
+  if (group.policy != nullptr && !group.policy->leaves_alone(heads.layer)) {
+    DeviceQueries queries;
+    queries.layer = heads.layer;
+    queries.n_head = config_.n_head;
+    queries.first = group.first;
+    queries.count = group.count;
+    queries.positions = rows_.positions + group.first;
+    queries.pages = pages;
+    queries.capacity = rows_.capacity;
+    queries.q = q_.data() + group.first * q_width();
+    queries.kv = kv_;
+    REPRISE_CHECK(group.policy->select(queries, what, stream));
   }
-  DeviceQueries queries;
-  queries.layer = heads.layer;
-  queries.count = group.count;
-  queries.n_head = config_.n_head;
-  queries.positions = rows_.positions + group.first;
-  queries.pages = pages;
-  queries.capacity = rows_.capacity;
-  queries.keys = keys;
-  queries.q = q_.data() + group.first * q_width();
-  queries.kv = kv_;
-  parts_.clear();
-  REPRISE_CHECK(group.policy->select(queries, parts_, stream));
-  bool more = false;
-  for (const DevicePart& part : parts_) {
-    const bool capped = part.max_query_position != std::numeric_limits<int32_t>::max();
-    if (capped) {
-      REPRISE_CHECK(
-          rotate_capped(heads.layer, group.first, group.count, part.max_query_position, stream));
-    }
-    const __nv_bfloat16* q = capped ? q_capped_.data() : q_.data();
-    REPRISE_CHECK(read(heads, {part.lists, group.first, group.count, q, more}, stream));
-    if (more) {
-      REPRISE_CHECK(merge_more(heads.decode_out, group.first, group.count, stream));
-    }
-    more = true;
-  }
-  return {};
+  return read(heads, what, group.first, group.count, stream);
 }
 
 Status DeviceExecutor::merge_more(float* out, uint32_t first, uint32_t rows, cudaStream_t stream) {
@@ -236,32 +225,12 @@ Status DeviceExecutor::merge_more(float* out, uint32_t first, uint32_t rows, cud
   return {};
 }
 
-Status DeviceExecutor::rotate_capped(uint32_t layer, uint32_t first, uint32_t rows, int32_t cap,
-                                     cudaStream_t stream) {
-  const Rope& rope = ropes_[layer_rope_[layer]];
-  REPRISE_CUDA(count_keys(rows_.positions + first, rows, nullptr, cap, capped_.data(), stream),
-               "bounding positions");
-  REPRISE_CUDA(rotary_rows(rope.inv_freq.data(), rope.pairs, rope.factor, capped_.data(), rows,
-                           capped_cos_sin_.data(), stream),
-               "rotary angles");
-  HeadsArgs args;  // without keys and values
-  args.q = q_plain_.data() + first * q_width();
-  args.rows = rows;
-  args.n_head = config_.n_head;
-  args.pairs = rope.pairs;
-  args.cos_sin = capped_cos_sin_.data();
-  args.kv.head_dim = config_.head_dim;
-  args.q_rotated = q_capped_.data() + first * q_width();
-  REPRISE_CUDA(rotate_and_store(args, stream), "rotating queries");
-  return {};
-}
-
 PagedPrefillArgs DeviceExecutor::prefill_args(const LayerHeads& heads, uint32_t step,
                                               uint32_t steps, uint32_t rows) const {
   PagedPrefillArgs args;
   args.kv = kv_;
   args.sequences = rows_.prefill + (step - rows_.decode_rows);
-  args.pages = table(heads.layer) + size_t{step} * rows_.capacity;
+  args.pages = rows_.table(heads.layer) + size_t{step} * rows_.capacity;
   args.batch = steps;
   args.capacity = rows_.capacity;
   args.n_head = config_.n_head;
@@ -285,31 +254,49 @@ Status DeviceExecutor::prefill(const LayerHeads& heads, uint32_t step, uint32_t 
 Status DeviceExecutor::prefill_step(const LayerHeads& heads, uint32_t step, DevicePolicy* policy,
                                     cudaStream_t stream) {
   const PrefillRows& own = rows_.host_prefill[step - rows_.decode_rows];
-  const uint32_t row = rows_.decode_rows + own.first, rows = own.count;
-  const auto parts =
-      policy != nullptr ? policy->prefill_parts(own.position) : std::vector<PrefillPart>();
-  if (parts.empty()) return prefill(heads, step, 1, rows, stream);
+  if (policy == nullptr || policy->leaves_alone(heads.layer)) {
+    return prefill(heads, step, 1, own.count, stream);
+  }
+  const auto parts = policy->prefill_parts(heads.layer, step, own.position);
+  if (parts.empty()) {
+    REPRISE_CHECK(prefill(heads, step, 1, own.count, stream));
+  } else {
+    REPRISE_CHECK(read_prefill_parts(heads, step, parts, stream));
+  }
+  const size_t row = rows_.decode_rows + own.first;
+  DevicePrompt prompt;
+  prompt.layer = heads.layer;
+  prompt.step = step;
+  prompt.rows = own;
+  prompt.pages = rows_.table(heads.layer) + size_t{step} * rows_.capacity;
+  prompt.q = q_.data() + row * q_width();
+  prompt.lse = lse_.data() + row * config_.n_head;
+  prompt.kv = kv_;
+  return policy->after_prefill(prompt, stream);
+}
+
+Status DeviceExecutor::read_prefill_parts(const LayerHeads& heads, uint32_t step,
+                                          std::span<const PrefillPart> parts, cudaStream_t stream) {
+  const PrefillRows& own = rows_.host_prefill[step - rows_.decode_rows];
+  const uint32_t row = rows_.decode_rows + own.first;
   const size_t skipped = size_t{rows_.decode_rows} * q_width();
-  float* out = part_out_.data() + skipped;
   bool more = false;
   for (const PrefillPart& part : parts) {
-    PagedPrefillArgs args = prefill_args(heads, step, 1, rows);
-    if (part.max_query_position != std::numeric_limits<int32_t>::max()) {
-      REPRISE_CHECK(rotate_capped(heads.layer, row, rows, part.max_query_position, stream));
-      args.q = q_capped_.data() + skipped;
-    }
+    PagedPrefillArgs args = prefill_args(heads, step, 1, own.count);
+    if (part.pages != nullptr) args.pages = part.pages;
+    if (part.capped) args.q = q_capped_.data() + skipped;
     args.window = part.window;
     args.first_key = part.first_key;
     args.end_key = part.end_key;
     args.f32_out = true;
-    args.out = more ? more_out_.data() + skipped : out;
+    args.out = (more ? more_out_.data() : part_out_.data()) + skipped;
     if (more) args.lse = more_lse_.data() + size_t{rows_.decode_rows} * config_.n_head;
     REPRISE_CUDA(paged_prefill(args, stream), "prefill attention");
-    if (more) REPRISE_CHECK(merge_more(part_out_.data(), row, rows, stream));
+    if (more) REPRISE_CHECK(merge_more(part_out_.data(), row, own.count, stream));
     more = true;
   }
   const size_t first = row * q_width();
-  REPRISE_CUDA(round_to_bf16(part_out_.data() + first, rows * q_width(),
+  REPRISE_CUDA(round_to_bf16(part_out_.data() + first, own.count * q_width(),
                              heads.prefill_out + (first - skipped), stream),
                "prefill attention");
   return {};

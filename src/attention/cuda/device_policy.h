@@ -3,52 +3,99 @@
 
 #include <cuda_bf16.h>
 
+#include <compare>
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <span>
+#include <utility>
 #include <vector>
 
+#include "attention/plan.h"
 #include "kernels/cuda/paged_decode.h"
+#include "kernels/cuda/paged_prefill.h"
 #include "model/config.h"
 #include "reprise/error.h"
 
 namespace reprise {
 
-/// Rows of a pass whose keys were stored just now; pointers are of the device.
-struct DeviceStored {
-  uint32_t layer = 0, rows = 0;
+class DevicePolicy;
+
+/// Consecutive steps of a pass that share a policy.
+struct DeviceGroup {
+  uint32_t first = 0, count = 0;   // steps
+  DevicePolicy* policy = nullptr;  // null: everything is read
+
+  friend auto operator<=>(const DeviceGroup&, const DeviceGroup&) = default;
+};
+
+/// The rows of a pass as the device sees them; decode rows come first, one of a sequence.
+struct DeviceRows {
+  uint32_t rows = 0, decode_rows = 0;
   const int32_t* positions = nullptr;   // [rows]
-  const uint32_t* sequences = nullptr;  // [rows] row of pages
-  const uint32_t* pages = nullptr;      // [sequences, capacity] page tables of the layer
-  uint32_t capacity = 0;
-  kernels::cuda::PagedKv kv;
+  const uint32_t* sequences = nullptr;  // [rows] row of the page tables; of decode row i it is i
+  uint32_t prefill_steps = 0;  // sequence i of them has row decode_rows + i of the page tables
+  const kernels::cuda::PrefillRows* prefill = nullptr;  // [prefill_steps], rows from decode_rows on
+  const uint32_t* tables = nullptr;  // [n_layer, table_rows, capacity] page tables
+  uint32_t table_rows = 0, capacity = 0;
+  std::span<const DeviceGroup> groups;  // of all steps, decode and prefill ones apart
+  std::span<const kernels::cuda::PrefillRows> host_prefill;  // prefill, on the host
+
+  const uint32_t* table(uint32_t layer) const {
+    return tables + size_t{layer} * table_rows * capacity;
+  }
+};
+
+/// A pass as the host knows it, before anything of it is enqueued.
+struct DevicePlan {
+  std::span<const Row> rows;
+  std::span<const SequenceStep> steps;
+  std::span<const DeviceGroup> groups;
+  uint32_t decode_rows = 0;
+  uint32_t turn = 0;  // 0 and 1 in turns; the pass that had it before is finished
 };
 
 /// Decode rows of one layer, one of a sequence, that share a policy.
 struct DeviceQueries {
-  uint32_t layer = 0, count = 0, n_head = 0;
+  uint32_t layer = 0, n_head = 0;
+  uint32_t first = 0, count = 0;       // rows of the pass
   const int32_t* positions = nullptr;  // [count]
   const uint32_t* pages = nullptr;     // [count, capacity] page tables of the layer
   uint32_t capacity = 0;
-  const int32_t* keys = nullptr;     // [count] keys that full attention reads
   const __nv_bfloat16* q = nullptr;  // [count, n_head, head_dim] rotated
+  kernels::cuda::PagedKv kv;
+};
+
+/// Prefill rows of one layer and step, and what was computed for them.
+struct DevicePrompt {
+  uint32_t layer = 0, step = 0;
+  kernels::cuda::PrefillRows rows;
+  const uint32_t* pages = nullptr;   // [capacity] page table of the sequence
+  const __nv_bfloat16* q = nullptr;  // [rows.count, n_head, head_dim] rotated
+  const float* lse = nullptr;        // [rows.count, n_head]
   kernels::cuda::PagedKv kv;
 };
 
 /// Keys that prefill rows read: [max(first_key, position - window + 1), min(end_key, position +
 /// 1)).
 struct PrefillPart {
+  const uint32_t* pages = nullptr;  // in these; null: in those of the sequence
   int32_t first_key = 0, end_key = std::numeric_limits<int32_t>::max();
-  int32_t window = 0;                                                // 0: no bound
-  int32_t max_query_position = std::numeric_limits<int32_t>::max();  // as of DevicePart
+  int32_t window = 0;   // 0: no bound
+  bool capped = false;  // queries stand at max_query_position() at most
 };
 
-/// Keys to read; parts are disjoint. What lists point to stays until the next select() or
-/// reserve().
-struct DevicePart {
+/// Keys to read. What lists point to stays until the next select() of the layer or reserve().
+struct DeviceRead {
   kernels::cuda::KeyLists lists;
-  /// Rows further right are rotated as if they stood here; see SelectionPart.
-  int32_t max_query_position = std::numeric_limits<int32_t>::max();
+  uint32_t capped_pages = 0;  // the first of every list, for queries as in PrefillPart
+};
+
+/// A decode row in one layer, for the counters.
+struct DeviceRow {
+  Policy* policy = nullptr;  // the host's side
+  uint32_t layer = 0;
+  int32_t position = 0;
 };
 
 /// Memory that a policy may count on.
@@ -58,28 +105,50 @@ struct DeviceRoom {
   uint64_t pool_pages = 0;  // page ids are smaller
 };
 
-/// One object serves every sequence with the same options; what belongs to a sequence's keys is
-/// kept by page id, so that forks and shared prefixes need nothing. Everything is enqueued: nothing
-/// is waited for, and nothing is allocated but in reserve().
+/// One object serves every sequence with the same options. What belongs to keys is kept by page id,
+/// so that forks and shared prefixes need nothing; what belongs to a sequence hangs at the host's
+/// side of its policy. Everything is enqueued: nothing is waited for, and nothing is allocated but
+/// in reserve() and plan().
 class DevicePolicy {
  public:
+  using PagedKv = kernels::cuda::PagedKv;
   virtual ~DevicePolicy() = default;
 
   /// Makes room before steps that need it; called again when a capacity grows.
   virtual Status reserve(const DeviceRoom&) { return {}; }
-  /// Once, after the first reserve(): takes in what earlier passes have stored.
-  virtual Status adopt(const kernels::cuda::PagedKv&, cudaStream_t) { return {}; }
-  /// For every pass and layer without a window of its own, whatever policy its sequences have.
-  virtual Status after_store(const DeviceStored&, cudaStream_t) { return {}; }
-  virtual Status select(const DeviceQueries& queries, std::vector<DevicePart>& parts,
-                        cudaStream_t stream) = 0;
-  /// What prefill rows from a position on read; empty: everything. Parts are disjoint, and every
-  /// row sees a key of each.
-  virtual std::vector<PrefillPart> prefill_parts(int32_t /*position*/) const { return {}; }
-  /// Keys of each KV head that the row at a position reads; and bytes of own structures, for all KV
-  /// heads together, to choose them. For the counters.
-  virtual uint64_t keys_read(int32_t position) const = 0;
-  virtual uint64_t index_bytes_read(int32_t /*position*/) const { return 0; }
+  /// After the first reserve(), and when a session was restored: takes in what lies in pages.
+  virtual Status adopt(const PagedKv&, cudaStream_t) { return {}; }
+  /// Of passes with steps of its own, outside of what is captured.
+  virtual Status plan(const DevicePlan&, cudaStream_t) { return {}; }
+  /// Of every pass, whatever policies its sequences have, before its layers: what they share.
+  virtual Status begin(const DeviceRows&, const PagedKv&, cudaStream_t) { return {}; }
+  /// Of every pass with prefill rows and layer without a window of its own: their keys are stored.
+  virtual Status after_prefill_store(const DeviceRows&, uint32_t /*layer*/, const PagedKv&,
+                                     cudaStream_t) {
+    return {};
+  }
+  /// read arrives as a read of everything.
+  virtual Status select(const DeviceQueries& queries, DeviceRead& read, cudaStream_t stream) = 0;
+  /// What prefill rows of a step read from a position on; empty: everything. Parts are disjoint,
+  /// and every row sees a key of each.
+  virtual std::vector<PrefillPart> prefill_parts(uint32_t /*layer*/, uint32_t /*step*/,
+                                                 int32_t /*position*/) const {
+    return {};
+  }
+  virtual Status after_prefill(const DevicePrompt&, cudaStream_t) { return {}; }
+  /// Where rows further right stand for keys that are read capped; see SelectionPart.
+  virtual int32_t max_query_position() const { return std::numeric_limits<int32_t>::max(); }
+  /// Keys of each KV head that a row reads; and bytes of own structures, for all KV heads together,
+  /// to choose them.
+  virtual uint64_t keys_read(const DeviceRow& row) const = 0;
+  virtual uint64_t index_bytes_read(const DeviceRow&) const { return 0; }
+
+  /// Layers, [n_layer] or empty, in which everything is read and it is not asked.
+  bool leaves_alone(uint32_t layer) const { return !left_alone_.empty() && left_alone_[layer]; }
+  void leave_alone(std::vector<bool> layers) { left_alone_ = std::move(layers); }
+
+ private:
+  std::vector<bool> left_alone_;
 };
 
 }  // namespace reprise

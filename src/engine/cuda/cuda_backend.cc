@@ -7,6 +7,8 @@
 #include "base/try.h"
 #include "engine/cuda/cuda_rank.h"
 #include "engine/cuda/rank_threads.h"
+#include "methods/baselines/evicting.h"
+#include "methods/cuda/device_policies.h"
 
 namespace reprise {
 namespace {
@@ -33,19 +35,21 @@ class CudaBackend : public Backend {
     return ranks_.front()->token(result, done_.positions[result]);
   }
   StepCost cost(size_t step) const override { return done_.costs[step]; }
-  Status prepare(const Policy& policy) override {
-    return threads_.run([&](uint32_t rank) { return ranks_[rank]->prepare(policy); });
+  Status prepare(Policy& policy) override;
+  Status pages_written() override {
+    return threads_.run([&](uint32_t rank) { return ranks_[rank]->pages_written(); });
   }
   bool samples() const override { return true; }
 
  private:
   struct Started {
     uint32_t turn = 0;
+    bool timed = false;
     std::vector<int32_t> positions;  // [results]
     std::vector<StepCost> costs;     // [steps]
   };
 
-  StepCost cost_of(const ForwardPass& pass, const SequenceStep& step) const;
+  StepCost cost_of(const ForwardPass& pass, const SequenceStep& step, const Policy& acting) const;
   Result<uint64_t> kv_pages(uint64_t kv_memory, size_t page_bytes) const;
   /// Enqueues on every rank what they do together; body waits for nothing that is enqueued.
   Status enqueue(const std::function<Status(CudaRank& rank)>& body);
@@ -169,17 +173,52 @@ Result<uint64_t> CudaBackend::kv_pages(uint64_t kv_memory, size_t page_bytes) co
               bytes >> 20, page_bytes, config_.n_layer, least >> 20);
 }
 
+Status CudaBackend::prepare(Policy& policy) {
+  policy.restrict_to([&](const Policy& one) { return device_policy(one, config_).has_value(); });
+  if (ranks_.size() > 1 && dynamic_cast<EvictingPolicy*>(&policy.undecorated()) != nullptr) {
+    return fail(ErrorCode::kUnsupported,
+                "policy {} keeps what it chose for one device; leave out --tp, or choose quest or "
+                "streaming",
+                policy.spec());
+  }
+  return threads_.run([&](uint32_t rank) -> Status {
+    for (const Policy* each : policy.acting()) REPRISE_CHECK(ranks_[rank]->prepare(*each));
+    return {};
+  });
+}
+
+PassPlan plan_of(const ForwardPass& pass) {
+  PassPlan plan;
+  bool decodes = true;
+  for (const SequenceStep& step : pass.steps) {
+    if (step.phase != kernels::Phase::kDecode) {
+      plan.acting.push_back(step.policy->acting().front());
+      decodes = false;
+      continue;
+    }
+    const DeviceStep own = step.policy->begin_device_step(pass.rows[step.first_row].position);
+    plan.acting.push_back(own.policy);
+    plan.timed = plan.timed || own.timed;
+  }
+  plan.timed = plan.timed && decodes;
+  return plan;
+}
+
 Status CudaBackend::start(const ForwardPass& pass) {
   if (broken_) return tl::unexpected<Error>(*broken_);
+  const PassPlan plan = plan_of(pass);
   // Memory is allocated here alone, while nothing that is enqueued waits for more to come.
-  REPRISE_CHECK(threads_.run([&](uint32_t rank) { return ranks_[rank]->send(pass, turn_); }));
+  REPRISE_CHECK(threads_.run([&](uint32_t rank) { return ranks_[rank]->send(pass, plan, turn_); }));
   REPRISE_CHECK(enqueue([&](CudaRank& rank) { return rank.start(pass, turn_); }));
   Started started;
   started.turn = turn_;
   for (const RowResult& result : pass.results) {
     started.positions.push_back(pass.rows[result.row].position);
   }
-  for (const SequenceStep& step : pass.steps) started.costs.push_back(cost_of(pass, step));
+  started.timed = plan.timed;
+  for (size_t i = 0; i < pass.steps.size(); ++i) {
+    started.costs.push_back(cost_of(pass, pass.steps[i], *plan.acting[i]));
+  }
   started_.push_back(std::move(started));
   turn_ = (turn_ + 1) % kPassTurns;
   return {};
@@ -199,7 +238,11 @@ Status CudaBackend::finish() {
   done_ = std::move(started_.front());
   started_.pop_front();
   if (broken_) return tl::unexpected<Error>(*broken_);
-  return wait(done_.turn);
+  REPRISE_CHECK(wait(done_.turn));
+  if (!done_.timed) return {};
+  REPRISE_TRY(const double ms, ranks_.front()->pass_ms(done_.turn));
+  for (StepCost& cost : done_.costs) cost.step_ms = ms;
+  return {};
 }
 
 /// What a rank that fails leaves undone the others wait for: all are looked at until each is done.
@@ -224,27 +267,28 @@ tl::unexpected<Error> CudaBackend::give_up(const Error& error) {
   return tl::unexpected<Error>(error);
 }
 
-StepCost CudaBackend::cost_of(const ForwardPass& pass, const SequenceStep& step) const {
+StepCost CudaBackend::cost_of(const ForwardPass& pass, const SequenceStep& step,
+                              const Policy& acting) const {
   StepCost cost;
   if (step.phase != kernels::Phase::kDecode) return cost;
   const auto rows = pass.rows.subspan(step.first_row, step.rows);
-  const DevicePolicy* policy = ranks_.front()->policy(*step.policy);
-  const int32_t position = rows.front().position;
+  const DevicePolicy* policy = ranks_.front()->policy(acting);
   for (uint32_t layer = 0; layer < config_.n_layer; ++layer) {
     StepCost own;
     add_visible(config_, layer, step, rows, own);
     cost.keys_visible += own.keys_visible;
     cost.full_kv_bytes += own.full_kv_bytes;
-    if (policy == nullptr || config_.window[layer] > 0) {
+    if (policy == nullptr || policy->leaves_alone(layer) || config_.window[layer] > 0) {
       cost.keys_read += own.keys_visible;
       cost.kv_bytes_read += own.full_kv_bytes;
       continue;
     }
-    const uint64_t keys = policy->keys_read(position);
+    const DeviceRow row = {step.policy, layer, rows.front().position};
+    const uint64_t keys = policy->keys_read(row);
     cost.keys_read += keys * config_.n_kv_head;
     cost.kv_bytes_read += (keys + kernels::cuda::kPageTokens - 1) / kernels::cuda::kPageTokens *
                           step.kv->pool().page_bytes();
-    cost.index_bytes_read += policy->index_bytes_read(position) * ranks_.size();
+    cost.index_bytes_read += policy->index_bytes_read(row) * ranks_.size();
   }
   return cost;
 }

@@ -1,6 +1,7 @@
 #include "engine/cuda/cuda_rank.h"
 
 #include <algorithm>
+#include <set>
 
 #include "base/try.h"
 #include "methods/cuda/device_policies.h"
@@ -43,7 +44,12 @@ Status CudaRank::reserve() {
   REPRISE_CHECK(chosen_.reserve(max_results_, kPass));
   REPRISE_CHECK(chosen_staged_.reserve(size_t{max_results_} * 2, kPass));
   for (CudaEvent& event : computed_) {
-    REPRISE_TRY(event, CudaEvent::create());
+    REPRISE_TRY(event, CudaEvent::create(false));
+  }
+  for (auto& pair : timed_) {
+    for (CudaEvent& event : pair) {
+      REPRISE_TRY(event, CudaEvent::create(true));
+    }
   }
   return sample_workspace_.reserve(sampling_workspace(max_results_, vocab), kPass);
 }
@@ -82,6 +88,13 @@ Status CudaRank::prepare(const Policy& policy) {
   return executor_->set_policies(std::move(present));
 }
 
+Status CudaRank::pages_written() {
+  for (const auto& [spec, policy] : policies_) {
+    if (policy != nullptr) REPRISE_CHECK(policy->adopt(kv_, stream_.get()));
+  }
+  return {};
+}
+
 Status CudaRank::connect(uint32_t turn) {
   if (communicator_ != nullptr) {
     REPRISE_CHECK(communicator_->sum(logits_.data(), 1, stream_.get()));
@@ -90,10 +103,11 @@ Status CudaRank::connect(uint32_t turn) {
   return computed_[turn].record(stream_.get());
 }
 
-Status CudaRank::send(const ForwardPass& pass, uint32_t turn) {
+Status CudaRank::send(const ForwardPass& pass, const PassPlan& plan, uint32_t turn) {
   decode_rows_ = static_cast<uint32_t>(std::count_if(
       pass.steps.begin(), pass.steps.end(),
       [](const SequenceStep& step) { return step.phase == kernels::Phase::kDecode; }));
+  is_timed_ = plan.timed;
   const auto chosen = [](const RowResult& result) { return result.sampling != nullptr; };
   samples_ = std::any_of(pass.results.begin(), pass.results.end(), chosen);
   const bool leads = communicator_ == nullptr || communicator_->rank() == 0;
@@ -102,13 +116,14 @@ Status CudaRank::send(const ForwardPass& pass, uint32_t turn) {
     REPRISE_CHECK(logits_staged_[turn].reserve(logits_.size(), "logits"));
   }
   REPRISE_CHECK(update_tables(pass, turn));
-  group_steps(pass);
+  group_steps(pass, plan);
+  REPRISE_CHECK(plan_policies(pass, turn, stream_.get()));
   if (pass.rows.front().token == kChosenToken) return {};
   return inputs_.send(pass, decode_rows_, prefill_, turn, stream_.get());
 }
 
 Status CudaRank::start(const ForwardPass& pass, uint32_t turn) {
-  REPRISE_CHECK(enqueue(pass));
+  REPRISE_CHECK(enqueue(pass, turn));
   if (wants_logits_) {
     const size_t bytes = pass.results.size() * model_->config().vocab * sizeof(float);
     REPRISE_CUDA(cudaMemcpyAsync(logits_staged_[turn].data(), logits_.data(), bytes,
@@ -148,12 +163,12 @@ Status CudaRank::update_tables(const ForwardPass& pass, uint32_t turn) {
   return {};
 }
 
-void CudaRank::group_steps(const ForwardPass& pass) {
+void CudaRank::group_steps(const ForwardPass& pass, const PassPlan& plan) {
   groups_.clear();
   prefill_.clear();
   for (uint32_t i = 0; i < pass.steps.size(); ++i) {
     const SequenceStep& step = pass.steps[i];
-    DevicePolicy* policy = policies_.find(step.policy->spec())->second.get();
+    DevicePolicy* policy = policies_.find(plan.acting[i]->spec())->second.get();
     const bool joins = i != decode_rows_ && !groups_.empty() && groups_.back().policy == policy;
     if (!joins) groups_.push_back({i, 0, policy});
     ++groups_.back().count;
@@ -161,6 +176,16 @@ void CudaRank::group_steps(const ForwardPass& pass) {
     prefill_.push_back(
         {step.first_row - decode_rows_, step.rows, pass.rows[step.first_row].position});
   }
+}
+
+Status CudaRank::plan_policies(const ForwardPass& pass, uint32_t turn, cudaStream_t stream) const {
+  std::set<DevicePolicy*> present;
+  for (const DeviceGroup& group : groups_) present.insert(group.policy);
+  present.erase(nullptr);
+  for (DevicePolicy* policy : present) {
+    REPRISE_CHECK(policy->plan({pass.rows, pass.steps, groups_, decode_rows_, turn}, stream));
+  }
+  return {};
 }
 
 DeviceRows CudaRank::device_rows(const ForwardPass& pass) const {
@@ -179,7 +204,7 @@ DeviceRows CudaRank::device_rows(const ForwardPass& pass) const {
   return rows;
 }
 
-Status CudaRank::enqueue(const ForwardPass& pass) {
+Status CudaRank::enqueue(const ForwardPass& pass, uint32_t turn) {
   const DeviceRows rows = device_rows(pass);
   const auto results = static_cast<uint32_t>(pass.results.size());
   if (decode_rows_ < rows.rows) return enqueue_rows(rows, results);
@@ -190,7 +215,10 @@ Status CudaRank::enqueue(const ForwardPass& pass) {
                 StepGraph::capture(stream_.get(), [&] { return enqueue_rows(rows, results); }));
     found = graphs_.emplace(key, std::move(graph)).first;
   }
-  return found->second.launch(stream_.get());
+  if (!is_timed_) return found->second.launch(stream_.get());
+  REPRISE_CHECK(timed_[turn][0].record(stream_.get()));
+  REPRISE_CHECK(found->second.launch(stream_.get()));
+  return timed_[turn][1].record(stream_.get());
 }
 
 Status CudaRank::enqueue_rows(const DeviceRows& rows, uint32_t results) {

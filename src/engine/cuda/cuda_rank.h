@@ -23,6 +23,12 @@ namespace reprise {
 /// Passes that may be under way; they have turns 0 and 1.
 inline constexpr uint32_t kPassTurns = 2;
 
+/// What is decided about a pass once for all ranks.
+struct PassPlan {
+  std::vector<const Policy*> acting;  // [steps] whose device side chooses the keys
+  bool timed = false;
+};
+
 /// Works on the device that is current where create() is called; every call but the destructor's
 /// needs it to be current. Ranks that share a model get the same calls with the same passes.
 class CudaRank {
@@ -39,17 +45,21 @@ class CudaRank {
   Result<DevicePages> make_pages(const Model& model, uint64_t pages);
   /// Adds a policy for the passes from now on.
   Status prepare(const Policy& policy);
+  /// Pages were written other than by passes.
+  Status pages_written();
   /// Enqueues a first exchange with the other ranks, which connects them.
   Status connect(uint32_t turn);
 
   /// Brings tables and inputs up to date; may wait for earlier passes, and allocate.
-  Status send(const ForwardPass& pass, uint32_t turn);
+  Status send(const ForwardPass& pass, const PassPlan& plan, uint32_t turn);
   /// Enqueues the pass that was sent.
   Status start(const ForwardPass& pass, uint32_t turn);
   /// Ends what waits for other ranks; no pass can follow.
   void abort();
 
   const CudaEvent& computed(uint32_t turn) const { return computed_[turn]; }
+  /// How long the pass of a turn took that was timed and is computed.
+  Result<double> pass_ms(uint32_t turn) const { return timed_[turn][1].ms_since(timed_[turn][0]); }
   /// Of the pass that had this turn; what this rank knows is what all know.
   std::span<float> logits(uint32_t turn, size_t result) const;
   int32_t token(size_t result, int32_t position) const {
@@ -66,8 +76,9 @@ class CudaRank {
   Status reserve();
   DeviceRoom room() const;
   Status update_tables(const ForwardPass& pass, uint32_t turn);
-  void group_steps(const ForwardPass& pass);
-  Status enqueue(const ForwardPass& pass);
+  void group_steps(const ForwardPass& pass, const PassPlan& plan);
+  Status plan_policies(const ForwardPass& pass, uint32_t turn, cudaStream_t stream) const;
+  Status enqueue(const ForwardPass& pass, uint32_t turn);
   Status enqueue_rows(const DeviceRows& rows, uint32_t results);
   DeviceRows device_rows(const ForwardPass& pass) const;
   kernels::cuda::SampleArgs sample_args(const DeviceRows& rows, uint32_t results) const;
@@ -88,11 +99,12 @@ class CudaRank {
   kernels::cuda::PinnedBuffer<int32_t> chosen_staged_;            // [results][position % 2]
   kernels::cuda::DeviceBuffer<std::byte> sample_workspace_;
   CudaEvent computed_[kPassTurns];
+  CudaEvent timed_[kPassTurns][2];        // before and after passes that are timed
   std::map<GraphKey, StepGraph> graphs_;  // of decode-only passes
   std::map<std::string, std::unique_ptr<DevicePolicy>, std::less<>> policies_;  // by Policy::spec
   // Of the pass that was sent last.
   uint32_t decode_rows_ = 0;
-  bool samples_ = false, wants_logits_ = false;
+  bool samples_ = false, wants_logits_ = false, is_timed_ = false;
   std::vector<DeviceGroup> groups_;
   std::vector<kernels::cuda::PrefillRows> prefill_;
 };

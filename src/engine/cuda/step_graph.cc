@@ -12,10 +12,11 @@ Result<CudaStream> CudaStream::create() {
   return made;
 }
 
-Result<CudaEvent> CudaEvent::create() {
+Result<CudaEvent> CudaEvent::create(bool timed) {
   CudaEvent made;
   cudaEvent_t event = nullptr;
-  REPRISE_CUDA(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "making an event");
+  REPRISE_CUDA(cudaEventCreateWithFlags(&event, timed ? cudaEventDefault : cudaEventDisableTiming),
+               "making an event");
   made.event_.reset(event);
   return made;
 }
@@ -38,6 +39,12 @@ Result<bool> CudaEvent::reached() const {
   }
   REPRISE_CUDA(status, "a pass");
   return true;
+}
+
+Result<double> CudaEvent::ms_since(const CudaEvent& earlier) const {
+  float ms = 0.0f;
+  REPRISE_CUDA(cudaEventElapsedTime(&ms, earlier.event_.get(), event_.get()), "a pass");
+  return ms;
 }
 
 Result<StepGraph> StepGraph::capture(cudaStream_t stream, const std::function<Status()>& enqueue) {

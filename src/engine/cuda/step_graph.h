@@ -25,12 +25,14 @@ class CudaStream {
 
 class CudaEvent {
  public:
-  static Result<CudaEvent> create();
+  static Result<CudaEvent> create(bool timed);
   Status record(cudaStream_t stream);
   /// Until everything before record() is done.
   Status wait() const;
   /// Whether it is; does not wait.
   Result<bool> reached() const;
+  /// Of what was enqueued after an earlier event; both are timed and have been waited for.
+  Result<double> ms_since(const CudaEvent& earlier) const;
 
  private:
   struct Destroy {

@@ -12,13 +12,14 @@ constexpr uint32_t kMaxHeadDim = 256, kWarps = 4, kRotaryThreads = 128;
 __global__ __launch_bounds__(kRotaryThreads) void rotary_kernel(const double* inv_freq,
                                                                 uint32_t pairs, float factor,
                                                                 const int32_t* positions,
-                                                                uint32_t rows, float* cos_sin) {
+                                                                uint32_t rows, int32_t cap,
+                                                                float* cos_sin) {
   allow_next_kernel();
   wait_for_kernels_before();
   const size_t i = size_t{blockIdx.x} * kRotaryThreads + threadIdx.x;
   if (i >= size_t{rows} * pairs) return;
   double sine, cosine;
-  sincos(positions[i / pairs] * inv_freq[i % pairs], &sine, &cosine);
+  sincos(min(positions[i / pairs], cap) * inv_freq[i % pairs], &sine, &cosine);
   reinterpret_cast<float2*>(cos_sin)[i] = {static_cast<float>(cosine * factor),
                                            static_cast<float>(sine * factor)};
 }
@@ -59,20 +60,28 @@ struct Lane {
 };
 
 template <int kPairs>
-__device__ void write_query(const HeadsArgs& a, Lane<kPairs> head, const Lane<kPairs>& cos_sin,
-                            size_t at) {
+__device__ void write_rotated(const HeadsArgs& a, Lane<kPairs> head, const Lane<kPairs>& cos_sin,
+                              __nv_bfloat16* to) {
+  head.rotate(cos_sin, a.pairs);
+#pragma unroll
+  for (int i = 0; i < kPairs; ++i) {
+    if (head.dim(i) >= a.kv.head_dim) break;
+    *reinterpret_cast<__nv_bfloat162*>(to + head.dim(i)) =
+        __floats2bfloat162_rn(head.pairs[i].x, head.pairs[i].y);
+  }
+}
+
+// at: of the head in the outputs; capped: the row's angles.
+template <int kPairs>
+__device__ void write_query(const HeadsArgs& a, const Lane<kPairs>& head,
+                            const Lane<kPairs>& cos_sin, const Lane<kPairs>& capped, size_t at) {
 #pragma unroll
   for (int i = 0; i < kPairs; ++i) {
     if (a.q_plain == nullptr || head.dim(i) >= a.kv.head_dim) break;
     *reinterpret_cast<float2*>(a.q_plain + at + head.dim(i)) = head.pairs[i];
   }
-  head.rotate(cos_sin, a.pairs);
-#pragma unroll
-  for (int i = 0; i < kPairs; ++i) {
-    if (a.q_rotated == nullptr || head.dim(i) >= a.kv.head_dim) break;
-    *reinterpret_cast<__nv_bfloat162*>(a.q_rotated + at + head.dim(i)) =
-        __floats2bfloat162_rn(head.pairs[i].x, head.pairs[i].y);
-  }
+  if (a.q_rotated != nullptr) write_rotated(a, head, cos_sin, a.q_rotated + at);
+  if (a.q_capped != nullptr) write_rotated(a, head, capped, a.q_capped + at);
 }
 
 // Of a row's token in the tile of a head, 2 kv_head for keys and one more for values; null where
@@ -103,15 +112,18 @@ __global__ __launch_bounds__(kWarps * 32) void heads_kernel(const __grid_constan
   const uint32_t of_kind = is_query ? index : (index - a.n_head) % n_kv_head;
   const size_t at = (size_t{row} * (is_query ? a.n_head : n_kv_head) + of_kind) * head_dim;
   const float* norm = is_query ? a.q_norm : is_value ? nullptr : a.k_norm;
-  Lane<kPairs> head, cos_sin, weight;
+  Lane<kPairs> head, cos_sin, capped, weight;
   head.load((is_query ? a.q : is_value ? a.v : a.k) + at, head_dim);
   if (!is_value) cos_sin.load(a.cos_sin + size_t{row} * a.pairs * 2, a.pairs * 2);
+  if (is_query && a.q_capped != nullptr) {
+    capped.load(a.cos_sin_capped + size_t{row} * a.pairs * 2, a.pairs * 2);
+  }
   if (norm != nullptr) weight.load(norm, head_dim);
   uint32_t token = 0;
   unsigned char* tile =
       is_query ? nullptr : tile_of(a, row, 2 * of_kind + (is_value ? 1 : 0), &token);
   if (norm != nullptr) head.normalize(weight, a.norm_eps, head_dim);
-  if (is_query) return write_query(a, head, cos_sin, at);
+  if (is_query) return write_query(a, head, cos_sin, capped, at);
   if (!is_value && a.rotate_keys) head.rotate(cos_sin, a.pairs);
   if (tile != nullptr) store_token(a.kv.type, head_dim, token, head.pairs, tile);
 }
@@ -125,13 +137,13 @@ cudaError_t launch(const HeadsArgs& args, uint32_t heads, cudaStream_t stream) {
 }  // namespace
 
 cudaError_t rotary_rows(const double* inv_freq, uint32_t pairs, float factor,
-                        const int32_t* positions, uint32_t rows, float* cos_sin,
+                        const int32_t* positions, uint32_t rows, int32_t cap, float* cos_sin,
                         cudaStream_t stream) {
   const size_t count = size_t{rows} * pairs;
   if (count == 0) return cudaSuccess;
   const auto blocks = static_cast<uint32_t>((count + kRotaryThreads - 1) / kRotaryThreads);
   return launch_overlapped(rotary_kernel, dim3(blocks), kRotaryThreads, stream, inv_freq, pairs,
-                           factor, positions, rows, cos_sin);
+                           factor, positions, rows, cap, cos_sin);
 }
 
 cudaError_t rotate_and_store(const HeadsArgs& args, cudaStream_t stream) {

@@ -8,10 +8,10 @@
 
 namespace reprise::kernels::cuda {
 
-/// cos_sin [rows][pairs][2] = cosine and sine of position times inv_freq [pairs], computed in
-/// double and multiplied by factor.
+/// cos_sin [rows][pairs][2] = cosine and sine of min(position, cap) times inv_freq [pairs],
+/// computed in double and multiplied by factor.
 cudaError_t rotary_rows(const double* inv_freq, uint32_t pairs, float factor,
-                        const int32_t* positions, uint32_t rows, float* cos_sin,
+                        const int32_t* positions, uint32_t rows, int32_t cap, float* cos_sin,
                         cudaStream_t stream);
 
 struct HeadsArgs {
@@ -20,7 +20,8 @@ struct HeadsArgs {
   uint32_t rows = 0, n_head = 0, pairs = 0;
   const float *q_norm = nullptr, *k_norm = nullptr;  // [head_dim], or both null: no norm
   float norm_eps = 0.0f;
-  const float* cos_sin = nullptr;       // [rows][pairs][2]
+  const float* cos_sin = nullptr;         // [rows][pairs][2]
+  const float* cos_sin_capped = nullptr;  // the same, of q_capped
   const int32_t* positions = nullptr;   // [rows] of the row in its sequence; < 0: nothing is stored
   PagedKv kv;                           // where k and v go; pages are written
   const uint32_t* pages = nullptr;      // [sequences, capacity] page tables
@@ -28,6 +29,7 @@ struct HeadsArgs {
   uint32_t capacity = 0;
   bool rotate_keys = true;             // false: position-free keys
   __nv_bfloat16* q_rotated = nullptr;  // [rows, n_head, head_dim] out
+  __nv_bfloat16* q_capped = nullptr;   // [rows, n_head, head_dim] out: rotated by cos_sin_capped
   float* q_plain = nullptr;            // [rows, n_head, head_dim] out: after QK-norm, not rotated
 };
 

@@ -4,7 +4,7 @@
 #include "kernels/cuda/kv_store.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/page_bounds.h"
-#include "kernels/cuda/page_rows.cuh"
+#include "kernels/cuda/page_scorer.cuh"
 
 namespace reprise::kernels::cuda {
 namespace {
@@ -51,7 +51,7 @@ __device__ void bound_page(const PagedKv& kv, size_t unit, __nv_bfloat16* bounds
   }
 }
 
-// A warp per KV head of a row.
+// A warp per KV head of a row; the second dimension of the grid are layers.
 template <KvType type>
 __global__ __launch_bounds__(kBoundWarps *
                              32) void update_kernel(const __grid_constant__ PageBoundsArgs a) {
@@ -61,12 +61,14 @@ __global__ __launch_bounds__(kBoundWarps *
   const size_t unit = size_t{blockIdx.x} * kBoundWarps + threadIdx.x / 32;
   const size_t row = unit / n_kv_head;
   if (row >= a.rows) return;
-  const int32_t position = a.positions[row];
-  const uint32_t page = static_cast<uint32_t>(position) / kPageTokens;
-  if (position < 0 || page >= a.capacity) return;
-  if (static_cast<uint32_t>(position) % kPageTokens != kPageTokens - 1) return;
-  const size_t id = a.pages[size_t{a.sequences[row]} * a.capacity + page];
-  bound_page<type>(a.kv, id * n_kv_head + unit % n_kv_head, a.bounds);
+  const int32_t stored = a.positions[row] - (a.before ? 1 : 0);
+  const uint32_t page = static_cast<uint32_t>(stored) / kPageTokens;
+  if (stored < 0 || page >= a.capacity) return;
+  if (static_cast<uint32_t>(stored) % kPageTokens != kPageTokens - 1) return;
+  const size_t sequence = size_t{blockIdx.y} * a.table_rows + a.sequences[row];
+  const uint32_t id = a.pages[sequence * a.capacity + page];
+  if (id == ~0u) return;  // evicted
+  bound_page<type>(a.kv, size_t{id} * n_kv_head + unit % n_kv_head, a.bounds);
 }
 
 // A warp per KV head of a page.
@@ -79,113 +81,20 @@ __global__ __launch_bounds__(kBoundWarps * 32) void all_kernel(PagedKv kv, uint6
   if (unit < units) bound_page<type>(kv, unit, bounds);
 }
 
-__device__ inline uint32_t positive(uint32_t two) {
-  const __nv_bfloat162 part =
-      __hmax2(reinterpret_cast<const __nv_bfloat162&>(two), __nv_bfloat162{});
-  return reinterpret_cast<const uint32_t&>(part);
-}
-
-__device__ inline uint32_t negative(uint32_t two) {
-  const __nv_bfloat162 part =
-      __hmin2(reinterpret_cast<const __nv_bfloat162&>(two), __nv_bfloat162{});
-  return reinterpret_cast<const uint32_t&>(part);
-}
-
-// Bounds of 16 pages times queries: the positive parts of q times the largest keys plus the
-// negative parts times the smallest. Lane l has pages l / 4 and l / 4 + 8, and of every 32
-// dimensions the eight from l % 4 * 8 on, in whatever order products sum them up.
-template <uint32_t D, uint32_t kTiles>  // tiles of eight query heads
-struct PageScorer {
-  static constexpr uint32_t kSteps = D / 32;
-  static constexpr uint32_t kLoaded = kSteps < 4 ? kSteps : 4;  // steps whose loads go out at once
-  static_assert(kSteps % kLoaded == 0);
-
-  uint4 q[kTiles][kSteps];
-
-  __device__ static uint32_t dim(uint32_t step) { return step * 32 + threadIdx.x % 4 * 8; }
-
-  // q: [group, D]. Places beyond the group repeat its last head, which changes no maximum.
-  __device__ void load(const __nv_bfloat16* from, uint32_t group) {
-    for (uint32_t tile = 0; tile < kTiles; ++tile) {
-      const uint32_t head = min(tile * 8 + threadIdx.x % 32 / 4, group - 1);
-#pragma unroll
-      for (uint32_t step = 0; step < kSteps; ++step) {
-        q[tile][step] = *reinterpret_cast<const uint4*>(from + head * D + dim(step));
-      }
-    }
-  }
-
-  __device__ static void add(float (&sums)[4], const uint4& first, const uint4& second, uint4 q) {
-    multiply<__nv_bfloat16>(sums, {first.x, second.x, first.y, second.y}, {q.x, q.y});
-    multiply<__nv_bfloat16>(sums, {first.z, second.z, first.w, second.w}, {q.z, q.w});
-  }
-
-  // pages: the bounds of this lane's two, [2][D] each. Every lane of a quad gets their scores.
-  __device__ void score(const __nv_bfloat16* const (&pages)[2], float (&best)[2]) const {
-    float sums[kTiles][4] = {};
-#pragma unroll
-    for (uint32_t start = 0; start < kSteps; start += kLoaded) {
-      uint4 high[kLoaded][2], low[kLoaded][2];
-#pragma unroll
-      for (uint32_t i = 0; i < kLoaded; ++i) {
-        for (uint32_t page = 0; page < 2; ++page) {
-          const __nv_bfloat16* from = pages[page] + dim(start + i);
-          high[i][page] = *reinterpret_cast<const uint4*>(from);
-          low[i][page] = *reinterpret_cast<const uint4*>(from + D);
-        }
-      }
-#pragma unroll
-      for (uint32_t i = 0; i < kLoaded; ++i) {
-#pragma unroll
-        for (uint32_t tile = 0; tile < kTiles; ++tile) {
-          const uint4 both = q[tile][start + i];
-          add(sums[tile], high[i][0], high[i][1],
-              {positive(both.x), positive(both.y), positive(both.z), positive(both.w)});
-          add(sums[tile], low[i][0], low[i][1],
-              {negative(both.x), negative(both.y), negative(both.z), negative(both.w)});
-        }
-      }
-    }
-    for (uint32_t page = 0; page < 2; ++page) {
-      best[page] = fmaxf(sums[0][2 * page], sums[0][2 * page + 1]);
-      if constexpr (kTiles > 1) {
-        best[page] = fmaxf(best[page], fmaxf(sums[1][2 * page], sums[1][2 * page + 1]));
-      }
-      best[page] = fmaxf(best[page], __shfl_xor_sync(~0u, best[page], 1));
-      best[page] = fmaxf(best[page], __shfl_xor_sync(~0u, best[page], 2));
-    }
-  }
-};
-
 // A sequence's KV head has so many splits as blocks, whose warps take 16 pages in turn.
 // Neighbouring blocks read the heads of the same pages.
 template <uint32_t D, uint32_t kTiles>
 __global__ __launch_bounds__(kScoreWarps * 32, D* kTiles <= 128 ? 4 : 3) void score_kernel(
     const __grid_constant__ PageScoreArgs a, uint32_t splits) {
+  constexpr uint32_t kSteps = D / 32, kLoaded = kSteps < 4 ? kSteps : 4;
   allow_next_kernel();
   wait_for_kernels_before();
   const uint32_t head = blockIdx.x % a.n_kv_head, split = blockIdx.x / a.n_kv_head % splits;
-  const uint32_t row = blockIdx.x / a.n_kv_head / splits, group = a.n_head / a.n_kv_head;
-  if (!has_own_page(a.rows, row)) return;
-  const uint32_t pages = full_pages(a.rows, row);
-  const uint32_t first = (split * kScoreWarps + threadIdx.x / 32) * kPageTokens;
-  if (pages < a.rows.budget_pages || first >= pages) return;
-  PageScorer<D, kTiles> scorer;
-  scorer.load(a.q + (size_t{row} * a.n_head + head * group) * D, group);
-  const uint32_t* table = a.rows.pages + size_t{row} * a.rows.capacity;
-  float* scores = a.scores + (size_t{row} * a.n_kv_head + head) * a.rows.capacity;
-  const uint32_t lane = threadIdx.x % 32;
-  for (uint32_t page = first; page < pages; page += splits * kScoreWarps * kPageTokens) {
-    const __nv_bfloat16* bounds[2];
-    for (uint32_t half = 0; half < 2; ++half) {
-      const size_t id = table[min(page + lane / 4 + 8 * half, pages - 1)];
-      bounds[half] = a.bounds + (id * a.n_kv_head + head) * 2 * D;
-    }
-    float best[2];
-    scorer.score(bounds, best);
-    const uint32_t mine = page + lane / 4 + 8 * (lane % 4);
-    if (lane % 4 < 2 && mine < pages) scores[mine] = lane % 4 == 0 ? best[0] : best[1];
-  }
+  const uint32_t row = blockIdx.x / a.n_kv_head / splits;
+  if (!chooses(a.rows, row)) return;
+  score_some_pages<D, kTiles, kLoaded>(a, row, head,
+                                       (split * kScoreWarps + threadIdx.x / 32) * kPageTokens,
+                                       splits * kScoreWarps * kPageTokens);
 }
 
 // Whether there are kernels for such pages.
@@ -193,8 +102,8 @@ bool is_served(const PagedKv& kv) {
   return kv.head_dim <= 256 && kv.head_dim % (kv.type == KvType::kFP8 ? 32 : 8) == 0;
 }
 
-dim3 bound_blocks(uint64_t units) {
-  return dim3(static_cast<uint32_t>((units + kBoundWarps - 1) / kBoundWarps));
+dim3 bound_blocks(uint64_t units, uint32_t layers = 1) {
+  return dim3(static_cast<uint32_t>((units + kBoundWarps - 1) / kBoundWarps), layers);
 }
 
 template <uint32_t D>
@@ -218,18 +127,20 @@ cudaError_t launch_score(const PageScoreArgs& args, cudaStream_t stream) {
 cudaError_t update_page_bounds(const PageBoundsArgs& args, cudaStream_t stream) {
   const uint64_t units = uint64_t{args.rows} * args.kv.n_kv_head;
   if (!is_served(args.kv)) return cudaErrorNotSupported;
-  if (units == 0) return cudaSuccess;
+  if (units == 0 || args.layers == 0) return cudaSuccess;
   const auto kernel = args.kv.type == KvType::kBF16  ? update_kernel<KvType::kBF16>
                       : args.kv.type == KvType::kF16 ? update_kernel<KvType::kF16>
                                                      : update_kernel<KvType::kFP8>;
-  return launch_overlapped(kernel, bound_blocks(units), kBoundWarps * 32, stream, args);
+  return launch_overlapped(kernel, bound_blocks(units, args.layers), kBoundWarps * 32, stream,
+                           args);
 }
 
 cudaError_t bound_all_pages(const PagedKv& kv, uint64_t pages, __nv_bfloat16* bounds,
                             cudaStream_t stream) {
   const uint64_t units = pages * kv.n_kv_head;
   if (!is_served(kv)) return cudaErrorNotSupported;
-  if (units == 0) return cudaSuccess;
+  if (pages == 0) return cudaSuccess;
+  if (kv.pages == nullptr || units == 0) return cudaErrorInvalidValue;
   const auto kernel = kv.type == KvType::kBF16  ? all_kernel<KvType::kBF16>
                       : kv.type == KvType::kF16 ? all_kernel<KvType::kF16>
                                                 : all_kernel<KvType::kFP8>;

@@ -17,16 +17,19 @@ struct PageBoundsArgs {
   const int32_t* positions = nullptr;   // [rows] whose keys were stored; < 0: none was
   const uint32_t* sequences = nullptr;  // [rows] row of pages
   uint32_t rows = 0;
-  const uint32_t* pages = nullptr;  // [sequences, capacity] page tables
-  uint32_t capacity = 0;
+  const uint32_t* pages = nullptr;  // [layers, table_rows, capacity] page tables
+  uint32_t layers = 1, table_rows = 0, capacity = 0;
+  bool before = false;              // the key before each row's own was stored, not its own
   __nv_bfloat16* bounds = nullptr;  // out
 };
 
-/// Bounds of the pages that the rows filled: those of rows in the last slot of a page. Positions
-/// beyond the table are left out. cudaErrorNotSupported as rotate_and_store (heads.h).
+/// Bounds of the pages that were filled: those whose last slot got the stored key. Positions beyond
+/// the table and entries that are ~0 are left out. cudaErrorNotSupported as rotate_and_store
+/// (heads.h).
 cudaError_t update_page_bounds(const PageBoundsArgs& args, cudaStream_t stream);
 
-/// Bounds of every page below pages, whatever is in it. Errors as above.
+/// Bounds of every page below pages, whatever is in it. Errors as above; cudaErrorInvalidValue: kv
+/// names no pages.
 cudaError_t bound_all_pages(const PagedKv& kv, uint64_t pages, __nv_bfloat16* bounds,
                             cudaStream_t stream);
 
@@ -65,5 +68,8 @@ struct TopPagesArgs {
 /// Lists, as KeyLists without slots, of the budget_pages - 1 best full pages and, last, the row's
 /// own page. Ties go to the lower index; NaN counts as less than everything.
 cudaError_t top_pages(const TopPagesArgs& args, cudaStream_t stream);
+
+/// score_pages() and top_pages() of the same rows; one launch where tables are short.
+cudaError_t choose_pages(const PageScoreArgs& score, const TopPagesArgs& top, cudaStream_t stream);
 
 }  // namespace reprise::kernels::cuda

@@ -1,4 +1,3 @@
-#include "kernels/cuda/kv_tile.h"
 #include "kernels/cuda/page_table.h"
 
 namespace reprise::kernels::cuda {
@@ -19,29 +18,34 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 __global__ void __launch_bounds__(kThreads)
-    count_kernel(const int32_t* positions, uint32_t count, int32_t* keys, int32_t cap,
-                 int32_t* capped) {
+    count_kernel(const int32_t* positions, uint32_t count, int32_t* keys) {
   const uint32_t i = global_thread();
-  if (i >= count) return;
-  if (keys != nullptr) keys[i] = positions[i] + 1;
-  if (capped != nullptr) capped[i] = min(positions[i], cap);
+  if (i < count) keys[i] = positions[i] + 1;
 }
 
-// One block per row.
-__global__ void __launch_bounds__(kThreads) range_kernel(RangeLists lists) {
+// One block per row and layer.
+__global__ void __launch_bounds__(kThreads) range_kernel(const __grid_constant__ RangeLists lists) {
   constexpr int32_t kTokens = kPageTokens;
-  const uint32_t row = blockIdx.x;
-  const int32_t position = lists.positions[row];
-  const int32_t begin = max(lists.first_key, lists.window > 0 ? position - lists.window + 1 : 0);
-  const int32_t end = min(lists.end_key, position + 1);
-  const int32_t first = begin / kTokens;
-  const int32_t count = end > begin ? (end - 1) / kTokens - first + 1 : 0;
-  const size_t at = size_t{row} * lists.list_capacity;
-  for (int32_t i = static_cast<int32_t>(threadIdx.x); i < count; i += kThreads) {
-    lists.pages[at + i] = lists.table[size_t{row} * lists.capacity + first + i];
-    lists.slots[at + i] = static_cast<uint16_t>(i == 0 ? 0xffffu << begin % kTokens : 0xffffu);
+  const uint32_t row = blockIdx.x, layer = blockIdx.y;
+  const int32_t window = lists.windows[layer];
+  if (window == 0) return;
+  const uint32_t* table = lists.tables + (size_t{layer} * lists.table_rows + row) * lists.capacity;
+  const size_t list = size_t{layer} * lists.list_rows + row, at = list * lists.list_capacity;
+  const int32_t end = lists.positions[row] + 1;
+  const int32_t sinks = min(lists.sinks, end), sink_pages = (sinks + kTokens - 1) / kTokens;
+  const int32_t begin = max(sinks, end - window), first = begin / kTokens;
+  const int32_t pages = sink_pages + (end > begin ? (end - 1) / kTokens - first + 1 : 0);
+  for (int32_t i = static_cast<int32_t>(threadIdx.x); i < pages; i += kThreads) {
+    const bool is_sink = i < sink_pages;
+    const int32_t page = is_sink ? i : first + i - sink_pages;
+    uint32_t slots = 0xffff;
+    if (i == sink_pages - 1) slots >>= sink_pages * kTokens - sinks;
+    if (i == sink_pages) slots <<= begin % kTokens;
+    lists.pages[at + i] = table[page];
+    lists.slots[at + i] = static_cast<uint16_t>(slots);
   }
-  if (threadIdx.x == 0) lists.keys[row] = count > 0 ? end - first * kTokens : 0;
+  if (threadIdx.x > 0) return;
+  lists.keys[list] = end > begin ? (sink_pages - first) * kTokens + end : sinks;
 }
 
 // One warp per row.
@@ -70,16 +74,16 @@ cudaError_t apply_updates(const PageUpdate* updates, uint32_t count, uint32_t* t
   return cudaGetLastError();
 }
 
-cudaError_t count_keys(const int32_t* positions, uint32_t count, int32_t* keys, int32_t cap,
-                       int32_t* capped, cudaStream_t stream) {
+cudaError_t count_keys(const int32_t* positions, uint32_t count, int32_t* keys,
+                       cudaStream_t stream) {
   if (count == 0) return cudaSuccess;
-  count_kernel<<<blocks(count), kThreads, 0, stream>>>(positions, count, keys, cap, capped);
+  count_kernel<<<blocks(count), kThreads, 0, stream>>>(positions, count, keys);
   return cudaGetLastError();
 }
 
 cudaError_t range_lists(const RangeLists& lists, cudaStream_t stream) {
-  if (lists.count == 0) return cudaSuccess;
-  range_kernel<<<lists.count, kThreads, 0, stream>>>(lists);
+  if (lists.count == 0 || lists.layers == 0) return cudaSuccess;
+  range_kernel<<<dim3(lists.count, lists.layers), kThreads, 0, stream>>>(lists);
   return cudaGetLastError();
 }
 

@@ -13,7 +13,8 @@ struct Params {
   KeyLists lists;
   uint32_t pairs, n_kv_head, group;  // group: query heads per KV head
   uint32_t splits;                   // blocks of a pair; 0: blocks share all pages
-  const __nv_bfloat16* q;
+  const __nv_bfloat16 *q, *q_capped;
+  uint32_t capped_pages;  // which q_capped reads
   float scale, soft_cap;
   float *out, *lse;
   // Partial results, relative to their bases: one of each block of a pair, or of the pair that a
@@ -29,6 +30,9 @@ struct Params {
   }
   __device__ uint32_t list_pages(uint32_t pair) const {
     return (static_cast<uint32_t>(lists.keys[list(pair)]) + kPageTokens - 1) / kPageTokens;
+  }
+  __device__ const __nv_bfloat16* queries(uint32_t page) const {
+    return page < capped_pages ? q_capped : q;
   }
 };
 

@@ -42,17 +42,17 @@ class Warp {
     }
   }
 
-  __device__ void load_queries(const Params& p, uint32_t pair) {
+  __device__ void load_queries(const __nv_bfloat16* from, uint32_t group, uint32_t pair) {
 #pragma unroll
     for (int n = 0; n < NT; ++n) {
       const uint32_t head = n * 8 + lane() / 4;
-      const __nv_bfloat16* q = p.q + (size_t{pair} * p.group + head) * D;
+      const __nv_bfloat16* q = from + (size_t{pair} * group + head) * D;
 #pragma unroll
       for (int step = 0; step < kSteps; ++step) {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
           q_[n][step][half] = 0;
-          if (head >= p.group) continue;
+          if (head >= group) continue;
           const uint32_t dim = step * 16 + Order::summed(lane() % 4, half);
           const auto two = *reinterpret_cast<const __nv_bfloat162*>(q + dim);
           q_[n][step][half] = pack<T>(__low2float(two), __high2float(two));

@@ -35,7 +35,7 @@ void EvictingPolicy::read_kept(const QueryRows& rows, Selection& selection) {
   const Kept& kept = kept_[rows.layer];
   selection.all = kept.begin == 0;
   if (selection.all) return;
-  if (rows.phase == kernels::Phase::kPrefill) sparse_from_ = std::min(sparse_from_, rows.first());
+  if (rows.phase == kernels::Phase::kPrefill) read_beside(rows.first());
   if (kept.side > 0) {
     SelectionPart& heavy = selection.parts.emplace_back();
     heavy.side = side_.pages();

@@ -15,6 +15,7 @@ int32_t recent_tokens(const H2oOptions& options) {
 
 H2oPolicy::H2oPolicy(const H2oOptions& options, const ModelConfig& config)
     : EvictingPolicy(config, options.budget - static_cast<uint32_t>(recent_tokens(options))),
+      options_(options),
       heavy_(static_cast<int32_t>(options.budget) - recent_tokens(options)),
       recent_(recent_tokens(options)),
       observe_(options.observe == 0 ? std::numeric_limits<int32_t>::max()

@@ -43,6 +43,9 @@ class H2oPolicy : public EvictingPolicy {
  public:
   H2oPolicy(const H2oOptions& options, const ModelConfig& config);
 
+  const H2oOptions& options() const { return options_; }
+  int32_t recent() const { return recent_; }
+
   std::unique_ptr<Policy> fork() const override { return std::make_unique<H2oPolicy>(*this); }
   void select(const QueryRows& rows, Selection& selection) override;
   void truncate(int32_t length) override;
@@ -85,6 +88,7 @@ class H2oPolicy : public EvictingPolicy {
   void apply(const QueryRows& rows, size_t head, const Change& change, size_t candidates);
   float score(const Layer& layer, float sum, int32_t position) const;
 
+  H2oOptions options_;
   int32_t heavy_, recent_, observe_;  // heavy_ + recent_ = budget
   bool per_row_;
   std::vector<Layer> layers_;

@@ -3,20 +3,28 @@
 namespace reprise {
 
 bool SideKv::own(PagePool& pool, uint32_t layer, std::span<const int32_t> slots) {
+  std::vector<bool> wanted(PageMap::blocks_of(capacity_));
+  for (const int32_t slot : slots) wanted[static_cast<size_t>(slot) / kPageTokens] = true;
+  return own_blocks(pool, layer, wanted);
+}
+
+bool SideKv::own_all(PagePool& pool, uint32_t layer) {
+  return own_blocks(pool, layer, std::vector<bool>(PageMap::blocks_of(capacity_), true));
+}
+
+bool SideKv::own_blocks(PagePool& pool, uint32_t layer, const std::vector<bool>& wanted) {
   if (!pages_) {
-    const size_t blocks = PageMap::blocks_of(capacity_);
     pages_.emplace(pool);
-    const auto tokens = static_cast<int32_t>(blocks * kPageTokens);
-    if (!pages_->reserve_pages(tokens, PageMap(pool.layers(), blocks))) return false;
+    const auto tokens = static_cast<int32_t>(wanted.size() * kPageTokens);
+    if (!pages_->reserve_pages(tokens, PageMap(pool.layers(), wanted.size()))) return false;
   }
   const auto table = pages_->pages(layer);
-  std::vector<bool> wanted(table.size());
-  for (const int32_t slot : slots) wanted[static_cast<size_t>(slot) / kPageTokens] = true;
   uint64_t fresh = 0;
   for (size_t block = 0; block < table.size(); ++block) {
     const bool own = table[block] != kNoPage && pool.references(layer, table[block]) == 1;
     fresh += wanted[block] && !own ? 1 : 0;
   }
+  if (fresh == 0) return true;
   if (!pool.make_room(fresh)) return false;
   for (size_t block = 0; block < table.size(); ++block) {
     if (wanted[block] && !pages_->own_page(layer, block)) return false;

@@ -19,6 +19,8 @@ class SideKv {
   /// Makes slots of a layer writable for all heads; false, and nothing is changed, when there is
   /// not enough KV memory. Slots are below the capacity.
   bool own(PagePool& pool, uint32_t layer, std::span<const int32_t> slots);
+  /// The same for all slots.
+  bool own_all(PagePool& pool, uint32_t layer);
   /// Copies a token of one head into an own slot: from a sequence, or from another slot.
   void copy(uint32_t layer, size_t head, const SequenceKv& from, int32_t token, int32_t slot);
   void move(uint32_t layer, size_t head, int32_t from, int32_t slot) {
@@ -32,6 +34,8 @@ class SideKv {
   uint64_t bytes() const { return pages_ ? pages_->bytes() : 0; }
 
  private:
+  bool own_blocks(PagePool& pool, uint32_t layer, const std::vector<bool>& wanted);
+
   size_t capacity_;
   std::optional<SequenceKv> pages_;
 };

@@ -48,6 +48,8 @@ class SnapKvPolicy : public EvictingPolicy {
  public:
   SnapKvPolicy(const SnapKvOptions& options, const ModelConfig& config);
 
+  const SnapKvOptions& options() const { return options_; }
+
   std::unique_ptr<Policy> fork() const override { return std::make_unique<SnapKvPolicy>(*this); }
   void select(const QueryRows& rows, Selection& selection) override;
   void truncate(int32_t length) override;

@@ -1,9 +1,13 @@
 #include "methods/cuda/device_policies.h"
 
+#include "base/try.h"
 #include "methods/baselines/quest.h"
 #include "methods/baselines/streaming.h"
+#include "methods/cuda/h2o.h"
 #include "methods/cuda/quest.h"
+#include "methods/cuda/snapkv.h"
 #include "methods/cuda/streaming.h"
+#include "methods/decorators/dense.h"
 
 namespace reprise {
 
@@ -11,14 +15,25 @@ Result<std::unique_ptr<DevicePolicy>> device_policy(const Policy& policy,
                                                     const ModelConfig& config) {
   if (policy.reads_everything()) return nullptr;
   if (const auto* streaming = dynamic_cast<const StreamingPolicy*>(&policy)) {
-    return std::make_unique<DeviceStreaming>(streaming->options());
+    return std::make_unique<DeviceStreaming>(streaming->options(), config);
   }
   if (const auto* quest = dynamic_cast<const QuestPolicy*>(&policy)) {
     return std::make_unique<DeviceQuest>(quest->options(), config);
   }
+  if (const auto* snapkv = dynamic_cast<const SnapKvPolicy*>(&policy)) {
+    return std::make_unique<DeviceSnapKv>(snapkv->options(), config);
+  }
+  if (const auto* h2o = dynamic_cast<const H2oPolicy*>(&policy)) {
+    return std::make_unique<DeviceH2o>(*h2o, config);
+  }
+  if (const auto* dense = dynamic_cast<const DensePolicy*>(&policy)) {
+    REPRISE_TRY(auto made, device_policy(dense->wrapped(), config));
+    if (made != nullptr) made->leave_alone(dense->dense());
+    return made;
+  }
   return fail(ErrorCode::kUnsupported,
-              "policy {} does not run on cuda; full, streaming and quest do, the others with "
-              "--device cpu",
+              "policy {} does not run on cuda; full, streaming, quest, snapkv and h2o do, also "
+              "after dense, and auto among full and quest; use --device cpu",
               policy.spec());
 }
 

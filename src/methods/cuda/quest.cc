@@ -17,6 +17,7 @@ uint64_t full_pages(int32_t position) { return static_cast<uint32_t>(position) /
 DeviceQuest::DeviceQuest(const QuestOptions& options, const ModelConfig& config)
     : budget_pages_(options.budget / kTokens),
       sink_pages_((options.sink + kTokens - 1) / kTokens),
+      n_layer_(config.n_layer),
       n_kv_head_(config.n_kv_head),
       head_dim_(config.head_dim) {}
 
@@ -30,27 +31,44 @@ Status DeviceQuest::reserve(const DeviceRoom& room) {
   return keys_.reserve(lists, "lists of keys");
 }
 
-Status DeviceQuest::adopt(const kernels::cuda::PagedKv& kv, cudaStream_t stream) {
+Status DeviceQuest::adopt(const PagedKv& kv, cudaStream_t stream) {
   REPRISE_CUDA(kernels::cuda::bound_all_pages(kv, pool_pages_, bounds_.data(), stream),
                "bounding pages");
   return {};
 }
 
-Status DeviceQuest::after_store(const DeviceStored& stored, cudaStream_t stream) {
+kernels::cuda::PageBoundsArgs DeviceQuest::bounds_args(const DeviceRows& rows,
+                                                       const PagedKv& kv) const {
   kernels::cuda::PageBoundsArgs args;
-  args.kv = stored.kv;
-  args.positions = stored.positions;
-  args.sequences = stored.sequences;
-  args.rows = stored.rows;
-  args.pages = stored.pages;
-  args.capacity = stored.capacity;
+  args.kv = kv;
+  args.positions = rows.positions;
+  args.sequences = rows.sequences;
+  args.rows = rows.rows;
+  args.table_rows = rows.table_rows;
+  args.capacity = rows.capacity;
   args.bounds = bounds_.data();
+  return args;
+}
+
+// Nobody scores a page before the row after it: pages that decode rows filled wait for that.
+Status DeviceQuest::begin(const DeviceRows& rows, const PagedKv& kv, cudaStream_t stream) {
+  kernels::cuda::PageBoundsArgs args = bounds_args(rows, kv);
+  args.pages = rows.tables;
+  args.layers = n_layer_;
+  args.before = true;
   REPRISE_CUDA(kernels::cuda::update_page_bounds(args, stream), "bounding pages");
   return {};
 }
 
-Status DeviceQuest::select(const DeviceQueries& queries, std::vector<DevicePart>& parts,
-                           cudaStream_t stream) {
+Status DeviceQuest::after_prefill_store(const DeviceRows& rows, uint32_t layer, const PagedKv& kv,
+                                        cudaStream_t stream) {
+  kernels::cuda::PageBoundsArgs args = bounds_args(rows, kv);
+  args.pages = rows.table(layer);
+  REPRISE_CUDA(kernels::cuda::update_page_bounds(args, stream), "bounding pages");
+  return {};
+}
+
+Status DeviceQuest::select(const DeviceQueries& queries, DeviceRead& read, cudaStream_t stream) {
   const kernels::cuda::PageRows rows = {queries.positions, queries.pages, queries.count,
                                         queries.capacity, budget_pages_};
   kernels::cuda::PageScoreArgs score;
@@ -61,7 +79,6 @@ Status DeviceQuest::select(const DeviceQueries& queries, std::vector<DevicePart>
   score.head_dim = head_dim_;
   score.q = queries.q;
   score.scores = scores_.data();
-  REPRISE_CUDA(kernels::cuda::score_pages(score, stream), "scoring pages");
   kernels::cuda::TopPagesArgs top;
   top.rows = rows;
   top.n_kv_head = n_kv_head_;
@@ -70,18 +87,18 @@ Status DeviceQuest::select(const DeviceQueries& queries, std::vector<DevicePart>
   top.lists = lists_.data();
   top.keys = keys_.data();
   top.list_capacity = list_capacity_;
-  REPRISE_CUDA(kernels::cuda::top_pages(top, stream), "choosing pages");
-  parts.emplace_back().lists = {top.lists, nullptr, top.keys, n_kv_head_, list_capacity_};
+  REPRISE_CUDA(kernels::cuda::choose_pages(score, top, stream), "choosing pages");
+  read.lists = {top.lists, nullptr, top.keys, n_kv_head_, list_capacity_};
   return {};
 }
 
-uint64_t DeviceQuest::keys_read(int32_t position) const {
-  const uint64_t others = std::min<uint64_t>(full_pages(position), budget_pages_ - 1);
-  return others * kTokens + static_cast<uint32_t>(position) % kTokens + 1;
+uint64_t DeviceQuest::keys_read(const DeviceRow& row) const {
+  const uint64_t others = std::min<uint64_t>(full_pages(row.position), budget_pages_ - 1);
+  return others * kTokens + static_cast<uint32_t>(row.position) % kTokens + 1;
 }
 
-uint64_t DeviceQuest::index_bytes_read(int32_t position) const {
-  const uint64_t pages = full_pages(position);
+uint64_t DeviceQuest::index_bytes_read(const DeviceRow& row) const {
+  const uint64_t pages = full_pages(row.position);
   if (pages < budget_pages_) return 0;
   return pages * n_kv_head_ * 2 * head_dim_ * sizeof(__nv_bfloat16);
 }

@@ -14,15 +14,18 @@ class DeviceQuest : public DevicePolicy {
   DeviceQuest(const QuestOptions& options, const ModelConfig& config);
 
   Status reserve(const DeviceRoom& room) override;
-  Status adopt(const kernels::cuda::PagedKv& kv, cudaStream_t stream) override;
-  Status after_store(const DeviceStored& stored, cudaStream_t stream) override;
-  Status select(const DeviceQueries& queries, std::vector<DevicePart>& parts,
-                cudaStream_t stream) override;
-  uint64_t keys_read(int32_t position) const override;
-  uint64_t index_bytes_read(int32_t position) const override;
+  Status adopt(const PagedKv& kv, cudaStream_t stream) override;
+  Status begin(const DeviceRows& rows, const PagedKv& kv, cudaStream_t stream) override;
+  Status after_prefill_store(const DeviceRows& rows, uint32_t layer, const PagedKv& kv,
+                             cudaStream_t stream) override;
+  Status select(const DeviceQueries& queries, DeviceRead& read, cudaStream_t stream) override;
+  uint64_t keys_read(const DeviceRow& row) const override;
+  uint64_t index_bytes_read(const DeviceRow& row) const override;
 
  private:
-  uint32_t budget_pages_, sink_pages_, n_kv_head_, head_dim_;
+  kernels::cuda::PageBoundsArgs bounds_args(const DeviceRows& rows, const PagedKv& kv) const;
+
+  uint32_t budget_pages_, sink_pages_, n_layer_, n_kv_head_, head_dim_;
   uint32_t list_capacity_ = 0;
   uint64_t pool_pages_ = 0;
   kernels::cuda::DeviceBuffer<__nv_bfloat16> bounds_;  // [pool_pages, n_kv_head, 2, head_dim]

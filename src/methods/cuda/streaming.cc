@@ -3,72 +3,65 @@
 #include <algorithm>
 
 #include "base/try.h"
-#include "kernels/cuda/page_table.h"
 
 namespace reprise {
+namespace {
 
-DeviceStreaming::DeviceStreaming(const StreamingOptions& options) {
-  sinks_.end_key = static_cast<int32_t>(options.sink);
-  recent_.first_key = sinks_.end_key;
-  recent_.window = static_cast<int32_t>(options.window);
-  // The cache never holds more than sink + window keys, so no query stands further right than that.
-  if (options.positions == "cache") sinks_.max_query_position = sinks_.end_key + recent_.window - 1;
+// Layers with windows of their own are not asked.
+std::vector<int32_t> windows_of(const StreamingOptions& options, const ModelConfig& config) {
+  std::vector<int32_t> windows;
+  for (const uint32_t own : config.window) {
+    windows.push_back(own > 0 ? 0 : static_cast<int32_t>(options.window));
+  }
+  return windows;
 }
+
+}  // namespace
+
+DeviceStreaming::DeviceStreaming(const StreamingOptions& options, const ModelConfig& config)
+    : sink_(static_cast<int32_t>(options.sink)),
+      window_(static_cast<int32_t>(options.window)),
+      cache_positions_(options.positions == "cache"),
+      ranges_(windows_of(options, config), options.sink) {}
 
 Status DeviceStreaming::reserve(const DeviceRoom& room) {
-  REPRISE_CHECK(reserve(sink_lists_, static_cast<uint32_t>(sinks_.end_key), room.sequences));
-  return reserve(recent_lists_, static_cast<uint32_t>(recent_.window), room.sequences);
+  return ranges_.reserve(room.sequences, room.capacity);
 }
 
-Status DeviceStreaming::reserve(Lists& lists, uint32_t keys, uint32_t sequences) {
-  constexpr std::string_view kWhat = "lists of keys";
-  lists.capacity = keys / kernels::cuda::kPageTokens + 2;
-  const size_t entries = size_t{sequences} * lists.capacity;
-  REPRISE_CHECK(lists.pages.reserve(entries, kWhat));
-  REPRISE_CHECK(lists.slots.reserve(entries, kWhat));
-  return lists.keys.reserve(sequences, kWhat);
+Status DeviceStreaming::begin(const DeviceRows& rows, const PagedKv&, cudaStream_t stream) {
+  const auto is_own = [&](const DeviceGroup& group) {
+    return group.policy == this && group.first < rows.decode_rows;
+  };
+  if (std::none_of(rows.groups.begin(), rows.groups.end(), is_own)) return {};
+  return ranges_.list(rows, stream);
 }
 
-Status DeviceStreaming::select(const DeviceQueries& queries, std::vector<DevicePart>& parts,
-                               cudaStream_t stream) {
-  REPRISE_CHECK(add_part(queries, recent_, recent_lists_, parts, stream));
-  if (sinks_.end_key == 0) return {};
-  return add_part(queries, sinks_, sink_lists_, parts, stream);
-}
-
-Status DeviceStreaming::add_part(const DeviceQueries& queries, const PrefillPart& range,
-                                 const Lists& lists, std::vector<DevicePart>& parts,
-                                 cudaStream_t stream) {
-  kernels::cuda::RangeLists args;
-  args.table = queries.pages;
-  args.positions = queries.positions;
-  args.count = queries.count;
-  args.capacity = queries.capacity;
-  args.window = range.window;
-  args.first_key = range.first_key;
-  args.end_key = range.end_key;
-  args.pages = lists.pages.data();
-  args.slots = lists.slots.data();
-  args.keys = lists.keys.data();
-  args.list_capacity = lists.capacity;
-  REPRISE_CUDA(kernels::cuda::range_lists(args, stream), "choosing keys");
-  parts.push_back(
-      {{args.pages, args.slots, args.keys, 1, lists.capacity}, range.max_query_position});
+Status DeviceStreaming::select(const DeviceQueries& queries, DeviceRead& read, cudaStream_t) {
+  read.lists = ranges_.lists(queries.layer, queries.first);
+  if (cache_positions_) read.capped_pages = ranges_.sink_pages();
   return {};
 }
 
 // Until sinks and window are full everything is read; no step has rows on both sides (next_cut).
-std::vector<PrefillPart> DeviceStreaming::prefill_parts(int32_t position) const {
-  if (position < sinks_.end_key + recent_.window) return {};
-  if (sinks_.end_key == 0) return {recent_};
-  return {recent_, sinks_};
+std::vector<PrefillPart> DeviceStreaming::prefill_parts(uint32_t, uint32_t,
+                                                        int32_t position) const {
+  if (position < sink_ + window_) return {};
+  PrefillPart recent, sinks;
+  recent.first_key = sinks.end_key = sink_;
+  recent.window = window_;
+  sinks.capped = cache_positions_;
+  if (sink_ == 0) return {recent};
+  return {recent, sinks};
 }
 
-uint64_t DeviceStreaming::keys_read(int32_t position) const {
-  const int32_t seen = position + 1;
-  const int32_t sinks = std::min(seen, sinks_.end_key);
-  const int32_t recent = std::min(recent_.window, std::max(0, seen - recent_.first_key));
-  return static_cast<uint64_t>(sinks + recent);
+// The cache never holds more than sink + window keys, so no query stands further right than that.
+int32_t DeviceStreaming::max_query_position() const {
+  return cache_positions_ && sink_ > 0 ? sink_ + window_ - 1 : DevicePolicy::max_query_position();
+}
+
+uint64_t DeviceStreaming::keys_read(const DeviceRow& row) const {
+  const int32_t seen = row.position + 1, sinks = std::min(seen, sink_);
+  return static_cast<uint64_t>(sinks + std::min(window_, seen - sinks));
 }
 
 }  // namespace reprise

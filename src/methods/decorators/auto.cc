@@ -12,6 +12,7 @@ namespace {
 
 // What saves less is not worth reading fewer keys.
 constexpr double kPays = 0.9;
+constexpr std::string_view kSmallIndexes = "quest/sparq/mac";
 
 Status add_candidate(std::string name, std::unique_ptr<Policy> policy,
                      std::vector<AutoPolicy::Candidate>& candidates) {
@@ -38,23 +39,26 @@ Result<std::unique_ptr<Policy>> AutoPolicy::create(const AutoOptions& options,
                                                    const ModelConfig& config,
                                                    std::unique_ptr<Policy> inner) {
   std::vector<Candidate> candidates;
+  const bool named = inner != nullptr || !options.among.empty();
   REPRISE_CHECK(add_named("full", config, candidates));
   if (inner != nullptr) {
     std::string name = inner->spec();
     REPRISE_CHECK(add_candidate(std::move(name), std::move(inner), candidates));
   } else {
-    for (std::string_view rest = options.among;;) {
+    for (std::string_view rest = options.among.empty() ? kSmallIndexes : options.among;;) {
       const size_t slash = rest.find('/');
       REPRISE_CHECK(add_named(rest.substr(0, slash), config, candidates));
       if (slash == std::string_view::npos) break;
       rest = rest.substr(slash + 1);
     }
   }
-  return std::make_unique<AutoPolicy>(static_cast<int32_t>(options.from), std::move(candidates));
+  return std::make_unique<AutoPolicy>(static_cast<int32_t>(options.from), named,
+                                      std::move(candidates));
 }
 
-AutoPolicy::AutoPolicy(int32_t from, std::vector<Candidate> candidates)
+AutoPolicy::AutoPolicy(int32_t from, bool named, std::vector<Candidate> candidates)
     : from_(from),
+      named_(named),
       candidates_(std::move(candidates)),
       trial_ms_(candidates_.size() * kTrials),
       steps_(candidates_.size()) {}
@@ -62,6 +66,7 @@ AutoPolicy::AutoPolicy(int32_t from, std::vector<Candidate> candidates)
 AutoPolicy::AutoPolicy(const AutoPolicy& other)
     : Policy(other),
       from_(other.from_),
+      named_(other.named_),
       position_(other.position_),
       measured_at_(other.measured_at_),
       trial_(other.trial_),
@@ -72,6 +77,7 @@ AutoPolicy::AutoPolicy(const AutoPolicy& other)
   for (const Candidate& each : other.candidates_) {
     candidates_.push_back({each.name, each.policy->fork(), each.fresh->fork()});
   }
+  if (!other.under_way_.empty()) start_over();
 }
 
 void AutoPolicy::select(const QueryRows& rows, Selection& selection) {
@@ -94,8 +100,8 @@ void AutoPolicy::begin_step(int32_t position) {
     now_ = trial_++ / kTrials;
     measured_at_ = position;
   } else {
-    if (trial_ == trial_ms_.size()) choose();
-    now_ = chosen_;
+    if (trial_ == trial_ms_.size() && under_way_.empty()) choose();
+    if (trial_ > trial_ms_.size()) now_ = chosen_;   // until then as in the last trial
     if (position >= 2 * measured_at_) start_over();  // the next steps measure again
   }
   ++steps_[now_];
@@ -118,14 +124,44 @@ void AutoPolicy::choose() {
 
 void AutoPolicy::start_over() {
   trial_ = 0;
+  under_way_.clear();
   std::fill(trial_ms_.begin(), trial_ms_.end(), 0.0);
 }
 
 void AutoPolicy::observe(const QueryRows& rows, const AttentionResult& result) {
   Policy& policy = *candidates_[now_].policy;
   if (policy.observes(rows.layer)) policy.observe(rows, result);
-  const bool measuring = from_ == 0 && trial_ >= 1 && trial_ <= trial_ms_.size();
-  if (measuring) trial_ms_[trial_ - 1] += result.select_ms + result.attend_ms;
+  if (measures()) trial_ms_[trial_ - 1] += result.select_ms + result.attend_ms;
+}
+
+std::vector<const Policy*> AutoPolicy::acting() const {
+  std::vector<const Policy*> policies;
+  for (const Candidate& each : candidates_) policies.push_back(each.policy.get());
+  return policies;
+}
+
+void AutoPolicy::restrict_to(const std::function<bool(const Policy&)>& runs) {
+  if (named_) return;
+  std::erase_if(candidates_, [&](const Candidate& each) { return !runs(*each.policy); });
+  trial_ms_.assign(candidates_.size() * kTrials, 0.0);
+  steps_.assign(candidates_.size(), 0);
+}
+
+DeviceStep AutoPolicy::begin_device_step(int32_t position) {
+  // A trial that was computed ahead and given up has no time.
+  if (!under_way_.empty() && under_way_.back().position >= position) start_over();
+  const size_t before = trial_;
+  begin_step(position);
+  const bool timed = measures() && trial_ != before;
+  if (timed) under_way_.push_back({position, trial_ - 1});
+  return {candidates_[now_].policy.get(), timed};
+}
+
+void AutoPolicy::step_took(int32_t position, double ms) {
+  if (under_way_.empty() || under_way_.front().position != position) return;
+  trial_ms_[under_way_.front().trial] = ms;
+  under_way_.pop_front();
+  if (ms == 0.0) start_over();  // it was not alone on the device
 }
 
 void AutoPolicy::truncate(int32_t length) {

@@ -29,6 +29,9 @@ class DensePolicy : public PolicyDecorator {
   }
   std::string prefill_key() const override;
 
+  const Policy& wrapped() const { return inner(); }
+  const std::vector<bool>& dense() const { return dense_; }
+
  private:
   std::vector<bool> dense_;  // [n_layer]
   std::string name_;

@@ -1,0 +1,195 @@
+// The largest scores by radix, from the highest digit of what tells them apart. A block per list.
+#pragma once
+
+#include "kernels/cuda/page_rows.cuh"
+
+namespace reprise::kernels::cuda {
+
+namespace top {
+
+constexpr uint32_t kThreads = 1024, kWarps = kThreads / 32;
+constexpr uint32_t kDigitBits = 11, kBins = 1u << kDigitBits;
+constexpr uint32_t kAtHand = 8192;  // pages whose scores stay in shared memory
+static_assert(kBins == 2 * kThreads && kWarps == 32);
+
+// Orders like scores: NaN comes first, -0 equals 0.
+__device__ inline uint32_t order_key(float score) {
+  if (isnan(score)) return 0;
+  const uint32_t bits = __float_as_uint(score == 0.0f ? 0.0f : score);
+  return bits >> 31 != 0 ? ~bits : bits | 0x80000000u;
+}
+
+struct Bin {
+  uint32_t index, before, count;  // before: of the bins before it
+};
+
+struct Shared {
+  uint32_t keys[kAtHand];
+  uint32_t counts[kBins];  // of the highest digit first
+  uint32_t warps[2][kWarps];
+  Bin found;
+};
+
+// Which keys are chosen: all from sure on, and the first ties of those that are sure - 1.
+struct Cut {
+  uint32_t sure, ties;
+};
+
+// Sum of what the warps before this one hold. values: [kWarps]
+__device__ inline uint32_t sum_before(const uint32_t* values) {
+  const uint32_t lane = threadIdx.x % 32;
+  return __reduce_add_sync(~0u, lane < threadIdx.x / 32 ? values[lane] : 0);
+}
+
+// Pages [begin, end) of a list, which compete. All threads of the block call every member.
+class Competitors {
+ public:
+  __device__ Competitors(Shared& s, const float* scores, uint32_t begin, uint32_t end)
+      : s_(s), scores_(scores), begin_(begin), end_(end) {}
+
+  // Chooses wanted, which are fewer than there are.
+  __device__ Cut choose(uint32_t wanted) {
+    uint32_t low, high;
+    load(&low, &high);
+    uint32_t bits = 32 - __clz(static_cast<int>(high - low));
+    while (bits > 0) {
+      const uint32_t shift = bits > kDigitBits ? bits - kDigitBits : 0;
+      count_digits(low, bits, shift);
+      const Bin bin = find_bin(wanted);
+      low += (kBins - 1 - bin.index) << shift;
+      wanted -= bin.before;
+      if (wanted == bin.count) return {low, 0};
+      bits = shift;
+    }
+    return {low + 1, wanted};
+  }
+
+  // Writes entry_of(page) of the chosen pages in order.
+  template <typename Entry>
+  __device__ void write(const Cut& cut, uint32_t* list, Entry&& entry_of) {
+    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const uint32_t share = (end_ - begin_ + kThreads - 1) / kThreads * 32;
+    const uint32_t begin = begin_ + warp * share, end = min(end_, begin + share);
+    uint32_t sure = 0, tied = 0;
+#pragma unroll 4
+    for (uint32_t page = begin + lane; page < end; page += 32) {
+      const uint32_t key = key_of(page);
+      sure += key >= cut.sure ? 1 : 0;
+      tied += key == cut.sure - 1 ? 1 : 0;
+    }
+    sure = __reduce_add_sync(~0u, sure);
+    tied = __reduce_add_sync(~0u, tied);
+    if (lane == 0) {
+      s_.warps[0][warp] = sure;
+      s_.warps[1][warp] = tied;
+    }
+    __syncthreads();
+    sure = sum_before(s_.warps[0]);
+    tied = sum_before(s_.warps[1]);
+    const uint32_t left = (1u << lane) - 1;  // lanes
+#pragma unroll 4
+    for (uint32_t start = begin; start < end; start += 32) {
+      const bool valid = start + lane < end;
+      const uint32_t key = valid ? key_of(start + lane) : 0;
+      const uint32_t all_sure = __ballot_sync(~0u, valid && key >= cut.sure);
+      const uint32_t all_tied = __ballot_sync(~0u, valid && key == cut.sure - 1);
+      const uint32_t ties = min(cut.ties, tied + __popc(all_tied & left));
+      const bool is_sure = (all_sure >> lane & 1) != 0, is_tied = (all_tied >> lane & 1) != 0;
+      if (is_sure || (is_tied && ties < cut.ties)) {
+        list[sure + __popc(all_sure & left) + ties] = entry_of(start + lane);
+      }
+      sure += __popc(all_sure);
+      tied += __popc(all_tied);
+    }
+  }
+
+ private:
+  __device__ uint32_t key_of(uint32_t page) const {
+    return page < kAtHand ? s_.keys[page] : order_key(scores_[page]);
+  }
+
+  // Also the smallest and the largest key.
+  __device__ void load(uint32_t* smallest, uint32_t* largest) {
+    uint32_t low = ~0u, high = 0;
+#pragma unroll 4
+    for (uint32_t page = begin_ + threadIdx.x; page < end_; page += kThreads) {
+      const uint32_t key = order_key(scores_[page]);
+      if (page < kAtHand) s_.keys[page] = key;
+      low = min(low, key);
+      high = max(high, key);
+    }
+    low = __reduce_min_sync(~0u, low);
+    high = __reduce_max_sync(~0u, high);
+    if (threadIdx.x % 32 == 0) {
+      s_.warps[0][threadIdx.x / 32] = low;
+      s_.warps[1][threadIdx.x / 32] = high;
+    }
+    __syncthreads();
+    *smallest = __reduce_min_sync(~0u, s_.warps[0][threadIdx.x % 32]);
+    *largest = __reduce_max_sync(~0u, s_.warps[1][threadIdx.x % 32]);
+    __syncthreads();
+  }
+
+  // Of the keys from low to low + 2^bits - 1.
+  __device__ void count_digits(uint32_t low, uint32_t bits, uint32_t shift) {
+    reinterpret_cast<uint2*>(s_.counts)[threadIdx.x] = {};
+    __syncthreads();
+    const uint32_t span = ~0u >> (32 - bits);
+#pragma unroll 4
+    for (uint32_t page = begin_ + threadIdx.x; page < end_; page += kThreads) {
+      const uint32_t offset = key_of(page) - low;
+      if (offset <= span) atomicAdd(&s_.counts[kBins - 1 - (offset >> shift)], 1u);
+    }
+    __syncthreads();
+  }
+
+  // The bin with which the number of keys reaches wanted.
+  __device__ Bin find_bin(uint32_t wanted) {
+    const uint32_t lane = threadIdx.x % 32;
+    const uint2 counts = reinterpret_cast<const uint2*>(s_.counts)[threadIdx.x];
+    uint32_t sum = counts.x + counts.y;
+    for (uint32_t step = 1; step < 32; step *= 2) {
+      const uint32_t left = __shfl_up_sync(~0u, sum, step);
+      if (lane >= step) sum += left;
+    }
+    if (lane == 31) s_.warps[0][threadIdx.x / 32] = sum;
+    __syncthreads();
+    sum += sum_before(s_.warps[0]);
+    const uint32_t second = sum - counts.y, first = second - counts.x;
+    if (first < wanted && wanted <= second) s_.found = {2 * threadIdx.x, first, counts.x};
+    if (second < wanted && wanted <= sum) s_.found = {2 * threadIdx.x + 1, second, counts.y};
+    __syncthreads();
+    return s_.found;
+  }
+
+  Shared& s_;
+  const float* scores_;
+  uint32_t begin_, end_;
+};
+
+// The list of a row and KV head, the index-th. All threads of the block call.
+__device__ inline void choose_list(const TopPagesArgs& a, uint32_t index, Shared& s) {
+  const uint32_t row = index / a.n_kv_head;
+  if (!has_own_page(a.rows, row)) {
+    if (threadIdx.x == 0) a.keys[index] = 0;
+    return;
+  }
+  const uint32_t own = full_pages(a.rows, row), chosen = min(own, a.rows.budget_pages - 1);
+  const uint32_t* table = a.rows.pages + size_t{row} * a.rows.capacity;
+  uint32_t* list = a.lists + size_t{index} * a.list_capacity;
+  if (threadIdx.x == 0) {
+    const uint32_t last = static_cast<uint32_t>(a.rows.positions[row]) % kPageTokens;
+    list[chosen] = table[own];
+    a.keys[index] = static_cast<int32_t>(chosen * kPageTokens + last + 1);
+  }
+  const uint32_t certain = chosen == own ? own : min(a.sink_pages, chosen);
+  for (uint32_t page = threadIdx.x; page < certain; page += kThreads) list[page] = table[page];
+  if (certain == chosen) return;
+  Competitors others(s, a.scores + size_t{index} * a.rows.capacity, certain, own);
+  others.write(others.choose(chosen - certain), list + certain,
+               [&](uint32_t page) { return table[page]; });
+}
+
+}  // namespace top
+
+}  // namespace reprise::kernels::cuda
