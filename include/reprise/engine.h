@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "reprise/error.h"
+#include "reprise/kv_tiers.h"
 #include "reprise/options.h"
 #include "reprise/progress.h"
 #include "reprise/request.h"
@@ -73,6 +74,8 @@ class Engine {
   ~Engine();
 
   const ModelInfo& info() const;
+  /// Where the KV of all sessions and prefixes lies.
+  KvTiers kv() const;
   /// policy: "full", "streaming:sink=4,window=1024", "dense:first=2+quest:budget=512", ...;
   /// kUnknownPolicy suggests the nearest name.
   Result<std::unique_ptr<Session>> open(std::string_view policy = "full");

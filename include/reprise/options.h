@@ -49,6 +49,9 @@ struct EngineOptions {
   uint32_t chunk = 512;
   uint32_t batch = 16;
   uint64_t kv_memory = 0;
+  uint64_t kv_host = 0;
+  std::string kv_disk;
+  uint64_t kv_disk_size = 0;
   std::string kv_type = "bf16";
   bool prefix_cache = true;
   std::string device = "cpu";
@@ -83,6 +86,15 @@ void visit_options(EngineOptions& o, Visitor&& visit) {
                    "limit of KV memory; 0 = half of the free memory, four fifths of a GPU's",
                    "bytes", 0, 0x1p50},
         o.kv_memory);
+  visit(OptionSpec{"kv-host", "page-locked memory beside the GPU's, for KV that has no room there",
+                   "bytes", 0, 0x1p50},
+        o.kv_host);
+  visit(OptionSpec{"kv-disk", "folder for KV that no memory has room for; empty = it is dropped",
+                   "dir"},
+        o.kv_disk);
+  visit(OptionSpec{"kv-disk-size", "limit of KV on disk; 0 = half of what is free there", "bytes",
+                   0, 0x1p50},
+        o.kv_disk_size);
   visit(OptionSpec{"kv-type", "element type of keys and values; f32 and q8_0: cpu, fp8: cuda", "",
                    0, 0, "bf16|f16|f32|q8_0|fp8"},
         o.kv_type);

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "reprise/kv_tiers.h"
 #include "reprise/options.h"
 #include "reprise/progress.h"
 
@@ -69,8 +70,9 @@ struct Counters {
 
 struct Memory {
   uint64_t peak_rss = 0;     ///< of the process
-  uint64_t kv_bytes = 0;     ///< pages in use
+  uint64_t kv_bytes = 0;     ///< pages in the memory where it is computed
   uint64_t index_bytes = 0;  ///< state of the policy
+  KvTiers kv;                ///< of all sessions and prefixes
 };
 
 struct Answer {

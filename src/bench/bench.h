@@ -69,12 +69,14 @@ struct BenchReport {
   ModelInfo model;
   uint32_t threads = 0;
   std::vector<BenchRow> rows;
+  KvTiers kv;  ///< at the end
 };
 
 /// progress: stage "bench", unit "measurements". Errors: those of Engine::load and
 /// Session::generate; kUnsupported when the peer is not installed or failed, with what it said.
 Result<BenchReport> run_bench(const BenchPlan& plan, const ProgressFn& progress = {});
 
+nlohmann::ordered_json tiers_json(const KvTiers& kv);
 /// The report as one JSON object.
 nlohmann::ordered_json bench_json(const BenchReport& report);
 /// Rows from first_row on as lines of a Markdown table, after its head when first_row is 0.

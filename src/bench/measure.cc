@@ -123,6 +123,7 @@ Result<BenchReport> Bench::run() {
     total_ += subjects_at(context).size() * (1 + plan_.bench.rounds * passes);
   }
   for (const uint32_t context : plan_.contexts) REPRISE_CHECK(measure_context(context));
+  report_.kv = engine_->kv();
   return std::move(report_);
 }
 

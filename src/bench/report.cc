@@ -17,7 +17,22 @@ std::string speed(double gb_s) {
   return gb_s < 1000 ? fmt::format("{:.1f} GB/s", gb_s) : fmt::format("{:.2f} TB/s", gb_s / 1000);
 }
 
+nlohmann::ordered_json tier_json(const KvTier& tier) {
+  return {{"limit", tier.limit_bytes},
+          {"bytes", tier.bytes},
+          {"moved_in", tier.moved_in_bytes},
+          {"moved_out", tier.moved_out_bytes}};
+}
+
 }  // namespace
+
+nlohmann::ordered_json tiers_json(const KvTiers& kv) {
+  return {{"memory", tier_json(kv.memory)},
+          {"host", tier_json(kv.host)},
+          {"disk", tier_json(kv.disk)},
+          {"lost_pages", kv.lost_pages},
+          {"disk_error", kv.disk_error}};
+}
 
 nlohmann::ordered_json bench_json(const BenchReport& report) {
   nlohmann::ordered_json json;
@@ -50,6 +65,7 @@ nlohmann::ordered_json bench_json(const BenchReport& report) {
                     {"vs_peer", row.vs_peer},
                     {"note", row.note}});
   }
+  json["kv_tiers"] = tiers_json(report.kv);
   return json;
 }
 

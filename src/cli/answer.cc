@@ -2,9 +2,29 @@
 
 #include <fmt/format.h>
 
+#include "bench/bench.h"
 #include "cli/text.h"
 
 namespace reprise::cli {
+namespace {
+
+// Of tiers below memory, where there are any.
+std::string tiers_text(const KvTiers& kv) {
+  std::string text;
+  for (const auto& [name, tier] : {std::pair{"host", &kv.host}, std::pair{"disk", &kv.disk}}) {
+    if (tier->limit_bytes == 0) continue;
+    text += fmt::format(", {} on {} ({} moved in, {} out)", bytes_text(tier->bytes), name,
+                        bytes_text(tier->moved_in_bytes), bytes_text(tier->moved_out_bytes));
+  }
+  if (kv.lost_pages > 0) {
+    text += fmt::format("; {} pages could not be read back and were computed again",
+                        grouped(kv.lost_pages));
+  }
+  if (!kv.disk_error.empty()) text += "; " + kv.disk_error;
+  return text;
+}
+
+}  // namespace
 
 nlohmann::ordered_json answer_json(const Answer& answer, const ModelInfo& model) {
   const Timings& t = answer.timings;
@@ -36,7 +56,8 @@ nlohmann::ordered_json answer_json(const Answer& answer, const ModelInfo& model)
       {"memory",
        {{"peak_rss", answer.memory.peak_rss},
         {"kv_bytes", answer.memory.kv_bytes},
-        {"index_bytes", answer.memory.index_bytes}}},
+        {"index_bytes", answer.memory.index_bytes},
+        {"kv_tiers", tiers_json(answer.memory.kv)}}},
   };
 }
 
@@ -55,8 +76,10 @@ std::string answer_summary(const Answer& answer, const ModelInfo& model) {
     text += fmt::format("; read {:.1f} % of the keys", 100.0 * static_cast<double>(c.keys_read) /
                                                            static_cast<double>(c.keys_visible));
   }
-  return text + fmt::format("; memory {}, of which KV {}", bytes_text(answer.memory.peak_rss),
-                            bytes_text(answer.memory.kv_bytes));
+  return text +
+         fmt::format("; memory {}, of which KV {}", bytes_text(answer.memory.peak_rss),
+                     bytes_text(answer.memory.kv_bytes)) +
+         tiers_text(answer.memory.kv);
 }
 
 std::string finish_remark(const Answer& answer, const ModelInfo& model) {

@@ -1,6 +1,7 @@
 // `reprise fit`: which context, batch and KV type this machine's memory has room for.
 #include <algorithm>
 
+#include "base/system.h"
 #include "base/thread_pool.h"
 #include "base/try.h"
 #include "bench/roof.h"
@@ -9,6 +10,7 @@
 #include "cli/text.h"
 #include "engine/cuda/cuda_backend.h"
 #include "kernels/cuda/kv_tile.h"
+#include "kv/page_file.h"
 #include "model/shard.h"
 
 namespace reprise::cli {
@@ -96,6 +98,27 @@ ordered_json context_rows(const ModelConfig& config, const Room& room,
   return rows;
 }
 
+// Tokens that each tier of KV holds; of the host's memory beside a GPU, what it could hold.
+ordered_json tier_rows(const EngineOptions& options, const Room& room,
+                       const std::vector<KvChoice>& choices) {
+  uint64_t host = options.kv_host;
+  if (host == 0 && room.cuda) host = available_memory_bytes() / 2;
+  const bool no_disk = options.kv_disk.empty();
+  const uint64_t disk =
+      no_disk ? options.kv_disk_size : PageFile::room(options.kv_disk, options.kv_disk_size);
+  auto rows = ordered_json::array();
+  for (const auto& [tier, flag, bytes] :
+       {std::tuple{"memory", "--kv-memory", room.for_kv()}, std::tuple{"host", "--kv-host", host},
+        std::tuple{"disk", "--kv-disk", disk}}) {
+    if (bytes == 0) continue;
+    ordered_json row = {{"tier", tier}, {"flag", flag}, {"bytes", bytes}};
+    for (const KvChoice& choice : choices)
+      row["tokens"][choice.name] = bytes / choice.bytes_per_token;
+    rows.push_back(row);
+  }
+  return rows;
+}
+
 // Milliseconds of one decode step when memory is read as fast as it can be: weights and KV once.
 ordered_json roof_rows(const ModelConfig& config, const Room& room, const KvChoice& choice,
                        double read_gb_s) {
@@ -106,6 +129,22 @@ ordered_json roof_rows(const ModelConfig& config, const Room& room, const KvChoi
     rows.push_back({{"context", context}, {"step_ms", ms}, {"tok_s", 1e3 / ms}});
   }
   return rows;
+}
+
+std::string tiers_text(const ordered_json& tiers, const std::vector<KvChoice>& choices) {
+  if (tiers.size() < 2) return {};
+  std::vector<std::string> head{"tokens held in", "", "room"};
+  for (const KvChoice& choice : choices) head.emplace_back(choice.name);
+  Table table(head);
+  for (const auto& line : tiers) {
+    std::vector<std::string> row{line["tier"], line["flag"], bytes_text(line["bytes"])};
+    for (const KvChoice& choice : choices) {
+      row.push_back(grouped(line["tokens"][std::string(choice.name)]));
+    }
+    table.add(row);
+  }
+  return "KV that no request needs now waits in slower tiers, where there are any:\n" +
+         table.text();
 }
 
 std::string as_text(const ordered_json& json, const std::vector<KvChoice>& choices) {
@@ -130,6 +169,7 @@ std::string as_text(const ordered_json& json, const std::vector<KvChoice>& choic
     if (row.size() == head.size()) table.add(std::exchange(row, {}));
   }
   text += table.text();
+  text += tiers_text(json["tiers"], choices);
   if (json.contains("decode_roof")) {
     text += fmt::format("memory is read at {:.1f} GB/s; decoding one sequence (bf16) is at best:\n",
                         json["read_gb_s"].get<double>());
@@ -160,12 +200,15 @@ class FitCommand : public Command {
   reprise fit --speed                    measures memory too, for the fastest possible decode
   reprise fit --device cuda              for the GPU's memory, which is measured too
   reprise fit --device cuda --tp 2       for each of two GPUs that share the model
+  reprise fit --device cuda --kv-host 64G --kv-disk /data
+                                         and what slower tiers hold
   reprise fit -m model.gguf --json)";
   }
   void declare(FlagSet& flags) override {
     visit_options(engine_, [&](const OptionSpec& spec, auto& field) {
-      if (spec.name == "model" || spec.name == "device" || spec.name == "tp")
-        flags.add(spec, field);
+      const std::string_view shown[] = {"model",   "device",  "tp",
+                                        "kv-host", "kv-disk", "kv-disk-size"};
+      if (std::ranges::find(shown, spec.name) != std::end(shown)) flags.add(spec, field);
     });
     flags.add({"memory", "memory to plan for; 0 = what is free now", "bytes", 0, 0x1p50}, memory_);
     flags.add({"speed", "measure how fast memory is and what that means for decoding"}, speed_);
@@ -195,6 +238,7 @@ class FitCommand : public Command {
                            {"workspace", room.workspace},
                            {"for_kv", room.for_kv()}}},
                          {"contexts", context_rows(config, room, choices)},
+                         {"tiers", tier_rows(engine_, room, choices)},
                          {"advice", advice(config, room, choices, engine_.tp)}};
     if (speed_ || (cuda && roof != nullptr)) {
       const MachineRoof machine = roof->machine();

@@ -48,8 +48,6 @@ class Backend {
 
   /// Called before the first pass with a policy; kUnsupported when it does not run here.
   virtual Status prepare(Policy&) { return {}; }
-  /// Called when pages were written other than by passes.
-  virtual Status pages_written() { return {}; }
   /// Whether tokens can be chosen where the logits are, and a pass started before the one before it
   /// is finished.
   virtual bool samples() const { return false; }

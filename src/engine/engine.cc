@@ -38,6 +38,10 @@ Result<Computing> start_backend(const EngineOptions& options, Model& model, Thre
                 "--kv-type fp8 is there with --device cuda only; choose "
                 "bf16, f16, f32 or q8_0");
   }
+  if (options.kv_host > 0) {
+    return fail(ErrorCode::kUnsupported,
+                "--kv-host is there with --device cuda only; raise --kv-memory, or give --kv-disk");
+  }
   const ModelConfig& config = model.config();
   const kernels::KvLayout layout = {kv_type(options.kv_type), config.n_kv_head, config.head_dim};
   const uint64_t kv_bytes =
@@ -111,6 +115,9 @@ Result<std::unique_ptr<Engine>> Engine::load(const EngineOptions& options,
   const ModelConfig& config = model->config();
   REPRISE_TRY(Computing computing, start_backend(options, *model, *threads, progress));
   auto& [kv, backend] = computing;
+  if (!options.kv_disk.empty()) {
+    REPRISE_CHECK(kv.add_disk(options.kv_disk, options.kv_disk_size));
+  }
   const uint32_t context = options.ctx > 0 ? options.ctx : config.context;
   ModelInfo info = describe(*model, path, kv, context);
   auto impl = std::make_unique<Impl>(
@@ -127,6 +134,7 @@ Engine::Engine(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Engine::~Engine() = default;
 
 const ModelInfo& Engine::info() const { return impl_->info; }
+KvTiers Engine::kv() const { return impl_->kv.tiers(); }
 
 Result<std::unique_ptr<Session>> Engine::open(std::string_view policy) {
   REPRISE_TRY(auto state, create_policy(policy_entries(), policy, impl_->model->config()));

@@ -181,15 +181,28 @@ void Scheduler::reuse_prefix(Running& running) {
       sequence.prefilled = length;
     }
   }
+  wake(running);
   running.answer.counters.prompt_tokens = prompt.size();
   running.answer.counters.reused_tokens = sequence.tokens.size();
   running.prefill_start = Clock::now();
+}
+
+void Scheduler::wake(Running& running) {
+  Sequence& sequence = *running.sequence;
+  auto kept = sequence.kv.wake();
+  if (!kept) {
+    running.result = tl::unexpected<Error>(std::move(kept.error()));
+    return;
+  }
+  const auto length = static_cast<size_t>(*kept);
+  if (length < sequence.tokens.size() && !sequence.truncate(length)) sequence.clear();
 }
 
 Scheduler::Pass Scheduler::plan() {
   Pass pass;
   std::vector<Running*> reading;
   for (const auto& running : running_) {
+    if (running->result) continue;  // it could not start
     if (running->prompt_left() > 0)
       reading.push_back(running.get());
     else
@@ -269,10 +282,11 @@ std::optional<Scheduler::Pass> Scheduler::plan_ahead() {
 Status Scheduler::reserve(SequenceKv& kv, size_t rows) const {
   Status status = kv.reserve(rows);
   if (status || status.error().code != ErrorCode::kOutOfMemory) return status;
+  const KvTier memory = pool_.tiers().memory;
   return fail(ErrorCode::kOutOfMemory,
               "no KV memory for {} more tokens ({} MiB of {} MiB in use); raise --kv-memory, use "
               "--kv-type q8_0, or bound what is kept with --policy streaming",
-              rows, pool_.used_bytes() >> 20, pool_.limit_bytes() >> 20);
+              rows, memory.bytes >> 20, memory.limit_bytes >> 20);
 }
 
 void Scheduler::commit(const Pass& pass, size_t step) {
@@ -379,7 +393,8 @@ void Scheduler::finish(Running& running, FinishReason reason) {
   answer.timings.tpot_p50_ms = percentile(running.token_ms, 0.5);
   answer.timings.tpot_p99_ms = percentile(running.token_ms, 0.99);
   answer.counters.policy = running.sequence->policy->stats();
-  answer.memory = {peak_rss_bytes(), pool_.used_bytes(), running.sequence->policy->state_bytes()};
+  const KvTiers kv = pool_.tiers();
+  answer.memory = {peak_rss_bytes(), kv.memory.bytes, running.sequence->policy->state_bytes(), kv};
   running.result = std::move(answer);
 }
 
@@ -389,6 +404,10 @@ void Scheduler::deliver_finished() {
   std::vector<std::unique_ptr<Running>> finished(std::make_move_iterator(first),
                                                  std::make_move_iterator(running_.end()));
   running_.erase(first, running_.end());
+  for (const auto& running : finished) running->sequence->kv.rest();
+  if (!finished.empty() && pool_.reads_host()) {
+    for (const auto& running : running_) wake(*running);  // there may be room in faster memory now
+  }
   for (const auto& running : finished) {
     running->sequence->busy = false;
     if (running->on_done) running->on_done(std::move(*running->result));

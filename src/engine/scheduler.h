@@ -45,8 +45,9 @@ struct SchedulerLimits {
   bool prefix_cache = true;
 };
 
-/// Prefixes that nobody uses are given up when the pool is full. Where the backend chooses tokens
-/// itself, the next pass starts before the last one's tokens are looked at.
+/// KV that no running request needs rests: the pool may move it out of memory, and prefixes are
+/// given up when it is full. Where the backend chooses tokens itself, the next pass starts before
+/// the last one's tokens are looked at.
 class Scheduler {
  public:
   using DoneFn = std::function<void(Result<Answer>)>;
@@ -101,6 +102,8 @@ class Scheduler {
 
   void admit();
   void reuse_prefix(Running& running);
+  /// Brings the sequence's KV to the fastest memory that has room; what a disk lost is read again.
+  void wake(Running& running);
   Pass plan();
   void plan_request(Running& running, size_t rows, kernels::Phase phase, Pass& pass);
   /// The pass after the one that is being computed: one more token of each of its requests, if

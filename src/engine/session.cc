@@ -38,6 +38,7 @@ std::unique_ptr<Session> Session::fork() const {
   const Sequence& from = impl_->sequence;
   auto copy = std::make_unique<Impl>(impl_->engine, impl_->policy_spec, from.policy->fork());
   copy->sequence.kv = from.kv;
+  copy->sequence.kv.rest();
   copy->sequence.tokens = from.tokens;
   copy->sequence.prefilled = from.prefilled;
   return std::make_unique<Session>(std::move(copy));
@@ -71,7 +72,6 @@ Result<std::string> Session::restore(const std::string& path, const ProgressFn& 
   const KvIdentity identity = impl_->identity();
   SequenceKv kv(engine.kv);
   REPRISE_TRY(SavedSession saved, load_session(path, identity, kv, progress));
-  REPRISE_CHECK(engine.backend->pages_written());
   const auto vocab = static_cast<int32_t>(engine.model->config().vocab);
   for (const int32_t token : saved.tokens) {
     if (token < 0 || token >= vocab) {
@@ -81,6 +81,7 @@ Result<std::string> Session::restore(const std::string& path, const ProgressFn& 
   }
   Sequence& sequence = impl_->sequence;
   sequence.kv = std::move(kv);
+  sequence.kv.rest();
   sequence.policy->truncate(0);
   sequence.tokens = std::move(saved.tokens);
   sequence.prefilled = 0;  // the file does not say which tokens were prefilled

@@ -1,13 +1,19 @@
-// Where the pages of a pool lie: in this machine's memory, or on a device.
+// Where the pages of a pool lie: in this machine's memory, or in a device's and beside it.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 
 #include "reprise/error.h"
 
 namespace reprise {
+
+/// A page of a layer that is copied to another place of the same slab, in pages from its start.
+struct PageCopy {
+  uint32_t layer = 0, from = 0, to = 0;
+};
 
 /// Slabs of address space; a pool hands out their pages. Addresses of a device's memory are only
 /// names on the host: bytes move through copy, read and write.
@@ -28,6 +34,18 @@ class PageMemory {
   virtual Status write(std::byte* to, const std::byte* host, size_t bytes) = 0;
   /// Within the memory, after every use of the bytes that was asked for before.
   virtual void copy(std::byte* to, const std::byte* from, size_t bytes) = 0;
+
+  // Where memory has two tiers (see page_tiers.h).
+
+  /// Begins copies of whole pages, after every use that was asked for before and beside uses that
+  /// are asked for later. arriving: the next passes read the copies, each layer after its own.
+  virtual Status start_copies(std::span<const PageCopy>, size_t /*page_bytes*/, bool /*arriving*/) {
+    return {};
+  }
+  /// Uses that are asked for later come after all copies so far.
+  virtual void join() {}
+  /// Says which pages of slab 0 the host wrote, for those who keep what they know of pages.
+  virtual Status written(std::span<const uint32_t> /*pages*/) { return {}; }
 };
 
 /// Address space of this process, touched only when used. slab_bytes: a multiple of kSlabAlignment.

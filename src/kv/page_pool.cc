@@ -1,101 +1,105 @@
 #include "kv/page_pool.h"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <functional>
-#include <utility>
 
-#include "base/checked.h"
 #include "base/try.h"
 
 namespace reprise {
 namespace {
 
-constexpr uint64_t kReturnFraction = 4;  // free pages kept backed: up to limit / 4
-
-uintptr_t round_up(uintptr_t value, size_t to) { return (value + to - 1) / to * to; }
+// What is moved down together: this part of the memory, but not more than so many bytes.
+constexpr uint64_t kBatchFraction = 32, kBatchBytes = uint64_t{128} << 20;
+constexpr uint64_t kColdPages = 1 << 16;            // found by one look through all pages
+constexpr uint64_t kMinStep = 16, kMaxStep = 8192;  // pages that are brought back together
 
 }  // namespace
 
 Result<PagePool> PagePool::create(const kernels::KvLayout& layout, uint32_t n_layer,
                                   uint64_t limit_bytes) {
-  if (n_layer == 0 || layout.page_bytes() == 0) {
+  const size_t page_bytes = layout.page_bytes();
+  if (n_layer == 0 || page_bytes == 0) {
     return fail(ErrorCode::kInvalidArgument, "a KV pool needs layers, KV heads and a head size");
   }
-  PagePool pool;
-  pool.layout_ = layout;
-  pool.page_bytes_ = layout.page_bytes();
-  pool.limit_pages_ = std::min<uint64_t>(limit_bytes / pool.page_bytes_, kNoPage);
-  if (pool.limit_pages_ < n_layer) {
+  const uint64_t pages = std::min<uint64_t>(limit_bytes / page_bytes, kMaxFrames);
+  if (pages < n_layer) {
     return fail(ErrorCode::kOutOfMemory,
                 "{} bytes of KV memory hold less than one page of {} bytes in each of {} layers; "
                 "raise the KV memory limit",
-                limit_bytes, pool.page_bytes_, n_layer);
+                limit_bytes, page_bytes, n_layer);
   }
-  const auto slab_bytes =
-      (CheckedSize(pool.limit_pages_) * pool.page_bytes_).align_up(kSlabAlignment).value();
-  REPRISE_TRY(pool.memory_, host_page_memory(n_layer, slab_bytes.value_or(~size_t{0})));
-  pool.layers_ = n_layer;
-  pool.slabs_.resize(n_layer);
-  for (uint32_t layer = 0; layer < n_layer; ++layer) {
-    pool.slabs_[layer].base = pool.memory_->slab(layer);
-  }
-  return pool;
+  REPRISE_TRY(auto frames, PageFrames::create(page_bytes, n_layer, pages));
+  return create(std::move(frames), layout, n_layer, {});
 }
 
-PagePool PagePool::create(std::unique_ptr<PageMemory> memory, const kernels::KvLayout& layout,
-                          size_t page_bytes, uint32_t n_layer, uint64_t pages, ClearSlots clear) {
-  PagePool pool;
+PagePool PagePool::create(PageFrames frames, const kernels::KvLayout& layout, uint32_t n_layer,
+                          ClearSlots clear) {
+  PagePool pool(std::move(frames));
   pool.layout_ = layout;
-  pool.page_bytes_ = page_bytes;
   pool.layers_ = n_layer;
-  pool.limit_pages_ = std::min<uint64_t>(pages, kNoPage);
-  pool.memory_ = std::move(memory);
   pool.clear_slots_ = std::move(clear);
-  pool.slabs_.resize(1);
-  pool.slabs_.front().base = pool.memory_->slab(0);
+  pool.names_.resize(pool.tiers_.frames().slabs());
   return pool;
 }
 
-bool PagePool::provide(Slab& slab, size_t bytes) {
-  if (bytes <= slab.provided) return true;
-  const size_t end = round_up(bytes, kSlabAlignment);
-  if (!memory_->provide(slab.base + slab.provided, end - slab.provided)) return false;
-  slab.provided = end;
-  return true;
+Status PagePool::add_disk(const std::string& folder, uint64_t bytes) {
+  REPRISE_TRY(auto file, PageFile::create(folder, bytes, page_bytes()));
+  tiers_.add(std::move(file));
+  return {};
+}
+
+uint64_t PagePool::limit_pages() const {
+  return tiers_.limit(Tier::kMemory) + tiers_.limit(Tier::kHost) + tiers_.limit(Tier::kDisk);
+}
+
+uint64_t PagePool::free_pages() const {
+  return tiers_.free(Tier::kMemory) + tiers_.free(Tier::kHost) + tiers_.free(Tier::kDisk);
 }
 
 PageId PagePool::allocate(uint32_t layer) {
-  if (used_pages_ == limit_pages_) return kNoPage;
-  Slab& slab = this->slab(layer);
-  PageId page = kNoPage;
-  if (!slab.free.empty()) {
-    page = slab.free.back();
-    slab.free.pop_back();
-  } else {
-    if (backed_pages_ == limit_pages_) return_one_page();
-    if (!slab.returned.empty()) {
-      page = slab.returned.back();
-      slab.returned.pop_back();
-    } else {
-      page = static_cast<PageId>(slab.references.size());
-      if (!provide(slab, (size_t{page} + 1) * page_bytes_)) return kNoPage;
-      slab.references.push_back(0);
-    }
-    ++backed_pages_;
+  Place place = tiers_.take(Tier::kMemory, layer);
+  if (place == kNoPlace) place = tiers_.take(Tier::kHost, layer);
+  if (place == kNoPlace) return kNoPage;
+  Names& names = this->names(layer);
+  if (names.free.empty()) {
+    names.free.push_back(static_cast<PageId>(names.pages.size()));
+    names.pages.emplace_back();
   }
-  slab.references[page] = 1;
-  ++used_pages_;
+  const PageId page = names.free.back();
+  names.free.pop_back();
+  names.pages[page] = {1, 1, place, 0};
   return page;
 }
 
-void PagePool::release(uint32_t layer, PageId page) {
-  Slab& slab = this->slab(layer);
-  if (--slab.references[page] > 0) return;
-  slab.free.push_back(page);
-  --used_pages_;
-  if (backed_pages_ - used_pages_ > limit_pages_ / kReturnFraction) return_free_pages();
+void PagePool::retain(uint32_t layer, PageId page, bool in_use) {
+  ++at(layer, page).references;
+  if (in_use) hold(layer, page);
+}
+
+void PagePool::hold(uint32_t layer, PageId page) {
+  Page& held = at(layer, page);
+  if (held.uses++ == 0) count_resting(layer, held, -1);
+}
+
+void PagePool::rest(uint32_t layer, PageId page, uint64_t stamp) {
+  Page& left = at(layer, page);
+  left.stamp = stamp;
+  if (--left.uses == 0) count_resting(layer, left, 1);
+}
+
+void PagePool::release(uint32_t layer, PageId page, bool in_use) {
+  Page& left = at(layer, page);
+  if (in_use && --left.uses == 0) count_resting(layer, left, 1);
+  if (--left.references > 0) return;
+  if (left.place != kNoPlace) {
+    count_resting(layer, left, -1);
+    tiers_.give_back(layer, left.place);
+  }
+  names(layer).free.push_back(page);
+}
+
+void PagePool::count_resting(uint32_t layer, const Page& page, int change) {
+  if (page.place == kNoPlace) return;
+  resting_[static_cast<size_t>(tiers_.tier(layer, page.place))] += static_cast<uint64_t>(change);
 }
 
 void PagePool::clear_slots(std::byte* page, size_t first) const {
@@ -106,55 +110,165 @@ void PagePool::clear_slots(std::byte* page, size_t first) const {
   }
 }
 
+void PagePool::copy(uint32_t layer, PageId to, PageId from) {
+  tiers_.settle();
+  memory().copy(data(layer, to), data(layer, from), page_bytes());
+}
+
+Status PagePool::read(std::byte* host, uint32_t layer, PageId page) {
+  return tiers_.read(host, layer, at(layer, page).place);
+}
+
+Status PagePool::write(uint32_t layer, std::span<const PageId> pages, const std::byte* host) {
+  std::vector<uint32_t> frames;
+  for (const PageId page : pages) {
+    REPRISE_CHECK(memory().write(data(layer, page), host, page_bytes()));
+    host += page_bytes();
+    frames.push_back(frame(layer, page));
+  }
+  return memory().written(frames);
+}
+
 bool PagePool::make_room(uint64_t pages) {
-  if (free_pages() < pages && reclaim_) reclaim_(pages);
-  return free_pages() >= pages;
+  for (int attempt = 0; attempt < 2; ++attempt) {  // once more when the disk failed
+    if (free_pages() < pages && reclaim_) reclaim_(pages);
+    if (move_down(pages)) break;
+  }
+  return room() >= pages;
 }
 
-void PagePool::give_back(const Slab& slab, size_t begin, size_t end) const {
-  const auto system_page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
-  const auto in_use = [&](size_t from_byte, size_t to_byte) {  // by a page that overlaps the range
-    if (from_byte == to_byte) return false;
-    const size_t stop = std::min((to_byte - 1) / page_bytes_ + 1, slab.references.size());
-    for (size_t page = from_byte / page_bytes_; page < stop; ++page) {
-      if (slab.references[page] > 0) return true;
+uint64_t PagePool::batch() const {
+  return std::min(tiers_.limit(Tier::kMemory) / kBatchFraction, kBatchBytes / page_bytes());
+}
+
+bool PagePool::move_down(uint64_t pages) {
+  if (tiers_.limit(Tier::kHost) + tiers_.limit(Tier::kDisk) == 0) return true;
+  const uint64_t batch = this->batch();
+  const uint64_t free = tiers_.free(Tier::kMemory);
+  // Beyond what is needed now, so that the next passes need not wait for copies.
+  const bool ahead = resting_[0] >= batch && free < pages + batch;
+  if (free < pages || ahead) {
+    if (!demote(Tier::kMemory, pages + 2 * batch - free)) return false;
+  }
+  return room() >= pages || demote(Tier::kHost, pages - room());
+}
+
+bool PagePool::demote(Tier tier, uint64_t wanted) {
+  const uint64_t host = tier == Tier::kMemory ? tiers_.free(Tier::kHost) : 0;
+  wanted = std::min({wanted, resting_[static_cast<size_t>(tier)], host + tiers_.free(Tier::kDisk)});
+  if (wanted == 0) return true;
+  if (tier == Tier::kMemory && host < wanted) {
+    if (!demote(Tier::kHost, wanted - host + batch())) return false;
+  }
+  const auto failed = move(least_recently_used(tier, wanted), [&](uint32_t layer, const Page&) {
+    Place to = kNoPlace;
+    if (tier == Tier::kMemory) to = tiers_.take_for_move(Tier::kHost, layer);
+    return to != kNoPlace ? to : tiers_.take_for_move(Tier::kDisk, layer);
+  });
+  return failed.empty();
+}
+
+bool PagePool::rests_in(Tier tier, uint32_t layer, const Page& page) const {
+  return page.references > 0 && page.uses == 0 && page.place != kNoPlace &&
+         tiers_.tier(layer, page.place) == tier;
+}
+
+std::vector<PagePool::Named> PagePool::least_recently_used(Tier tier, uint64_t count) {
+  std::vector<Named>& cold = cold_[static_cast<size_t>(tier)];
+  std::vector<Named> found;
+  for (const bool look : {false, true}) {
+    if (look) cold = find_cold(tier, std::max(count, kColdPages));
+    found.clear();
+    for (; found.size() < count && !cold.empty(); cold.pop_back()) {
+      const Named& named = cold.back();
+      const Page& page = at(named.layer, named.page);
+      if (page.stamp == named.order && rests_in(tier, named.layer, page)) found.push_back(named);
     }
-    return false;
+    if (found.size() == count) break;
+  }
+  return found;
+}
+
+std::vector<PagePool::Named> PagePool::find_cold(Tier tier, uint64_t count) const {
+  std::vector<Named> found;
+  for (uint32_t slab = 0; slab < names_.size(); ++slab) {
+    const auto& pages = names_[slab].pages;
+    for (PageId id = 0; id < pages.size(); ++id) {
+      if (rests_in(tier, slab, pages[id])) found.push_back({pages[id].stamp, slab, id});
+    }
+  }
+  const auto newer = [](const Named& a, const Named& b) { return a.order > b.order; };
+  if (found.size() > count) {
+    const auto rest = found.end() - static_cast<std::ptrdiff_t>(count);
+    std::nth_element(found.begin(), rest, found.end(), newer);
+    found.erase(found.begin(), rest);
+  }
+  std::sort(found.begin(), found.end(), newer);
+  return found;
+}
+
+std::vector<PagePool::Named> PagePool::move(std::span<const Named> pages, const PlaceFn& place) {
+  std::vector<PageMove> moves;
+  std::vector<Named> moved, failed;
+  for (const Named& named : pages) {
+    const Page& page = at(named.layer, named.page);
+    const Place to = place(named.layer, page);
+    if (to == kNoPlace) continue;
+    moves.push_back({named.layer, page.place, to, static_cast<uint32_t>(moved.size())});
+    moved.push_back(named);
+  }
+  if (moves.empty()) return failed;
+  tiers_.move(moves);
+  ++moves_;
+  for (const PageMove& move : moves) {
+    const Named& named = moved[move.tag];
+    Page& page = at(named.layer, named.page);
+    const bool resting = page.uses == 0;
+    if (resting) count_resting(named.layer, page, -1);
+    page.place = move.result;
+    if (resting) count_resting(named.layer, page, 1);
+    if (move.result != move.to) failed.push_back(named);
+  }
+  return failed;
+}
+
+Result<size_t> PagePool::bring_back(std::span<const std::vector<PageId>> tables) {
+  size_t lost = ~size_t{0};
+  std::vector<Named> away;
+  if (tiers_.used(Tier::kHost) + tiers_.used(Tier::kDisk) + tiers_.lost() == 0) return lost;
+  for (uint32_t layer = 0; layer < tables.size(); ++layer) {
+    for (size_t block = 0; block < tables[layer].size(); ++block) {
+      const PageId page = tables[layer][block];
+      if (page == kNoPage) continue;
+      if (!has(layer, page))
+        lost = std::min(lost, block);
+      else if (tiers_.tier(layer, at(layer, page).place) != Tier::kMemory)
+        away.push_back({block, layer, page});
+    }
+  }
+  const PlaceFn nearer = [this](uint32_t layer, const Page& page) {
+    const Place to = tiers_.take_for_move(Tier::kMemory, layer);
+    const bool host = to == kNoPlace && tiers_.tier(layer, page.place) == Tier::kDisk;
+    return host ? tiers_.take_for_move(Tier::kHost, layer) : to;
   };
-  const size_t first_byte = begin * page_bytes_, last_byte = end * page_bytes_;
-  size_t from = first_byte / system_page * system_page;
-  if (in_use(from, first_byte)) from += system_page;
-  size_t to = round_up(last_byte, system_page);
-  if (in_use(last_byte, to)) to -= system_page;
-  if (from < to) memory_->give_back(slab.base + from, to - from);
-}
-
-void PagePool::return_one_page() {
-  for (Slab& slab : slabs_) {
-    if (slab.free.empty()) continue;
-    const PageId page = slab.free.back();
-    slab.free.pop_back();
-    slab.returned.push_back(page);
-    give_back(slab, page, size_t{page} + 1);
-    --backed_pages_;
-    return;
-  }
-}
-
-void PagePool::return_free_pages() {
-  for (Slab& slab : slabs_) {
-    if (slab.free.empty()) continue;
-    slab.returned.insert(slab.returned.end(), slab.free.begin(), slab.free.end());
-    slab.free.clear();
-    std::sort(slab.returned.begin(), slab.returned.end(), std::greater<>());
-    for (size_t i = 0; i < slab.returned.size();) {
-      const size_t end = size_t{slab.returned[i]} + 1;
-      size_t begin = slab.returned[i];
-      for (++i; i < slab.returned.size() && slab.returned[i] + 1 == begin; ++i) --begin;
-      give_back(slab, begin, end);
+  const size_t most = std::clamp(tiers_.limit(Tier::kMemory) / kBatchFraction, kMinStep, kMaxStep);
+  for (size_t first = 0; first < away.size(); first += most) {
+    const auto step = std::span(away).subspan(first, std::min(most, away.size() - first));
+    make_room(step.size());
+    for (const Named& named : move(step, nearer)) {
+      if (!has(named.layer, named.page)) lost = std::min<size_t>(lost, named.order);
     }
   }
-  backed_pages_ = used_pages_;
+  for (const Named& named : away) {
+    if (!has(named.layer, named.page)) continue;
+    const Tier tier = tiers_.tier(named.layer, at(named.layer, named.page).place);
+    if (tier == Tier::kHost) tiers_.settle();  // read in place, wherever copies to it stand
+    if (tier == Tier::kDisk) {
+      return fail(ErrorCode::kOutOfMemory,
+                  "no KV memory to read {} pages from disk into; raise --kv-memory", away.size());
+    }
+  }
+  return lost;
 }
 
 }  // namespace reprise

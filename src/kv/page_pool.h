@@ -1,15 +1,16 @@
-// Memory for KV pages, bounded by a limit; pages are shared by reference count.
+// Pages of keys and values: counted by who refers to them, placed in memory or below.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <utility>
 #include <vector>
 
 #include "kernels/kv_page.h"
-#include "kv/page_memory.h"
+#include "kv/page_tiers.h"
 #include "reprise/error.h"
 
 namespace reprise {
@@ -18,78 +19,133 @@ using PageId = uint32_t;
 inline constexpr PageId kNoPage = ~PageId{0};
 using kernels::kPageTokens;
 
-/// On the host one slab of address space per layer, so that pages taken in order are contiguous;
-/// memory is touched only when a page is used, and goes back to the system when much of it is free.
-/// On a device one slab for all layers. A page id is meaningful only together with its layer. Not
-/// thread-safe: one thread allocates, any number may read pages meanwhile.
+/// A page id is a name, meaningful only together with its layer; where the page lies may change
+/// while nobody uses it. References are in use or at rest: pages with a reference in use stay in
+/// memory and are moved only towards kMemory; of the others the least recently used are moved to
+/// the tier below when a tier is full. Not thread-safe: one thread allocates, any number may read
+/// pages meanwhile.
 class PagePool {
  public:
-  /// limit_bytes bounds the pages in use over all layers. kInvalidArgument when layout or n_layer
-  /// is empty; kOutOfMemory when the limit is smaller than one page per layer or the address space
-  /// (limit_bytes per layer) cannot be reserved.
+  /// In this machine's memory. limit_bytes bounds the pages there over all layers.
+  /// kInvalidArgument when layout or n_layer is empty; kOutOfMemory when the limit is smaller than
+  /// one page per layer or the address space (limit_bytes per layer) cannot be reserved.
   static Result<PagePool> create(const kernels::KvLayout& layout, uint32_t n_layer,
                                  uint64_t limit_bytes);
   /// Zeroes the slots [first, 16) of the host's copy of a page.
   using ClearSlots = std::function<void(std::byte* page, size_t first)>;
-  /// Pages of page_bytes in one slab that all layers share, laid out in a way of their own.
-  static PagePool create(std::unique_ptr<PageMemory> memory, const kernels::KvLayout& layout,
-                         size_t page_bytes, uint32_t n_layer, uint64_t pages, ClearSlots clear);
+  /// Pages in frames of one slab that all layers share, laid out in a way of their own.
+  static PagePool create(PageFrames frames, const kernels::KvLayout& layout, uint32_t n_layer,
+                         ClearSlots clear);
+  /// Adds kDisk: a file in a folder. Errors: as PageFile::create.
+  Status add_disk(const std::string& folder, uint64_t bytes);
 
-  /// A page with reference count 1; kNoPage when the limit is reached. Contents are unspecified
+  /// A page with one reference, in use; kNoPage when memory is full. Contents are unspecified
   /// except that floats in unused slots are finite (freshly zeroed or earlier tokens). O(1)
   /// amortised.
   PageId allocate(uint32_t layer);
-  void retain(uint32_t layer, PageId page) { ++slab(layer).references[page]; }
-  void release(uint32_t layer, PageId page);  // freed at zero
-  /// Whether pages more are free, after reclaim was asked to give up what nobody uses.
+  void retain(uint32_t layer, PageId page, bool in_use = true);
+  void release(uint32_t layer, PageId page, bool in_use = true);  // freed by the last
+  /// A reference comes into use: the page stays where it is, but for bring_back().
+  void hold(uint32_t layer, PageId page);
+  /// A reference in use comes to rest. Pages with lower stamps are moved away earlier.
+  void rest(uint32_t layer, PageId page, uint64_t stamp);
+  /// For stamps: higher with every call, leaving room for 2^20 lower ones.
+  uint64_t now() { return ++clock_ << 20; }
+  /// Brings pages that are in use ([n_layer][blocks], kNoPage: none) to kMemory as far as there is
+  /// room, and all of them from disk. Returns the first block with a page that was lost (see
+  /// has()), or ~0. kOutOfMemory when there is no room.
+  Result<size_t> bring_back(std::span<const std::vector<PageId>> tables);
+  /// False when the page's content was lost, because the disk failed.
+  bool has(uint32_t layer, PageId page) const { return at(layer, page).place != kNoPlace; }
+  /// Whether a page that is in use lies in kHost.
+  bool reads_host() const { return tiers_.used(Tier::kHost) > resting_[1]; }
+  /// Whether it can be read in place, by the host or by kernels.
+  bool in_memory(uint32_t layer, PageId page) const {
+    return has(layer, page) && tiers_.tier(layer, at(layer, page).place) != Tier::kDisk;
+  }
+
+  /// Whether pages more can be allocated, after reclaim was asked to give up what nobody refers to
+  /// but itself, and pages at rest were moved to the tiers below.
   bool make_room(uint64_t pages);
   /// reclaim is called with the number of pages wanted when fewer are free.
   void set_reclaim(std::function<void(uint64_t pages)> reclaim) { reclaim_ = std::move(reclaim); }
-  uint32_t references(uint32_t layer, PageId page) const { return slab(layer).references[page]; }
-  void copy(uint32_t layer, PageId to, PageId from) {
-    memory_->copy(data(layer, to), data(layer, from), page_bytes_);
-  }
+  uint32_t references(uint32_t layer, PageId page) const { return at(layer, page).references; }
+  void copy(uint32_t layer, PageId to, PageId from);
+  /// Between a page wherever it lies and the host's memory.
+  Status read(std::byte* host, uint32_t layer, PageId page);
+  Status write(uint32_t layer, std::span<const PageId> pages, const std::byte* host);
 
-  /// Of a device's memory only a name.
+  /// Of a page in memory; of a device's memory only a name.
   std::byte* data(uint32_t layer, PageId page) const {
-    return slab(layer).base + page * page_bytes_;
+    return tiers_.frames().data(layer, at(layer, page).place);
   }
-  PageMemory& memory() const { return *memory_; }
+  /// Where kernels find a page in memory, in pages from the start of its slab; of kNoPage itself.
+  uint32_t frame(uint32_t layer, PageId page) const {
+    return page == kNoPage ? kNoPage : at(layer, page).place;
+  }
+  /// Changes whenever frames of pages in use may have.
+  uint64_t moves() const { return moves_; }
+  PageMemory& memory() const { return tiers_.memory(); }
   void clear_slots(std::byte* page, size_t first) const;
   const kernels::KvLayout& layout() const { return layout_; }
   uint32_t layers() const { return layers_; }
-  size_t page_bytes() const { return page_bytes_; }
-  uint64_t used_bytes() const { return used_pages_ * page_bytes_; }
-  uint64_t limit_bytes() const { return limit_pages_ * page_bytes_; }
-  uint64_t free_pages() const { return limit_pages_ - used_pages_; }
-  /// Bytes of pages in use or free but still backed by memory: never above limit_bytes().
-  uint64_t backed_bytes() const { return backed_pages_ * page_bytes_; }
+  size_t page_bytes() const { return tiers_.frames().page_bytes(); }
+  /// Over all tiers.
+  uint64_t used_bytes() const { return (limit_pages() - free_pages()) * page_bytes(); }
+  uint64_t limit_bytes() const { return limit_pages() * page_bytes(); }
+  uint64_t free_pages() const;
+  /// Pages that could be allocated now.
+  uint64_t room() const { return tiers_.free(Tier::kMemory) + tiers_.free(Tier::kHost); }
+  /// Bytes of frames in use or free but still backed by memory.
+  uint64_t backed_bytes() const { return tiers_.frames().backed_bytes(); }
+  KvTiers tiers() const { return tiers_.stats(); }
 
  private:
-  struct Slab {
-    std::byte* base = nullptr;
-    size_t provided = 0;               // bytes from base on that may be used
-    std::vector<uint32_t> references;  // [pages ever used]
-    std::vector<PageId> free;          // still backed by memory; taken from the back
-    std::vector<PageId> returned;      // free and given back to the system; taken from the back
+  struct Page {
+    uint32_t references = 0, uses = 0;  // uses: references that are in use
+    Place place = kNoPlace;
+    uint64_t stamp = 0;
   };
-  PagePool() = default;
+  struct Names {
+    std::vector<Page> pages;   // [pages ever used at a time]
+    std::vector<PageId> free;  // taken from the back
+  };
+  struct Named {
+    uint64_t order;  // a stamp, or a block
+    uint32_t layer;
+    PageId page;
+  };
+  explicit PagePool(PageFrames frames) : tiers_(std::move(frames)) {}
 
-  Slab& slab(uint32_t layer) { return slabs_[slabs_.size() == 1 ? 0 : layer]; }
-  const Slab& slab(uint32_t layer) const { return slabs_[slabs_.size() == 1 ? 0 : layer]; }
-  bool provide(Slab& slab, size_t bytes);
-  /// Returns the memory of free pages [begin, end), as far as no page in use lies on it too.
-  void give_back(const Slab& slab, size_t begin, size_t end) const;
-  void return_one_page();
-  void return_free_pages();
+  Page& at(uint32_t layer, PageId page) { return names(layer).pages[page]; }
+  const Page& at(uint32_t layer, PageId page) const {
+    return names_[names_.size() == 1 ? 0 : layer].pages[page];
+  }
+  Names& names(uint32_t layer) { return names_[names_.size() == 1 ? 0 : layer]; }
+  uint64_t limit_pages() const;
+  /// Counts a page that comes to rest (1) or no longer is (-1).
+  void count_resting(uint32_t layer, const Page& page, int change);
+  /// False when the disk failed meanwhile.
+  bool move_down(uint64_t pages);
+  bool demote(Tier tier, uint64_t wanted);
+  uint64_t batch() const;  // pages that are moved down together
+  bool rests_in(Tier tier, uint32_t layer, const Page& page) const;
+  /// As many pages at rest as there are up to count.
+  std::vector<Named> least_recently_used(Tier tier, uint64_t count);
+  std::vector<Named> find_cold(Tier tier, uint64_t count) const;  // the oldest last
+  /// Takes places for pages and moves them there; those without a place stay. Returns those that
+  /// failed.
+  using PlaceFn = std::function<Place(uint32_t layer, const Page& page)>;
+  std::vector<Named> move(std::span<const Named> pages, const PlaceFn& place);
 
   kernels::KvLayout layout_;
-  size_t page_bytes_ = 0;
   uint32_t layers_ = 0;
-  uint64_t limit_pages_ = 0, used_pages_ = 0, backed_pages_ = 0;
-  std::unique_ptr<PageMemory> memory_;
-  ClearSlots clear_slots_;   // empty: as layout_ says
-  std::vector<Slab> slabs_;  // [n_layer], or one of all layers
+  PageTiers tiers_;
+  ClearSlots clear_slots_;         // empty: as layout_ says
+  std::vector<Names> names_;       // [n_layer], or one of all layers
+  uint64_t resting_[kTiers] = {};  // pages
+  std::vector<Named> cold_[2];     // [tiers above kDisk] what find_cold() said; some no longer rest
+  uint64_t clock_ = 0, moves_ = 0;
   std::function<void(uint64_t pages)> reclaim_;
 };
 

@@ -91,6 +91,7 @@ void PrefixCache::insert(std::span<const int32_t> tokens, const SequenceKv& sequ
                                [&](const auto& table) { return table[block] != kNoPage; });
   };
   std::vector<NodeId> path = walk(tokens, blocks);
+  for (size_t block = 0; block < path.size(); ++block) replace_lost(path[block], sequence, block);
   for (size_t block = path.size(); block < blocks && present(block); ++block) {
     const NodeId parent = path.empty() ? kRoot : path.back();
     const auto key = tokens.subspan(block * kPageTokens, kPageTokens);
@@ -99,11 +100,22 @@ void PrefixCache::insert(std::span<const int32_t> tokens, const SequenceKv& sequ
     const NodeId id = add(parent, key, hash);
     for (uint32_t layer = 0; layer < pool_->layers(); ++layer) {
       pages(id)[layer] = sequence.tables_[layer][block];
-      pool_->retain(layer, pages(id)[layer]);
+      pool_->retain(layer, pages(id)[layer], false);
     }
     path.push_back(id);
   }
   touch(path);
+}
+
+void PrefixCache::replace_lost(NodeId node, const SequenceKv& sequence, size_t block) {
+  const auto own = pages(node);
+  for (uint32_t layer = 0; layer < own.size(); ++layer) {
+    const PageId page = sequence.tables_[layer][block];
+    if (pool_->has(layer, own[layer]) || page == kNoPage) continue;
+    pool_->retain(layer, page, false);
+    pool_->release(layer, own[layer], false);
+    own[layer] = page;
+  }
 }
 
 SequenceKv PrefixCache::match(std::span<const int32_t> tokens, size_t max_tokens) {
@@ -132,7 +144,9 @@ bool PrefixCache::frees_memory(NodeId node) {
 
 void PrefixCache::remove(NodeId node) {
   const auto own = pages(node);
-  for (uint32_t layer = 0; layer < own.size(); ++layer) pool_->release(layer, own[layer]);
+  for (uint32_t layer = 0; layer < own.size(); ++layer) {
+    pool_->release(layer, own[layer], false);
+  }
   --nodes_[nodes_[node].parent].children;
   index_.erase(nodes_[node].hash);
   unlink(node);

@@ -26,7 +26,8 @@ class PrefixCache {
   /// Shares the full pages of tokens [0, sequence.length()) with the tree; what it already holds is
   /// kept. Sequences with evicted pages are not inserted beyond the first hole of any layer.
   void insert(std::span<const int32_t> tokens, const SequenceKv& sequence);
-  /// A sequence over the longest stored prefix of tokens (a multiple of 16, at most max_tokens).
+  /// A sequence over the longest stored prefix of tokens (a multiple of 16, at most max_tokens), to
+  /// be woken where pages may lie outside of memory.
   SequenceKv match(std::span<const int32_t> tokens, size_t max_tokens);
   /// Gives up least recently used pages until free_pages() >= pages; returns whether that worked.
   /// Pages that others use too stay, unless they stand in the way of pages that only the tree uses.
@@ -58,6 +59,8 @@ class PrefixCache {
   void link_newest(NodeId node);
   /// Makes the nodes of a path from the root the most recently used.
   void touch(std::span<const NodeId> path);
+  /// Takes the sequence's pages where those of a node were lost.
+  void replace_lost(NodeId node, const SequenceKv& sequence, size_t block);
   bool frees_memory(NodeId node);
   void remove(NodeId node);
 

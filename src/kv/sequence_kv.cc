@@ -41,13 +41,17 @@ SequenceKv::SequenceKv(PagePool& pool)
 }
 
 SequenceKv::SequenceKv(const SequenceKv& other)
-    : pool_(other.pool_), length_(other.length_), tables_(other.tables_), holes_(other.holes_) {
+    : pool_(other.pool_),
+      length_(other.length_),
+      resting_(other.resting_),
+      tables_(other.tables_),
+      holes_(other.holes_) {
   change_version();
   const size_t blocks = PageMap::blocks_of(static_cast<size_t>(length_));
   for (uint32_t layer = 0; layer < tables_.size(); ++layer) {
     tables_[layer].resize(blocks);
     for (const PageId page : tables_[layer]) {
-      if (page != kNoPage) pool_->retain(layer, page);
+      if (page != kNoPage) pool_->retain(layer, page, !resting_);
     }
   }
 }
@@ -56,6 +60,7 @@ SequenceKv::SequenceKv(SequenceKv&& other) noexcept
     : pool_(other.pool_),
       length_(std::exchange(other.length_, 0)),
       version_(other.version_),
+      resting_(other.resting_),
       tables_(std::move(other.tables_)),
       holes_(std::move(other.holes_)) {
   other.change_version();
@@ -65,6 +70,7 @@ SequenceKv& SequenceKv::operator=(SequenceKv other) noexcept {
   std::swap(pool_, other.pool_);
   std::swap(length_, other.length_);
   std::swap(version_, other.version_);
+  std::swap(resting_, other.resting_);
   std::swap(tables_, other.tables_);
   std::swap(holes_, other.holes_);
   return *this;
@@ -77,16 +83,50 @@ void SequenceKv::change_version() {
   version_ = ++last;
 }
 
+void SequenceKv::rest() {
+  if (resting_) return;
+  resting_ = true;
+  const uint64_t now = pool_->now();
+  for (uint32_t layer = 0; layer < tables_.size(); ++layer) {
+    for (size_t block = 0; block < tables_[layer].size(); ++block) {
+      const PageId page = tables_[layer][block];
+      if (page != kNoPage) pool_->rest(layer, page, now - block);  // the end goes first
+    }
+  }
+}
+
+void SequenceKv::hold() {
+  if (!resting_) return;
+  resting_ = false;
+  for (uint32_t layer = 0; layer < tables_.size(); ++layer) {
+    for (const PageId page : tables_[layer]) {
+      if (page != kNoPage) pool_->hold(layer, page);
+    }
+  }
+}
+
+Result<int32_t> SequenceKv::wake() {
+  hold();
+  auto lost = pool_->bring_back(tables_);
+  if (!lost) {
+    rest();
+    return tl::unexpected<Error>(std::move(lost.error()));
+  }
+  const auto length = static_cast<size_t>(length_);
+  return static_cast<int32_t>(*lost < PageMap::blocks_of(length) ? *lost * kPageTokens : length);
+}
+
 Status SequenceKv::check_room(uint64_t pages, size_t tokens) const {
   if (pool_->make_room(pages)) return {};
   return fail(ErrorCode::kOutOfMemory,
               "no KV memory for {} more tokens: {} pages needed, {} free of {} MiB; raise the KV "
               "memory limit",
-              tokens, pages, pool_->free_pages(), pool_->limit_bytes() >> 20);
+              tokens, pages, pool_->room(), pool_->limit_bytes() >> 20);
 }
 
 Status SequenceKv::reserve(size_t count) {
   if (count == 0) return {};
+  hold();
   const auto length = static_cast<size_t>(length_);
   if (count > std::numeric_limits<int32_t>::max() - length) {
     return fail(ErrorCode::kOutOfMemory, "a sequence of {} tokens cannot grow by {}", length,
@@ -132,6 +172,7 @@ Status SequenceKv::reserve(size_t count) {
 }
 
 Status SequenceKv::reserve_pages(int32_t length, const PageMap& map) {
+  hold();
   uint64_t needed = 0;
   for (uint32_t layer = 0; layer < map.layers(); ++layer) needed += map.count(layer);
   REPRISE_CHECK(check_room(needed, static_cast<size_t>(length)));
@@ -152,6 +193,7 @@ Status SequenceKv::reserve_pages(int32_t length, const PageMap& map) {
 }
 
 Status SequenceKv::own_page(uint32_t layer, size_t block) {
+  hold();
   PageId& own = tables_[layer][block];
   if (own != kNoPage && pool_->references(layer, own) == 1) return {};
   REPRISE_CHECK(check_room(1, kPageTokens));
@@ -176,7 +218,7 @@ void SequenceKv::release_from(size_t block) {
     if (table.size() > block) change_version();
     // From the back, so that the pool hands them out in ascending order again.
     for (size_t i = table.size(); i-- > block;) {
-      if (table[i] != kNoPage) pool_->release(layer, table[i]);
+      if (table[i] != kNoPage) pool_->release(layer, table[i], !resting_);
     }
     table.resize(std::min(table.size(), block));
     BlockRange& hole = holes_[layer];
@@ -203,7 +245,7 @@ size_t SequenceKv::evict(uint32_t layer, int32_t begin, int32_t end) {
     if (block >= hole.begin && block < hole.end) {
       block = hole.end - 1;
     } else if (table[block] != kNoPage) {
-      pool_->release(layer, std::exchange(table[block], kNoPage));
+      pool_->release(layer, std::exchange(table[block], kNoPage), !resting_);
       ++freed;
     }
   }

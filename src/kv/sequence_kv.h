@@ -12,16 +12,23 @@
 namespace reprise {
 
 /// Token t of layer l lies in slot t % 16 of page pages(l)[t / 16]; entries of evicted pages are
-/// kNoPage. Copying shares pages (a fork); writing to a shared page copies it first.
+/// kNoPage. Copying shares pages (a fork); writing to a shared page copies it first. A sequence
+/// that rests lets its pages be moved out of memory; it is read again only after wake().
 class SequenceKv {
  public:
   explicit SequenceKv(PagePool& pool);
-  SequenceKv(const SequenceKv& other);  // fork: O(pages); reserved room is not copied
+  SequenceKv(const SequenceKv& other);  // fork: O(pages); reserved room is not copied; rests alike
   SequenceKv(SequenceKv&& other) noexcept;
   SequenceKv& operator=(SequenceKv other) noexcept;
   ~SequenceKv();
 
   int32_t length() const { return length_; }  // tokens stored in every layer
+  /// Nothing reads or writes the pages until wake().
+  void rest();
+  /// Brings pages back that were moved away while nobody used them; of a sequence that is awake,
+  /// those that are not in the fastest memory. Returns how many leading tokens are still there:
+  /// fewer than length() when a disk failed; truncate to that or less then. kOutOfMemory: it rests.
+  Result<int32_t> wake();
   /// Makes room for tokens [length, length + count) in all layers, copying a shared last page.
   /// kOutOfMemory, or kUnsupported when the last page is partly filled but evicted (truncate to a
   /// multiple of 16 first), leaves the sequence as it was.
@@ -60,6 +67,7 @@ class SequenceKv {
     size_t begin = 0, end = 0;
   };
 
+  void hold();
   void change_version();
   Status check_room(uint64_t pages, size_t tokens) const;
   void release_from(size_t block);
@@ -67,6 +75,7 @@ class SequenceKv {
   PagePool* pool_;
   int32_t length_ = 0;
   uint64_t version_ = 0;
+  bool resting_ = false;
   std::vector<std::vector<PageId>> tables_;  // [n_layer][blocks]
   std::vector<BlockRange> holes_;            // [n_layer] one range known to be evicted
 };

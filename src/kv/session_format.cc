@@ -89,6 +89,12 @@ bool BlockPages::partial(std::span<const uint32_t> blocks) const {
   return tokens_ % kPageTokens != 0 && blocks.back() == tokens_ / kPageTokens;
 }
 
+bool BlockPages::in_memory(uint32_t layer, std::span<const uint32_t> blocks) const {
+  return std::ranges::all_of(blocks, [&](uint32_t block) {
+    return sequence_.pool().in_memory(layer, sequence_.pages(layer)[block]);
+  });
+}
+
 // Neighbours are joined.
 void BlockPages::append(uint32_t layer, std::span<const uint32_t> blocks,
                         std::vector<iovec>& parts) const {
@@ -106,16 +112,17 @@ void BlockPages::append(uint32_t layer, std::span<const uint32_t> blocks,
 }
 
 Result<std::vector<iovec>> BlockPages::fetch(uint32_t layer, std::span<const uint32_t> blocks) {
-  const PagePool& pool = sequence_.pool();
-  const bool direct = pool.memory().reachable(), clear = partial(blocks);
+  PagePool& pool = sequence_.pool();
+  const bool clear = partial(blocks);
+  const bool direct = pool.memory().reachable() && in_memory(layer, blocks);
   std::vector<iovec> parts;
   const auto in_place = blocks.first(!direct ? 0 : blocks.size() - (clear ? 1 : 0));
   append(layer, in_place, parts);
   const auto copied = blocks.subspan(in_place.size());
   copy_.resize(copied.size() * pool.page_bytes());
   for (size_t i = 0; i < copied.size(); ++i) {
-    REPRISE_CHECK(pool.memory().read(&copy_[i * pool.page_bytes()],
-                                     sequence_.page(layer, copied[i]), pool.page_bytes()));
+    REPRISE_CHECK(
+        pool.read(&copy_[i * pool.page_bytes()], layer, sequence_.pages(layer)[copied[i]]));
   }
   if (clear) {
     pool.clear_slots(copy_.data() + copy_.size() - pool.page_bytes(), tokens_ % kPageTokens);
@@ -136,18 +143,17 @@ std::vector<iovec> BlockPages::room(uint32_t layer, std::span<const uint32_t> bl
 }
 
 Status BlockPages::store(uint32_t layer, std::span<const uint32_t> blocks) {
-  const PagePool& pool = sequence_.pool();
+  PagePool& pool = sequence_.pool();
   const bool direct = pool.memory().reachable();
   if (partial(blocks)) {
     std::byte* last = direct ? sequence_.page(layer, blocks.back())
                              : copy_.data() + copy_.size() - pool.page_bytes();
     pool.clear_slots(last, tokens_ % kPageTokens);
   }
-  for (size_t i = 0; !direct && i < blocks.size(); ++i) {
-    REPRISE_CHECK(pool.memory().write(sequence_.page(layer, blocks[i]),
-                                      &copy_[i * pool.page_bytes()], pool.page_bytes()));
-  }
-  return {};
+  if (direct) return {};
+  std::vector<PageId> pages;
+  for (const uint32_t block : blocks) pages.push_back(sequence_.pages(layer)[block]);
+  return pool.write(layer, pages, copy_.data());
 }
 
 }  // namespace reprise

@@ -85,7 +85,8 @@ Status for_each_block(
     const PageMap& map, uint64_t pages_per_block,
     const std::function<Status(uint32_t layer, std::span<const uint32_t> blocks)>& fn);
 
-/// The pages of one block of the file: where they lie, or a copy where the host cannot reach them.
+/// The pages of one block of the file: where they lie, or a copy where the host cannot reach them
+/// there.
 class BlockPages {
  public:
   /// tokens: of the sequence; unused slots of its last page are zero in the file, since they may
@@ -101,6 +102,7 @@ class BlockPages {
  private:
   /// Whether the last of the blocks has unused slots.
   bool partial(std::span<const uint32_t> blocks) const;
+  bool in_memory(uint32_t layer, std::span<const uint32_t> blocks) const;
   void append(uint32_t layer, std::span<const uint32_t> blocks, std::vector<iovec>& parts) const;
 
   const SequenceKv& sequence_;

@@ -5,12 +5,14 @@
 #include "cuda/device_testing.h"
 #include "engine/cuda/rank_threads.h"
 #include "engine/cuda/step_graph.h"
+#include "kernels/cuda/cuda_stream.h"
 #include "kernels/cuda/device_buffer.h"
 
 namespace reprise {
 namespace {
 
 using kernels::cuda::Communicator;
+using kernels::cuda::CudaStream;
 using kernels::cuda::DeviceBuffer;
 
 constexpr size_t kSize = 1000;

@@ -31,15 +31,18 @@ TEST(DevicePageMemory, DevicesHoldTheirPartsOfPages) {
   REPRISE_NEEDS_DEVICE();
   for (const size_t count : {1, 2, 3}) {
     const size_t part = 128, page = part * count;
-    std::vector<DevicePages> devices(count);
+    auto stream = kernels::cuda::CudaStream::create();
+    ASSERT_TRUE(stream);
+    std::vector<std::unique_ptr<DevicePageMemory>> devices;
     std::vector<const std::byte*> memory;
-    for (DevicePages& device : devices) {
-      ASSERT_TRUE(device.memory.reserve(kPages * part, "pages"));
-      memory.push_back(device.memory.data());
+    for (size_t i = 0; i < count; ++i) {
+      auto device = DevicePageMemory::create({kPages, 0, part, 1}, stream->get());
+      ASSERT_TRUE(device) << device.error().message;
+      memory.push_back((*device)->slab(0));
+      devices.push_back(std::move(*device));
     }
-    const auto pages = device_page_memory(std::move(devices), page);
-    EXPECT_TRUE(pages->provide(pages->slab(0), kSlabAlignment));
-    EXPECT_FALSE(pages->provide(pages->slab(0), 2 * kSlabAlignment));
+    const auto pages = joint_page_memory(std::move(devices), page);
+    EXPECT_TRUE(pages->provide(pages->slab(0), kPages * page));
     EXPECT_FALSE(pages->reachable());
 
     const auto two = numbered(2 * page, 7);  // pages 1 and 2

@@ -12,13 +12,6 @@
 namespace reprise::test {
 namespace {
 
-class CudaEngine : public testing::Test {
- protected:
-  void SetUp() override {
-    if (!kernels::cuda::has_device()) GTEST_SKIP() << "no CUDA device";
-  }
-};
-
 TEST_F(CudaEngine, LogitsAreThoseOfTheCpu) {
   for (const std::string type : {"bf16", "f16"}) {
     EngineOptions options = cuda_options(), cpu = options;

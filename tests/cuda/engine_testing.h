@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "cuda/device_testing.h"
 #include "engine/tiny_model.h"
 
 namespace reprise::test {
@@ -111,5 +112,12 @@ inline double int8_tolerance(uint32_t n_layer) {
 inline double fp8_tolerance(uint32_t n_layer) {
   return 0x1p-4 / std::sqrt(3.0) * std::sqrt(2.0 * n_layer);
 }
+
+class CudaEngine : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!kernels::cuda::has_device()) GTEST_SKIP() << "no CUDA device";
+  }
+};
 
 }  // namespace reprise::test

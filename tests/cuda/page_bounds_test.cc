@@ -113,7 +113,14 @@ TEST_P(PageBounds, AreThoseOfPagesThatRowsFilled) {
     ASSERT_EQ(update_page_bounds(args, nullptr), cudaSuccess);
     expect_bounds(tiles, heads, bounds.host(), filled);
     if (HasFatalFailure()) return;
-    ASSERT_EQ(bound_all_pages(args.kv, kPages, args.bounds, nullptr), cudaSuccess);
+    const DeviceArray<uint32_t> listed(std::vector<uint32_t>{3, 0});
+    ASSERT_EQ(bound_pages(args.kv, {listed.get(), 0, 2}, args.bounds, nullptr), cudaSuccess);
+    filled[3] = filled[0] = true;
+    expect_bounds(tiles, heads, bounds.host(), filled);
+    if (HasFatalFailure()) return;
+    filled[3] = filled[0] = false;
+    ASSERT_EQ(bound_pages(args.kv, {nullptr, 1, kPages - 1}, args.bounds, nullptr), cudaSuccess);
+    ASSERT_EQ(bound_pages(args.kv, {nullptr, 0, 1}, args.bounds, nullptr), cudaSuccess);
     expect_bounds(tiles, heads, bounds.host(), std::vector<bool>(kPages, true));
     if (HasFatalFailure()) return;
   }
@@ -508,8 +515,9 @@ TEST(PageBoundsArgs, WhatIsNotServedIsSaid) {
   update.rows = 1;
   update.kv = {nullptr, KvType::kFP8, 1, 72};
   EXPECT_EQ(update_page_bounds(update, nullptr), cudaErrorNotSupported);
-  EXPECT_EQ(bound_all_pages(update.kv, 1, nullptr, nullptr), cudaErrorNotSupported);
-  EXPECT_EQ(bound_all_pages({}, 1, nullptr, nullptr), cudaErrorInvalidValue);  // nobody set it
+  EXPECT_EQ(bound_pages(update.kv, {nullptr, 0, 1}, nullptr, nullptr), cudaErrorNotSupported);
+  const PagedKv nobody_set_it = {nullptr, KvType::kBF16, 1, 64};
+  EXPECT_EQ(bound_pages(nobody_set_it, {nullptr, 0, 1}, nullptr, nullptr), cudaErrorInvalidValue);
   PageScoreArgs score;
   score.rows = {nullptr, nullptr, 1, 16, 4};
   score.n_head = 17;

@@ -18,7 +18,7 @@ using kernels::KvType;
 size_t resident_bytes(const PagePool& pool, uint32_t layer) {
   const auto system_page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
   std::vector<unsigned char> resident(pool.limit_bytes() / system_page + 1);
-  EXPECT_EQ(::mincore(pool.data(layer, 0), pool.limit_bytes(), resident.data()), 0);
+  EXPECT_EQ(::mincore(pool.memory().slab(layer), pool.limit_bytes(), resident.data()), 0);
   size_t count = 0;
   for (const unsigned char page : resident) count += page & 1;
   return count * system_page;

@@ -12,16 +12,17 @@ namespace reprise {
 
 using namespace kernels::cuda;
 
-DeviceExecutor::DeviceExecutor(const ModelConfig& config)
+DeviceExecutor::DeviceExecutor(const ModelConfig& config, DevicePageMemory& memory)
     : config_(config),
+      memory_(memory),
       windows_({config.window.begin(), config.window.end()}, 0),
       has_windows_(std::any_of(config.window.begin(), config.window.end(),
                                [](uint32_t window) { return window > 0; })) {}
 
 Result<std::unique_ptr<DeviceExecutor>> DeviceExecutor::create(
     const ModelConfig& config, std::span<const RopeTable* const> ropes, const PagedKv& kv,
-    const Limits& limits) {
-  std::unique_ptr<DeviceExecutor> executor(new DeviceExecutor(config));
+    DevicePageMemory& memory, const Limits& limits) {
+  std::unique_ptr<DeviceExecutor> executor(new DeviceExecutor(config, memory));
   executor->kv_ = kv;
   executor->limits_ = limits;
   REPRISE_CHECK(executor->reserve(ropes));
@@ -122,6 +123,7 @@ Status DeviceExecutor::make_capped_angles(uint32_t first, uint32_t rows, int32_t
 }
 
 Status DeviceExecutor::attend(const LayerHeads& heads, cudaStream_t stream) {
+  REPRISE_CHECK(memory_.await(heads.layer));
   REPRISE_CHECK(store(heads, stream));
   const bool windowed = config_.window[heads.layer] > 0;
   if (rows_.prefill_steps > 0 && !windowed) {

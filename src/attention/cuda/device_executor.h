@@ -11,6 +11,7 @@
 #include "attention/cuda/device_policy.h"
 #include "attention/cuda/device_ranges.h"
 #include "kernels/cuda/device_buffer.h"
+#include "kv/cuda/device_page_memory.h"
 #include "model/cuda/device_model.h"
 
 namespace reprise {
@@ -20,10 +21,11 @@ class DeviceExecutor : public DeviceAttentionOp {
   struct Limits {
     uint32_t rows = 0, sequences = 0;  // of a pass
   };
-  /// kv: pages of every layer. ropes: [n_layer], read before it returns.
+  /// kv: pages of every layer, which lie in memory. ropes: [n_layer], read before it returns.
   static Result<std::unique_ptr<DeviceExecutor>> create(const ModelConfig& config,
                                                         std::span<const RopeTable* const> ropes,
                                                         const kernels::cuda::PagedKv& kv,
+                                                        DevicePageMemory& memory,
                                                         const Limits& limits);
 
   /// Policies whose groups passes may name from now on; makes room for reading in parts.
@@ -42,7 +44,7 @@ class DeviceExecutor : public DeviceAttentionOp {
     kernels::cuda::DeviceBuffer<float> cos_sin_capped;  // the same, where policies cap positions
   };
 
-  explicit DeviceExecutor(const ModelConfig& config);
+  DeviceExecutor(const ModelConfig& config, DevicePageMemory& memory);
   Status reserve_parts();
   Status reserve(std::span<const RopeTable* const> ropes);
   Status add_rope(const RopeTable& table);
@@ -67,6 +69,7 @@ class DeviceExecutor : public DeviceAttentionOp {
   size_t q_width() const { return size_t{config_.n_head} * config_.head_dim; }
 
   const ModelConfig& config_;
+  DevicePageMemory& memory_;
   kernels::cuda::PagedKv kv_;
   Limits limits_;
   std::vector<DevicePolicy*> policies_;

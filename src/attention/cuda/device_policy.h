@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "attention/plan.h"
+#include "kernels/cuda/page_bounds.h"
 #include "kernels/cuda/paged_decode.h"
 #include "kernels/cuda/paged_prefill.h"
 #include "model/config.h"
@@ -116,8 +117,9 @@ class DevicePolicy {
 
   /// Makes room before steps that need it; called again when a capacity grows.
   virtual Status reserve(const DeviceRoom&) { return {}; }
-  /// After the first reserve(), and when a session was restored: takes in what lies in pages.
-  virtual Status adopt(const PagedKv&, cudaStream_t) { return {}; }
+  /// Takes in pages whose keys were not stored by passes since the last call: what there is after
+  /// the first reserve(), then what was moved there or read from a file.
+  virtual Status adopt(const PagedKv&, const kernels::cuda::PageIds&, cudaStream_t) { return {}; }
   /// Of passes with steps of its own, outside of what is captured.
   virtual Status plan(const DevicePlan&, cudaStream_t) { return {}; }
   /// Of every pass, whatever policies its sequences have, before its layers: what they share.

@@ -36,9 +36,6 @@ class CudaBackend : public Backend {
   }
   StepCost cost(size_t step) const override { return done_.costs[step]; }
   Status prepare(Policy& policy) override;
-  Status pages_written() override {
-    return threads_.run([&](uint32_t rank) { return ranks_[rank]->pages_written(); });
-  }
   bool samples() const override { return true; }
 
  private:
@@ -63,15 +60,6 @@ class CudaBackend : public Backend {
   std::deque<Started> started_;
   Started done_;
   uint32_t turn_ = 0;
-};
-
-/// Makes a device current; then device 0 again.
-class DeviceScope {
- public:
-  explicit DeviceScope(uint32_t device) { cudaSetDevice(static_cast<int>(device)); }
-  ~DeviceScope() { cudaSetDevice(0); }
-  DeviceScope(const DeviceScope&) = delete;
-  DeviceScope& operator=(const DeviceScope&) = delete;
 };
 
 Result<KvType> device_kv_type(std::string_view name) {
@@ -114,7 +102,7 @@ void clear_slots(KvType type, uint32_t n_kv_head, uint32_t head_dim, uint32_t fi
 
 CudaBackend::~CudaBackend() {
   for (uint32_t rank = 0; rank < ranks_.size(); ++rank) {
-    const DeviceScope scope(rank);
+    const DeviceScope scope(static_cast<int>(rank));
     ranks_[rank].reset();
   }
 }
@@ -129,7 +117,7 @@ Status CudaBackend::create(const Model& model, ThreadPool& pool, const EngineOpt
     REPRISE_TRY(communicators, Communicator::create(options.tp));
   }
   for (uint32_t rank = 0; rank < ranks_.size(); ++rank) {
-    const DeviceScope scope(rank);
+    const DeviceScope scope(static_cast<int>(rank));
     REPRISE_TRY(ranks_[rank], CudaRank::create(model, std::move(communicators[rank]), pool, options,
                                                kv_type, progress));
   }
@@ -140,10 +128,11 @@ Status CudaBackend::create(const Model& model, ThreadPool& pool, const EngineOpt
 Result<PagePool> CudaBackend::make_pool(const Model& model, const EngineOptions& options) {
   const size_t page = ranks_.front()->page_bytes() * ranks_.size();
   REPRISE_TRY(const uint64_t pages, kv_pages(options.kv_memory, page));
-  std::vector<DevicePages> devices;
+  const uint64_t host = std::min<uint64_t>(options.kv_host / page, kMaxFrames - pages);
+  std::vector<std::unique_ptr<DevicePageMemory>> devices;
   for (uint32_t rank = 0; rank < ranks_.size(); ++rank) {
-    const DeviceScope scope(rank);
-    REPRISE_TRY(devices.emplace_back(), ranks_[rank]->make_pages(model, pages));
+    const DeviceScope scope(static_cast<int>(rank));
+    REPRISE_TRY(devices.emplace_back(), ranks_[rank]->make_pages(model, pages, host));
   }
   REPRISE_TRY(const KvType type, device_kv_type(options.kv_type));
   const auto clear = [type, n_kv_head = config_.n_kv_head, head_dim = config_.head_dim](
@@ -151,21 +140,22 @@ Result<PagePool> CudaBackend::make_pool(const Model& model, const EngineOptions&
     clear_slots(type, n_kv_head, head_dim, static_cast<uint32_t>(first), copy);
   };
   const kernels::KvLayout layout = {kernels::KvType::kBF16, config_.n_kv_head, config_.head_dim};
-  return PagePool::create(device_page_memory(std::move(devices), page), layout, page,
-                          config_.n_layer, pages, clear);
+  PageFrames frames(joint_page_memory(std::move(devices), page), page, static_cast<uint32_t>(pages),
+                    static_cast<uint32_t>(host));
+  return PagePool::create(std::move(frames), layout, config_.n_layer, clear);
 }
 
 /// Of page_bytes on all devices together.
 Result<uint64_t> CudaBackend::kv_pages(uint64_t kv_memory, size_t page_bytes) const {
   size_t least = std::numeric_limits<size_t>::max();  // of any device
   for (uint32_t rank = 0; rank < ranks_.size(); ++rank) {
-    const DeviceScope scope(rank);
+    const DeviceScope scope(static_cast<int>(rank));
     size_t free = 0, total = 0;
     REPRISE_CUDA(cudaMemGetInfo(&free, &total), "asking for free memory");
     least = std::min(least, free);
   }
   const uint64_t bytes = kv_memory > 0 ? kv_memory : default_device_kv_bytes(least) * ranks_.size();
-  const uint64_t pages = bytes / page_bytes;
+  const uint64_t pages = std::min<uint64_t>(bytes / page_bytes, kMaxFrames);
   if (pages >= config_.n_layer) return pages;
   return fail(ErrorCode::kOutOfMemory,
               "{} MiB of device memory for KV hold less than one page of {} bytes in each of {} "

@@ -58,17 +58,26 @@ size_t CudaRank::page_bytes() const {
   return size_t{2} * kv_.n_kv_head * tile_bytes(kv_.type, kv_.head_dim);
 }
 
-Result<DevicePages> CudaRank::make_pages(const Model& model, uint64_t pages) {
-  DevicePages made;
-  made.stream = stream_.get();
-  REPRISE_CHECK(made.memory.reserve(pages * page_bytes(), "keys and values"));
-  kv_.pages = made.memory.data();
-  pool_pages_ = pages;
+Result<std::unique_ptr<DevicePageMemory>> CudaRank::make_pages(const Model& model,
+                                                               uint64_t device_pages,
+                                                               uint64_t host_pages) {
   const ModelConfig& config = model_->config();
+  const DevicePageMemory::Size size = {device_pages, host_pages, page_bytes(), config.n_layer};
+  REPRISE_TRY(auto memory, DevicePageMemory::create(size, stream_.get()));
+  memory_ = memory.get();
+  kv_.pages = memory->slab(0);
+  pool_pages_ = device_pages + host_pages;
+  memory->set_changed([this](const PageIds& pages, cudaStream_t stream) -> Status {
+    for (const auto& [spec, policy] : policies_) {
+      if (policy != nullptr) REPRISE_CHECK(policy->adopt(kv_, pages, stream));
+    }
+    return {};
+  });
   std::vector<const RopeTable*> ropes;
   for (uint32_t layer = 0; layer < config.n_layer; ++layer) ropes.push_back(&model.rope(layer));
-  REPRISE_TRY(executor_, DeviceExecutor::create(config, ropes, kv_, {max_rows_, max_results_}));
-  return made;
+  REPRISE_TRY(executor_,
+              DeviceExecutor::create(config, ropes, kv_, *memory_, {max_rows_, max_results_}));
+  return memory;
 }
 
 Status CudaRank::prepare(const Policy& policy) {
@@ -77,7 +86,10 @@ Status CudaRank::prepare(const Policy& policy) {
   if (made != nullptr) {
     REPRISE_CUDA(cudaStreamSynchronize(stream_.get()), "adding a policy");
     REPRISE_CHECK(made->reserve(room()));
-    REPRISE_CHECK(made->adopt(kv_, stream_.get()));
+    memory_->join();
+    REPRISE_CHECK(memory_->for_used([&](const PageIds& pages, cudaStream_t stream) {
+      return made->adopt(kv_, pages, stream);
+    }));
   }
   policies_.emplace(policy.spec(), std::move(made));
   std::vector<DevicePolicy*> present;
@@ -86,13 +98,6 @@ Status CudaRank::prepare(const Policy& policy) {
   }
   graphs_.clear();  // every pass tells every policy what it stored
   return executor_->set_policies(std::move(present));
-}
-
-Status CudaRank::pages_written() {
-  for (const auto& [spec, policy] : policies_) {
-    if (policy != nullptr) REPRISE_CHECK(policy->adopt(kv_, stream_.get()));
-  }
-  return {};
 }
 
 Status CudaRank::connect(uint32_t turn) {
@@ -208,6 +213,7 @@ Status CudaRank::enqueue(const ForwardPass& pass, uint32_t turn) {
   const DeviceRows rows = device_rows(pass);
   const auto results = static_cast<uint32_t>(pass.results.size());
   if (decode_rows_ < rows.rows) return enqueue_rows(rows, results);
+  REPRISE_CHECK(memory_->await_all());  // what is captured waits for nothing outside
   const GraphKey key = {rows.rows, tables_.rows(), inputs_.history_capacity, samples_, groups_};
   auto found = graphs_.find(key);
   if (found == graphs_.end()) {

@@ -13,6 +13,7 @@
 #include "engine/cuda/pass_tables.h"
 #include "engine/cuda/step_graph.h"
 #include "kernels/cuda/communicator.h"
+#include "kernels/cuda/cuda_stream.h"
 #include "kernels/cuda/sampling.h"
 #include "kv/cuda/device_page_memory.h"
 #include "model/cuda/device_model.h"
@@ -42,11 +43,10 @@ class CudaRank {
 
   /// Of every page, its KV heads; the result outlives this object's passes.
   size_t page_bytes() const;
-  Result<DevicePages> make_pages(const Model& model, uint64_t pages);
+  Result<std::unique_ptr<DevicePageMemory>> make_pages(const Model& model, uint64_t device_pages,
+                                                       uint64_t host_pages);
   /// Adds a policy for the passes from now on.
   Status prepare(const Policy& policy);
-  /// Pages were written other than by passes.
-  Status pages_written();
   /// Enqueues a first exchange with the other ranks, which connects them.
   Status connect(uint32_t turn);
 
@@ -57,7 +57,7 @@ class CudaRank {
   /// Ends what waits for other ranks; no pass can follow.
   void abort();
 
-  const CudaEvent& computed(uint32_t turn) const { return computed_[turn]; }
+  const kernels::cuda::CudaEvent& computed(uint32_t turn) const { return computed_[turn]; }
   /// How long the pass of a turn took that was timed and is computed.
   Result<double> pass_ms(uint32_t turn) const { return timed_[turn][1].ms_since(timed_[turn][0]); }
   /// Of the pass that had this turn; what this rank knows is what all know.
@@ -85,7 +85,8 @@ class CudaRank {
 
   // Captured exchanges are destroyed before what they go through.
   std::unique_ptr<kernels::cuda::Communicator> communicator_;
-  CudaStream stream_;
+  kernels::cuda::CudaStream stream_;
+  DevicePageMemory* memory_ = nullptr;  // of the pool
   kernels::cuda::PagedKv kv_;
   uint64_t pool_pages_ = 0;
   uint32_t max_rows_ = 0, max_results_ = 0;
@@ -98,9 +99,9 @@ class CudaRank {
   kernels::cuda::DeviceBuffer<int32_t> chosen_;                   // [results] of prefill passes
   kernels::cuda::PinnedBuffer<int32_t> chosen_staged_;            // [results][position % 2]
   kernels::cuda::DeviceBuffer<std::byte> sample_workspace_;
-  CudaEvent computed_[kPassTurns];
-  CudaEvent timed_[kPassTurns][2];        // before and after passes that are timed
-  std::map<GraphKey, StepGraph> graphs_;  // of decode-only passes
+  kernels::cuda::CudaEvent computed_[kPassTurns];
+  kernels::cuda::CudaEvent timed_[kPassTurns][2];  // before and after passes that are timed
+  std::map<GraphKey, StepGraph> graphs_;           // of decode-only passes
   std::map<std::string, std::unique_ptr<DevicePolicy>, std::less<>> policies_;  // by Policy::spec
   // Of the pass that was sent last.
   uint32_t decode_rows_ = 0;

@@ -52,13 +52,16 @@ Status PassTables::grow(std::span<const SequenceStep> steps, cudaStream_t stream
 
 void PassTables::collect(const SequenceStep& step, uint32_t row) {
   Known& known = known_[row];
-  if (known.version != step.kv->version()) known = {step.kv->version(), {}};
+  const PagePool& pool = step.kv->pool();
+  if (known.version != step.kv->version() || known.moves != pool.moves()) {
+    known = {step.kv->version(), pool.moves(), {}};
+  }
   known.pages.resize(n_layer_);
   for (uint32_t layer = 0; layer < n_layer_; ++layer) {
     const auto pages = step.kv->pages(layer);
     const size_t first = (size_t{layer} * rows_ + row) * capacity_;
     for (size_t i = known.pages[layer]; i < pages.size(); ++i) {
-      changes_.push_back({static_cast<uint32_t>(first + i), pages[i]});
+      changes_.push_back({static_cast<uint32_t>(first + i), pool.frame(layer, pages[i])});
     }
     known.pages[layer] = pages.size();
   }

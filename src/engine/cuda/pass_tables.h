@@ -26,9 +26,9 @@ class PassTables {
   uint32_t capacity() const { return capacity_; }
 
  private:
-  struct Known {  // what a row of the tables holds
-    uint64_t version = 0;
-    std::vector<size_t> pages;  // [n_layer]
+  struct Known {                      // what a row of the tables holds
+    uint64_t version = 0, moves = 0;  // of the sequence, of its pool
+    std::vector<size_t> pages;        // [n_layer]
   };
   Status grow(std::span<const SequenceStep> steps, cudaStream_t stream);
   void collect(const SequenceStep& step, uint32_t row);

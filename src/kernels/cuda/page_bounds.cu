@@ -73,12 +73,15 @@ __global__ __launch_bounds__(kBoundWarps *
 
 // A warp per KV head of a page.
 template <KvType type>
-__global__ __launch_bounds__(kBoundWarps * 32) void all_kernel(PagedKv kv, uint64_t units,
-                                                               __nv_bfloat16* bounds) {
+__global__ __launch_bounds__(kBoundWarps * 32) void list_kernel(PagedKv kv, PageIds pages,
+                                                                __nv_bfloat16* bounds) {
   allow_next_kernel();
   wait_for_kernels_before();
   const size_t unit = size_t{blockIdx.x} * kBoundWarps + threadIdx.x / 32;
-  if (unit < units) bound_page<type>(kv, unit, bounds);
+  const size_t i = unit / kv.n_kv_head;
+  if (i >= pages.count) return;
+  const size_t id = pages.ids != nullptr ? pages.ids[i] : pages.first + i;
+  bound_page<type>(kv, id * kv.n_kv_head + unit % kv.n_kv_head, bounds);
 }
 
 // A sequence's KV head has so many splits as blocks, whose warps take 16 pages in turn.
@@ -135,16 +138,16 @@ cudaError_t update_page_bounds(const PageBoundsArgs& args, cudaStream_t stream) 
                            args);
 }
 
-cudaError_t bound_all_pages(const PagedKv& kv, uint64_t pages, __nv_bfloat16* bounds,
-                            cudaStream_t stream) {
-  const uint64_t units = pages * kv.n_kv_head;
+cudaError_t bound_pages(const PagedKv& kv, const PageIds& pages, __nv_bfloat16* bounds,
+                        cudaStream_t stream) {
+  const uint64_t units = uint64_t{pages.count} * kv.n_kv_head;
   if (!is_served(kv)) return cudaErrorNotSupported;
-  if (pages == 0) return cudaSuccess;
-  if (kv.pages == nullptr || units == 0) return cudaErrorInvalidValue;
-  const auto kernel = kv.type == KvType::kBF16  ? all_kernel<KvType::kBF16>
-                      : kv.type == KvType::kF16 ? all_kernel<KvType::kF16>
-                                                : all_kernel<KvType::kFP8>;
-  return launch_overlapped(kernel, bound_blocks(units), kBoundWarps * 32, stream, kv, units,
+  if (units == 0) return cudaSuccess;
+  if (kv.pages == nullptr) return cudaErrorInvalidValue;
+  const auto kernel = kv.type == KvType::kBF16  ? list_kernel<KvType::kBF16>
+                      : kv.type == KvType::kF16 ? list_kernel<KvType::kF16>
+                                                : list_kernel<KvType::kFP8>;
+  return launch_overlapped(kernel, bound_blocks(units), kBoundWarps * 32, stream, kv, pages,
                            bounds);
 }
 

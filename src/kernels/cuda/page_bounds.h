@@ -28,10 +28,14 @@ struct PageBoundsArgs {
 /// (heads.h).
 cudaError_t update_page_bounds(const PageBoundsArgs& args, cudaStream_t stream);
 
-/// Bounds of every page below pages, whatever is in it. Errors as above; cudaErrorInvalidValue: kv
-/// names no pages.
-cudaError_t bound_all_pages(const PagedKv& kv, uint64_t pages, __nv_bfloat16* bounds,
-                            cudaStream_t stream);
+/// Pages by id: those listed, or a range.
+struct PageIds {
+  const uint32_t* ids = nullptr;  // [count], may lie in page-locked host memory; null: first + i
+  uint32_t first = 0, count = 0;
+};
+/// Bounds of pages, whatever is in them. Errors as above; cudaErrorInvalidValue: kv names no pages.
+cudaError_t bound_pages(const PagedKv& kv, const PageIds& pages, __nv_bfloat16* bounds,
+                        cudaStream_t stream);
 
 /// Rows that choose pages, one of a sequence. A row has a page of its own, that of its position,
 /// and full pages before it; it has none when its position is < 0 or beyond the table.

@@ -1,24 +1,92 @@
-// Pages in the memory of CUDA devices.
+// Pages in the memory of a CUDA device, and of the host beside it.
 #pragma once
 
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
+#include <cstdint>
+#include <deque>
+#include <functional>
 #include <memory>
 #include <vector>
 
+#include "kernels/cuda/cuda_stream.h"
 #include "kernels/cuda/device_buffer.h"
+#include "kernels/cuda/page_bounds.h"
+#include "kernels/cuda/split_memory.h"
 #include "kv/page_memory.h"
 
 namespace reprise {
 
-/// A device's share of every page, one after the other.
-struct DevicePages {
-  kernels::cuda::DeviceBuffer<std::byte> memory;
-  cudaStream_t stream = nullptr;  // orders copies; outlives the memory's use
+/// One slab. Passes run on a stream, which is idle when it goes; copies between the device's memory
+/// and the host's on a stream of their own. They begin after what the passes' stream was given
+/// before, and that stream waits for them only where it must.
+class DevicePageMemory : public PageMemory {
+ public:
+  struct Size {
+    uint64_t device_pages = 0, host_pages = 0;
+    size_t page_bytes = 0;
+    uint32_t layers = 0;
+  };
+  /// On the current device, zeroed.
+  static Result<std::unique_ptr<DevicePageMemory>> create(const Size& size, cudaStream_t stream);
+  ~DevicePageMemory() override;
+
+  std::byte* slab(uint32_t) const override {
+    return size_.host_pages > 0 ? split_.data() : memory_.data();
+  }
+  bool provide(std::byte* from, size_t bytes) override;
+  void give_back(std::byte*, size_t) override {}
+  bool reachable() const override { return false; }
+  Status read(std::byte* host, const std::byte* from, size_t bytes) override;
+  Status write(std::byte* to, const std::byte* host, size_t bytes) override;
+  void copy(std::byte* to, const std::byte* from, size_t bytes) override;
+  Status start_copies(std::span<const PageCopy> copies, size_t page_bytes, bool arriving) override;
+  void join() override;
+  Status written(std::span<const uint32_t> pages) override;
+
+  /// Lets the passes' stream wait for what is still arriving of a layer.
+  Status await(uint32_t layer);
+  Status await_all();
+
+  /// Tells of pages whose content came from elsewhere; what it enqueues on the stream comes before
+  /// whatever reads them.
+  using ChangedFn = std::function<Status(const kernels::cuda::PageIds& pages, cudaStream_t stream)>;
+  void set_changed(ChangedFn changed) { changed_ = std::move(changed); }
+  /// Calls fn with all pages that may hold something.
+  Status for_used(const ChangedFn& fn) const;
+
+ private:
+  struct Lists {  // page ids that kernels read
+    kernels::cuda::PinnedBuffer<uint32_t> ids;
+    kernels::cuda::CudaEvent done;
+  };
+  DevicePageMemory(const Size& size, cudaStream_t stream) : size_(size), stream_(stream) {
+    cudaGetDevice(&device_);
+  }
+  Status allocate();
+  Status transfer(void* to, const void* from, size_t bytes);
+  /// Lists with room that no kernel reads any more; theirs is the next event.
+  Result<Lists*> free_lists(size_t count);
+
+  Size size_;
+  int device_ = 0;
+  cudaStream_t stream_;
+  kernels::cuda::DeviceBuffer<std::byte> memory_;  // without host pages
+  kernels::cuda::SplitMemory split_;               // with them
+  uint64_t used_device_ = 0, used_host_ = 0;       // pages that were ever handed out
+  kernels::cuda::CudaStream copies_;
+  kernels::cuda::CudaEvent asked_;                 // of the passes' stream
+  kernels::cuda::CudaEvent copied_;                // the last copies
+  std::vector<kernels::cuda::CudaEvent> arrived_;  // [layers]
+  std::vector<bool> arriving_;                     // [layers] the passes' stream has not waited
+  std::deque<Lists> lists_;
+  ChangedFn changed_;
 };
 
-/// One slab. Devices hold equal parts of a page of page_bytes, in their order: those of their KV
-/// heads.
-std::unique_ptr<PageMemory> device_page_memory(std::vector<DevicePages> devices, size_t page_bytes);
+/// Devices hold equal parts of every page of page_bytes, in their order: those of their KV heads.
+/// Addresses are those that pages had if the first device held them whole.
+std::unique_ptr<PageMemory> joint_page_memory(
+    std::vector<std::unique_ptr<DevicePageMemory>> devices, size_t page_bytes);
 
 }  // namespace reprise

@@ -165,7 +165,11 @@ void DeviceEvicting::recycle(State& state) {
 bool DeviceEvicting::show(uint32_t row, const Step& planned) {
   if (planned.host == nullptr) return false;
   const SequenceKv* side = planned.host->side().pages();
-  Shown now = {side != nullptr ? side->version() : 0, {}, planned.state->weights.data()};
+  Shown now = {0, 0, {}, planned.state->weights.data()};
+  if (side != nullptr) {
+    now.side = side->version();
+    now.moves = side->pool().moves();
+  }
   if (recent_ == 0) now.kept = planned.host->kept(layers_.front());
   if (now == shown_[row]) return false;
   shown_[row] = now;
@@ -174,9 +178,10 @@ bool DeviceEvicting::show(uint32_t row, const Step& planned) {
   for (const uint32_t layer : layers_) {
     if (side == nullptr) break;
     const auto pages = side->pages(layer);
-    std::copy(pages.begin(), pages.end(),
-              host_tables_.begin() +
-                  static_cast<std::ptrdiff_t>((size_t{layer} * rows_ + row) * side_pages_));
+    const auto table = host_tables_.begin() +
+                       static_cast<std::ptrdiff_t>((size_t{layer} * rows_ + row) * side_pages_);
+    std::transform(pages.begin(), pages.end(), table,
+                   [&](uint32_t page) { return side->pool().frame(layer, page); });
   }
   return true;
 }

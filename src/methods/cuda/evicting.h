@@ -91,13 +91,13 @@ class DeviceEvicting : public DevicePolicy {
     int32_t captured = 0;          // position of the first row that is captured
     std::optional<Choice> choice;  // the prompt ends
   };
-  struct Shown {  // what a row of the device's tables stands for
-    uint64_t side = 0;
+  struct Shown {                   // what a row of the device's tables stands for
+    uint64_t side = 0, moves = 0;  // of its side pages, of their pool
     Kept kept;
     const void* weights = nullptr;
     friend bool operator==(const Shown& a, const Shown& b) {
-      return a.side == b.side && a.kept.side == b.kept.side && a.kept.begin == b.kept.begin &&
-             a.weights == b.weights;
+      return a.side == b.side && a.moves == b.moves && a.kept.side == b.kept.side &&
+             a.kept.begin == b.kept.begin && a.weights == b.weights;
     }
   };
 

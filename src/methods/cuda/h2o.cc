@@ -21,7 +21,7 @@ Status DeviceH2o::reserve(const DeviceRoom& room) {
   return logits_.reserve(heads * kernels::cuda::h2o_logits(side_tokens_, recent_), kWhat);
 }
 
-Status DeviceH2o::adopt(const PagedKv& kv, cudaStream_t) {
+Status DeviceH2o::adopt(const PagedKv& kv, const kernels::cuda::PageIds&, cudaStream_t) {
   tile_bytes_ = kernels::cuda::tile_bytes(kv.type, kv.head_dim);
   return {};
 }

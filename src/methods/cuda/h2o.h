@@ -13,7 +13,8 @@ class DeviceH2o : public DeviceEvicting {
   DeviceH2o(const H2oPolicy& policy, const ModelConfig& config);
 
   Status reserve(const DeviceRoom& room) override;
-  Status adopt(const PagedKv& kv, cudaStream_t stream) override;
+  Status adopt(const PagedKv& kv, const kernels::cuda::PageIds& pages,
+               cudaStream_t stream) override;
   Status select(const DeviceQueries& queries, DeviceRead& read, cudaStream_t stream) override;
   uint64_t index_bytes_read(const DeviceRow& row) const override;
 

@@ -31,9 +31,9 @@ Status DeviceQuest::reserve(const DeviceRoom& room) {
   return keys_.reserve(lists, "lists of keys");
 }
 
-Status DeviceQuest::adopt(const PagedKv& kv, cudaStream_t stream) {
-  REPRISE_CUDA(kernels::cuda::bound_all_pages(kv, pool_pages_, bounds_.data(), stream),
-               "bounding pages");
+Status DeviceQuest::adopt(const PagedKv& kv, const kernels::cuda::PageIds& pages,
+                          cudaStream_t stream) {
+  REPRISE_CUDA(kernels::cuda::bound_pages(kv, pages, bounds_.data(), stream), "bounding pages");
   return {};
 }
 

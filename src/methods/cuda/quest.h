@@ -14,7 +14,8 @@ class DeviceQuest : public DevicePolicy {
   DeviceQuest(const QuestOptions& options, const ModelConfig& config);
 
   Status reserve(const DeviceRoom& room) override;
-  Status adopt(const PagedKv& kv, cudaStream_t stream) override;
+  Status adopt(const PagedKv& kv, const kernels::cuda::PageIds& pages,
+               cudaStream_t stream) override;
   Status begin(const DeviceRows& rows, const PagedKv& kv, cudaStream_t stream) override;
   Status after_prefill_store(const DeviceRows& rows, uint32_t layer, const PagedKv& kv,
                              cudaStream_t stream) override;
