@@ -37,8 +37,7 @@ void CpuExecutor::begin(std::span<const Row> rows, std::span<const SequenceStep>
 }
 
 Status CpuExecutor::attend(uint32_t layer, float* q, float* k, float* v, float* out) {
-  rotate_queries(layer, q);
-  store(layer, k, v);
+  rotate_and_store(layer, q, k, v);
   before_ = costs_;
   REPRISE_CHECK(select(layer, q));
   const auto start = std::chrono::steady_clock::now();
@@ -72,20 +71,6 @@ void CpuExecutor::tell_policies(uint32_t layer, const float* q, const float* out
   }
 }
 
-void CpuExecutor::rotate_queries(uint32_t layer, const float* q) {
-  const size_t width = size_t{config_.n_head} * config_.head_dim, rows = rows_.size();
-  const size_t pairs = rotation_.rope(layer).pairs();
-  q_rotated_.resize(std::max(q_rotated_.size(), rows * width));
-  lse_.resize(std::max(lse_.size(), rows * config_.n_head));
-  pool_.run((rows + kTaskRows - 1) / kTaskRows, [&](size_t task, int) {
-    for (size_t row = task * kTaskRows; row < std::min(rows, (task + 1) * kTaskRows); ++row) {
-      std::memcpy(&q_rotated_[row * width], q + row * width, width * sizeof(float));
-      kernels::rope(&q_rotated_[row * width], rotation_.row(layer, row), config_.n_head,
-                    config_.head_dim, pairs);
-    }
-  });
-}
-
 QueryRows CpuExecutor::query_rows(uint32_t layer, size_t index, const float* q) const {
   const SequenceStep& step = steps_[index];
   const size_t first = size_t{step.first_row} * config_.n_head * config_.head_dim;
@@ -99,7 +84,10 @@ QueryRows CpuExecutor::query_rows(uint32_t layer, size_t index, const float* q) 
           &pool_};
 }
 
-void CpuExecutor::store(uint32_t layer, float* k, const float* v) {
+void CpuExecutor::rotate_and_store(uint32_t layer, const float* q, float* k, const float* v) {
+  const size_t q_width = size_t{config_.n_head} * config_.head_dim, rows = rows_.size();
+  q_rotated_.resize(std::max(q_rotated_.size(), rows * q_width));
+  lse_.resize(std::max(lse_.size(), rows * config_.n_head));
   const size_t width = size_t{config_.n_kv_head} * config_.head_dim;
   const size_t pairs = rotation_.rope(layer).pairs();
   for (const SequenceStep& step : steps_) {
@@ -109,9 +97,11 @@ void CpuExecutor::store(uint32_t layer, float* k, const float* v) {
       for (size_t i = task * kTaskRows; i < end; ++i) {
         const size_t row = step.first_row + i;
         const auto position = static_cast<size_t>(rows_[row].position);
+        const float* angles = rotation_.row(layer, row);
+        std::memcpy(&q_rotated_[row * q_width], q + row * q_width, q_width * sizeof(float));
+        kernels::rope(&q_rotated_[row * q_width], angles, config_.n_head, config_.head_dim, pairs);
         if (!step.policy->position_free()) {
-          kernels::rope(k + row * width, rotation_.row(layer, row), config_.n_kv_head,
-                        config_.head_dim, pairs);
+          kernels::rope(k + row * width, angles, config_.n_kv_head, config_.head_dim, pairs);
         }
         kernels::store_token(layout, step.kv->page(layer, position / kPageTokens),
                              position % kPageTokens, k + row * width, v + row * width);

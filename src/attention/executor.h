@@ -45,8 +45,7 @@ class CpuExecutor : public AttentionOp {
     float* out;
   };
 
-  void store(uint32_t layer, float* k, const float* v);
-  void rotate_queries(uint32_t layer, const float* q);
+  void rotate_and_store(uint32_t layer, const float* q, float* k, const float* v);
   QueryRows query_rows(uint32_t layer, size_t step, const float* q) const;
   Status select(uint32_t layer, const float* q);
   void run(const Call& call, const AttentionJob& job, Scratch& scratch);

@@ -252,8 +252,7 @@ void AttentionPlan::add_prefill_tiles(const Target& target, std::span<const Row>
   const size_t parts = target.parts.size();
   const size_t groups = parts == 0 ? config_.n_kv_head : lists_.size() / parts;
   const uint32_t count = static_cast<uint32_t>(rows.size());
-  // The last tile reads most, so it is handed out first.
-  for (uint32_t tile = (count + kTileRows - 1) / kTileRows; tile-- > 0;) {
+  for (uint32_t tile = 0; tile < (count + kTileRows - 1) / kTileRows; ++tile) {
     const uint32_t first = tile * kTileRows, size = std::min(kTileRows, count - first);
     for (uint32_t group = 0; group < groups; ++group) {
       AttentionJob job = head_job(target, group);

@@ -33,6 +33,7 @@ constexpr uint64_t kTicketMask = 0xffffffff;
 
 ThreadPool::ThreadPool(int threads) {
   if (threads <= 0) threads = usable_cores();
+  shares_ = std::vector<Share>(static_cast<size_t>(threads));
   for (int thread = 1; thread < threads; ++thread) {
     workers_.emplace_back([this, thread] { work(thread); });
   }
@@ -47,14 +48,18 @@ ThreadPool::~ThreadPool() {
   for (auto& worker : workers_) worker.join();
 }
 
-// A task is taken by advancing the low half of tickets_, whose high half is their number, and only
-// then are call_ and context_ read: the region cannot end before that task is done. So a worker
-// that comes late finds no ticket, and the caller waits for tasks, never for workers to show up.
+// A task is taken by advancing the low half of a share's tickets, whose high half is their end, and
+// only then are call_ and context_ read: the region cannot end before that task is done. So a
+// worker that comes late finds no ticket, and the caller waits for tasks, never for workers to show
+// up.
 void ThreadPool::run_erased(size_t tasks, Erased call, void* context) {
   call_ = call;
   context_ = context;
   done_.store(0, std::memory_order_relaxed);
-  tickets_.store(static_cast<uint64_t>(tasks) << 32, std::memory_order_release);
+  for (size_t i = 0; i < shares_.size(); ++i) {
+    const uint64_t first = tasks * i / shares_.size(), end = tasks * (i + 1) / shares_.size();
+    shares_[i].tickets.store(end << 32 | first, std::memory_order_release);
+  }
   job_.fetch_add(1);  // seq_cst: pairs with the sleeping_ increment in wait_for_job
   if (sleeping_.load() > 0) {
     std::lock_guard lock(mutex_);
@@ -69,12 +74,15 @@ void ThreadPool::run_erased(size_t tasks, Erased call, void* context) {
 
 void ThreadPool::take_tasks(int thread) {
   size_t taken = 0;
-  uint64_t tickets = tickets_.load(std::memory_order_acquire);
-  while ((tickets & kTicketMask) < tickets >> 32) {
-    if (!tickets_.compare_exchange_weak(tickets, tickets + 1, std::memory_order_acquire)) continue;
-    call_(context_, tickets & kTicketMask, thread);
-    ++taken;
-    tickets = tickets_.load(std::memory_order_acquire);
+  for (size_t i = 0; i < shares_.size(); ++i) {
+    auto& share = shares_[(static_cast<size_t>(thread) + i) % shares_.size()].tickets;
+    uint64_t tickets = share.load(std::memory_order_acquire);
+    while ((tickets & kTicketMask) < tickets >> 32) {
+      if (!share.compare_exchange_weak(tickets, tickets + 1, std::memory_order_acquire)) continue;
+      call_(context_, tickets & kTicketMask, thread);
+      ++taken;
+      tickets = share.load(std::memory_order_acquire);
+    }
   }
   if (taken > 0) done_.fetch_add(taken, std::memory_order_release);
 }

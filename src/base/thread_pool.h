@@ -22,8 +22,9 @@ class ThreadPool {
   int size() const { return static_cast<int>(workers_.size()) + 1; }
 
   /// Calls body(task, thread) once for every task in [0, tasks), thread in [0, size()); returns
-  /// when all are done. Tasks are handed out in order, one by one; results may not depend on which
-  /// thread runs a task. body does not throw. Not reentrant. tasks < 2^32.
+  /// when all are done. A thread starts with its own share of consecutive tasks, so that regions
+  /// over the same rows find them in its caches, and then helps the others; results may not depend
+  /// on which thread runs a task. body does not throw. Not reentrant. tasks < 2^32.
   template <class Body>
   void run(size_t tasks, Body&& body) {
     if (tasks == 0) return;
@@ -42,6 +43,9 @@ class ThreadPool {
 
  private:
   using Erased = void (*)(void* context, size_t task, int thread);
+  struct alignas(64) Share {
+    std::atomic<uint64_t> tickets{0};  // end << 32 | next task
+  };
 
   void run_erased(size_t tasks, Erased call, void* context);
   void work(int thread);
@@ -51,7 +55,7 @@ class ThreadPool {
   std::vector<std::thread> workers_;
   Erased call_ = nullptr;
   void* context_ = nullptr;
-  alignas(64) std::atomic<uint64_t> tickets_{0};  // tasks << 32 | next task
+  std::vector<Share> shares_;  // [size()]
   alignas(64) std::atomic<uint64_t> job_{0};
   alignas(64) std::atomic<size_t> done_{0};
   std::atomic<bool> stop_{false};

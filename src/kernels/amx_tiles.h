@@ -26,6 +26,7 @@ static inline void load_tile_config() {
     config.row_bytes[tile] = kTileRowBytes;
     config.rows[tile] = kTileRows;
   }
+  asm volatile("" ::"r"(&config) : "memory");  // the intrinsic names only the first 8 bytes
   _tile_loadconfig(&config);
 }
 

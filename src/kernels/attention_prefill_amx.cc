@@ -1,4 +1,4 @@
-// Prefill with AMX tiles, 32 rows by up to 128 keys at a time. K tiles multiply as they are stored;
+// Prefill with AMX tiles, 32 rows by up to 64 keys at a time. K tiles multiply as they are stored;
 // V tiles of two pages are put under each other, so that a product sums 32 tokens. Logits are in
 // units of log2.
 #include "kernels/amx_tiles.h"
@@ -12,7 +12,7 @@ namespace reprise::kernels {
 namespace {
 
 constexpr size_t kGroupRows = 2 * kTileRows;
-constexpr size_t kBlockPages = 8, kBlockKeys = kBlockPages * kPageTokens;
+constexpr size_t kBlockPages = 4, kBlockKeys = kBlockPages * kPageTokens;
 
 struct Buffers {
   size_t dims;         // head_dim rounded up to kTileBf16

@@ -18,6 +18,7 @@
 
 #include "base/tensor_type.h"
 #include "base/thread_pool.h"
+#include "kernels/ops.h"
 #include "kernels/phase.h"
 #include "reprise/error.h"
 
@@ -55,8 +56,24 @@ void unpack_row(const PackedMatrix& matrix, size_t row, float* out);
 
 /// Buffers that calls reuse; one per engine, not shared between concurrent calls.
 struct MatmulScratch {
+  std::vector<std::byte> normalised;
   std::vector<std::byte> activations;
+  std::vector<std::byte> gated;
   std::vector<std::byte> panels;
+};
+
+/// rms_norm of ops.h, before a product; none where weight is null.
+struct RowNorm {
+  const float* weight = nullptr;  // [k]
+  float eps = 0.0f;
+};
+
+/// The left side of products: [rows, stride] of which the weights' k columns are used.
+struct MatmulRows {
+  const float* x = nullptr;
+  size_t rows = 0;
+  size_t stride = 0;  // floats between rows
+  RowNorm norm{};
 };
 
 /// One product of a group that shares its input.
@@ -68,9 +85,19 @@ struct Projection {
   bool accumulate = false;               // add to out (a residual) instead of overwriting it
 };
 
-/// For every projection: out = x W^T + bias. x is [rows, x_stride] of which k columns are used.
-/// Runs on the pool; weights are read once per call in the decode phase, whatever rows is.
-void matmul(std::span<const Projection> projections, const float* x, size_t rows, size_t x_stride,
-            Phase phase, ThreadPool& pool, MatmulScratch& scratch);
+/// For every projection: out = norm(x) W^T + bias. Runs on the pool; weights are read once per call
+/// in the decode phase, whatever rows is.
+void matmul(std::span<const Projection> projections, const MatmulRows& x, Phase phase,
+            ThreadPool& pool, MatmulScratch& scratch);
+
+/// The feed-forward layer y = down(act(gate(x)) * up(x)); only down has an out.
+struct GatedMlp {
+  Projection gate, up, down;
+  Activation activation = Activation::kSilu;
+};
+
+/// The same bits as matmul, gated_activation and matmul; what is gated stays inside the scratch.
+void gated_mlp(const GatedMlp& mlp, const MatmulRows& x, Phase phase, ThreadPool& pool,
+               MatmulScratch& scratch);
 
 }  // namespace reprise::kernels

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "kernels/cpu.h"
+#include "kernels/ops.h"
 #include "kernels/packed_layout.h"
 
 namespace reprise::kernels {
@@ -48,34 +49,44 @@ struct DecodeJob {
 /// bf16 operands of the prefill are cut in steps of 32 columns of k; a tile is 16 rows of one step,
 /// 1 KB: activations [16 rows][32], weights [16 column pairs][16 rows][2].
 inline constexpr size_t kTileElements = 512;
-/// Steps multiplied in one pass, at most: the weight tiles of a pass stay in the first-level cache.
-inline constexpr size_t kMaxPassSteps = 9;
+/// Rows of activations that are multiplied, and whose sums are written, at a time.
+inline constexpr size_t kBlockRows = 32;
 /// Sums of 16 rows and 2 panels: [2 panels][16 rows][16].
 inline constexpr size_t kSumElements = 512;
 
 struct MultiplyJob {
   const uint16_t* x = nullptr;  // [row tiles][x_row_tile]: the tiles of this pass, one per step
   size_t x_row_tile = 0;        // elements between row tiles
-  size_t rows = 0;
+  size_t rows = 0;              // at most kBlockRows
   const uint16_t* w = nullptr;  // [2 panels][steps] tiles
   size_t steps = 0;
   float* sums = nullptr;  // [row tiles][kSumElements]
   bool first = false;     // the sums start from zero
 };
 
-/// Complete sums of some units of 2 panels, to be written row by row: wide rows, because short
-/// pieces of many rows would wait for memory at each.
-struct WriteJob {
-  const float* sums = nullptr;  // [units][unit_sums]
-  size_t unit_sums = 0;         // elements between units
-  size_t units = 0;
+/// Complete sums of some rows and 2 panels.
+struct PanelSums {
+  const float* sums = nullptr;  // [row tiles][kSumElements]
   size_t rows = 0;
-  MatmulOut out;      // of the first row
-  size_t column = 0;  // of the first unit
 
-  [[gnu::always_inline]] const float* at(size_t row, size_t unit, size_t panel) const {
-    return sums + unit * unit_sums + row / 16 * kSumElements + (panel * 16 + row % 16) * 16;
+  [[gnu::always_inline]] const float* at(size_t row, size_t panel) const {
+    return sums + row / 16 * kSumElements + (panel * 16 + row % 16) * 16;
   }
+};
+
+struct WriteJob {
+  PanelSums sums;
+  MatmulOut out;      // of the first row
+  size_t column = 0;  // of the first panel
+};
+
+/// The panels are 16 columns of a gate and of what it gates; their product is the input of another
+/// prefill product.
+struct WriteGatedJob {
+  PanelSums sums;
+  Activation activation = Activation::kSilu;
+  uint16_t* out = nullptr;  // [row tiles][out_row_tile]: the columns of the first row
+  size_t out_row_tile = 0;  // elements between row tiles
 };
 
 struct MatmulKernels {
@@ -89,9 +100,15 @@ struct MatmulKernels {
   /// bf16 tiles of columns [32 step_begin, 32 step_end) of a panel.
   void (*expand)(const PackedLayout& layout, const std::byte* panel, size_t step_begin,
                  size_t step_end, uint16_t* out);
-  /// One pass of the products of all rows with 2 panels.
+  /// Steps of one pass, at most: its weight tiles stay in the first-level cache.
+  size_t max_pass_steps;
+  /// Around calls of multiply on one thread.
+  void (*begin_multiply)();
+  void (*end_multiply)();
+  /// One pass of the products of some rows with 2 panels.
   void (*multiply)(const MultiplyJob& job);
   void (*write)(const WriteJob& job);
+  void (*write_gated)(const WriteGatedJob& job);  // null where nothing is gained
 };
 
 /// Of the instruction set in force.
@@ -121,6 +138,10 @@ void expand_avx512(const PackedLayout& layout, const std::byte* panel, size_t st
 void multiply_avx512(const MultiplyJob& job);
 void write_avx512(const WriteJob& job);
 
+void write_gated_avx512(const WriteGatedJob& job);
+
+void begin_multiply_amx();
+void end_multiply_amx();
 void multiply_amx(const MultiplyJob& job);
 
 }  // namespace reprise::kernels

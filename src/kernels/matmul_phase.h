@@ -10,9 +10,7 @@
 
 namespace reprise::kernels {
 
-struct MatmulInput {
-  const float* x;  // [rows, stride]
-  size_t rows, stride;
+struct MatmulInput : MatmulRows {
   const MatmulKernels* kernels;
   ThreadPool* pool;
   MatmulScratch* scratch;
@@ -20,6 +18,8 @@ struct MatmulInput {
 
 void decode(std::span<const Projection> projections, const MatmulInput& input);
 void prefill(std::span<const Projection> projections, const MatmulInput& input);
+/// Without biases of gate and up, with kernels that write_gated.
+void prefill_mlp(const GatedMlp& mlp, const MatmulInput& input);
 
 /// A projection and the place of its units of work (some panels each) in the group's numbering.
 struct Part {

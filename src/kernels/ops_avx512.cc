@@ -1,3 +1,4 @@
+#include "kernels/activation_avx512.h"
 #include "kernels/ops_isa.h"
 #include "kernels/simd_avx512.h"
 
@@ -42,25 +43,10 @@ void rope_512(float* x, const float* cos_sin, size_t heads, size_t head_dim, siz
   }
 }
 
-// x / (1 + e^-x)
-inline __m512 silu(__m512 x) {
-  const __m512 e = exp2_512(_mm512_mul_ps(x, _mm512_set1_ps(-1.44269504f)));
-  return _mm512_div_ps(x, _mm512_add_ps(e, _mm512_set1_ps(1.0f)));
-}
-
-// Hendrycks & Gimpel 2016, tanh form; x/2 (1 + tanh(u)) = x / (1 + e^-2u)
-inline __m512 gelu_tanh(__m512 x) {
-  const __m512 cubic = _mm512_mul_ps(_mm512_mul_ps(x, x), _mm512_set1_ps(0.044715f));
-  const __m512 u = _mm512_fmadd_ps(cubic, x, x);
-  // -2 sqrt(2/pi) / ln 2
-  const __m512 e = exp2_512(_mm512_mul_ps(u, _mm512_set1_ps(-2.302208198f)));
-  return _mm512_div_ps(x, _mm512_add_ps(e, _mm512_set1_ps(1.0f)));
-}
-
 void gated_activation_512(float* gate, const float* up, size_t n, Activation activation) {
   for_vectors(n, [&](size_t i, __mmask16 lanes) {
     const __m512 x = _mm512_maskz_loadu_ps(lanes, gate + i);
-    const __m512 y = activation == Activation::kSilu ? silu(x) : gelu_tanh(x);
+    const __m512 y = activated_512(x, activation);
     _mm512_mask_storeu_ps(gate + i, lanes, _mm512_mul_ps(y, _mm512_maskz_loadu_ps(lanes, up + i)));
   });
 }

@@ -6,26 +6,120 @@ namespace reprise::kernels {
 namespace {
 
 constexpr size_t kUnitPanels = 2, kUnitCols = kUnitPanels * kPanelRows;
+constexpr size_t kBlockSums = kBlockRows / 16 * kSumElements;
 constexpr size_t kMaxUnitsPerTask = 8;    // whose sums of 512 rows fit the second-level cache
 constexpr size_t kMinTasksPerThread = 2;  // enough to even out the threads' speeds
 constexpr size_t kMinRowsPerTask = 128;   // fewer would expand the weights too often
 
 constexpr size_t ceil_div(size_t a, size_t b) { return (a + b - 1) / b; }
 
-// x rounded to bf16: [row tiles][steps] tiles, zero beyond the last row and column.
-const uint16_t* round_input(const MatmulInput& input, size_t cols, size_t steps) {
-  const size_t tiles = ceil_div(input.rows, 16), tile_elements = steps * kTileElements;
-  auto* out = reserve<uint16_t>(input.scratch->activations, tiles * tile_elements);
-  input.pool->run(tiles, [&](size_t tile, int) {
-    uint16_t* at = out + tile * tile_elements;
-    const size_t first = tile * 16, count = std::min<size_t>(16, input.rows - first);
-    if (count < 16) std::memset(at, 0, tile_elements * sizeof(uint16_t));
-    for (size_t r = 0; r < count; ++r) {
-      input.kernels->round_bf16(input.x + (first + r) * input.stride, cols, at + r * kBlockCols);
+// The left side of the products in bf16.
+struct RowTiles {
+  const uint16_t* data;  // [row tiles][steps] tiles
+  size_t rows, steps;
+
+  size_t stride() const { return steps * kTileElements; }  // elements between row tiles
+};
+
+// Rows of input, rounded; zero beyond the last row and column.
+RowTiles round_input(const MatmulInput& input, size_t cols) {
+  RowTiles tiles{nullptr, input.rows, ceil_div(cols, kBlockCols)};
+  const size_t count = ceil_div(input.rows, 16);
+  auto* out = reserve<uint16_t>(input.scratch->activations, count * tiles.stride());
+  const size_t threads = static_cast<size_t>(input.pool->size());
+  auto* rows_of_threads = reserve<float>(input.scratch->normalised, threads * cols);
+  input.pool->run(count, [&](size_t tile, int thread) {
+    uint16_t* at = out + tile * tiles.stride();
+    const size_t first = tile * 16, rows = std::min<size_t>(16, input.rows - first);
+    if (rows < 16) std::memset(at, 0, tiles.stride() * sizeof(uint16_t));
+    for (size_t r = 0; r < rows; ++r) {
+      const float* x = input.x + (first + r) * input.stride;
+      if (input.norm.weight != nullptr) {
+        float* normalised = rows_of_threads + static_cast<size_t>(thread) * cols;
+        rms_norm(x, input.norm.weight, input.norm.eps, cols, normalised);
+        x = normalised;
+      }
+      input.kernels->round_bf16(x, cols, at + r * kBlockCols);
     }
   });
-  return out;
+  tiles.data = out;
+  return tiles;
 }
+
+// 16 rows of a weight; absent beyond the last row.
+struct Panel {
+  const PackedLayout* layout = nullptr;
+  const std::byte* data = nullptr;
+};
+
+Panel panel_of(const Part& part, size_t index) {
+  if (index >= part.panels) return {};
+  return {&part.layout, part.projection.weight->data() + index * part.layout.panel_bytes};
+}
+
+// What a call computes: units of two panels, and where their sums go.
+class Units {
+ public:
+  virtual ~Units() = default;
+  virtual size_t count() const = 0;
+  virtual Panel panel(size_t unit, size_t i) const = 0;
+  // Takes the complete sums of up to kBlockRows rows, the first of which is row.
+  virtual void write(size_t unit, size_t row, const PanelSums& sums) const = 0;
+};
+
+// Neighbouring panels of projections, written as rows of floats.
+class ProjectionUnits : public Units {
+ public:
+  ProjectionUnits(std::span<const Projection> projections, const MatmulKernels& kernels)
+      : parts_(split_in_units(projections, kUnitPanels)), kernels_(kernels) {}
+
+  size_t count() const override { return parts_.back().end; }
+  Panel panel(size_t unit, size_t i) const override {
+    const Part& part = part_of(unit);
+    return panel_of(part, (unit - part.begin) * kUnitPanels + i);
+  }
+  void write(size_t unit, size_t row, const PanelSums& sums) const override {
+    const Part& part = part_of(unit);
+    const Projection& p = part.projection;
+    const MatmulOut out{p.out + row * p.out_stride, p.out_stride, p.weight->rows(), p.bias,
+                        p.accumulate};
+    kernels_.write({sums, out, (unit - part.begin) * kUnitCols});
+  }
+
+ private:
+  const Part& part_of(size_t unit) const {
+    return *std::find_if(parts_.begin(), parts_.end(),
+                         [&](const Part& part) { return unit < part.end; });
+  }
+
+  std::vector<Part> parts_;
+  const MatmulKernels& kernels_;
+};
+
+// A panel of the gate beside the one of what it gates, written as the input of the next product.
+class GatedUnits : public Units {
+ public:
+  GatedUnits(const GatedMlp& mlp, const MatmulKernels& kernels, uint16_t* out, size_t out_row_tile)
+      : gate_(split_in_units({&mlp.gate, 1}, 1).front()),
+        up_(split_in_units({&mlp.up, 1}, 1).front()),
+        kernels_(kernels),
+        job_{{}, mlp.activation, out, out_row_tile} {}
+
+  // Whole steps: columns beyond the last one become zero.
+  size_t count() const override { return (gate_.panels + 1) / 2 * 2; }
+  Panel panel(size_t unit, size_t i) const override { return panel_of(i == 0 ? gate_ : up_, unit); }
+  void write(size_t unit, size_t row, const PanelSums& sums) const override {
+    WriteGatedJob job = job_;
+    job.sums = sums;
+    job.out += row / 16 * job.out_row_tile + unit / 2 * kTileElements + unit % 2 * kPanelRows;
+    kernels_.write_gated(job);
+  }
+
+ private:
+  Part gate_, up_;
+  const MatmulKernels& kernels_;
+  WriteGatedJob job_;
+};
 
 // How a call is cut: tasks = chunks of units x blocks of rows.
 struct Cut {
@@ -33,99 +127,120 @@ struct Cut {
 };
 
 Cut cut(size_t units, size_t rows, size_t threads) {
-  const size_t per_thread =
-      std::max(ceil_div(units, threads * kMaxUnitsPerTask), kMinTasksPerThread);
-  const size_t chunks = std::min(units, threads * per_thread);
-  const size_t wanted = threads == 1 ? 1 : ceil_div(threads * kMinTasksPerThread, chunks);
-  const size_t blocks = std::clamp<size_t>(rows / kMinRowsPerTask, 1, wanted);
-  const size_t rows_per_block = ceil_div(ceil_div(rows, blocks), 32) * 32;
-  return {chunks, ceil_div(rows, rows_per_block), rows_per_block};
+  // Rows first: a thread that keeps its rows finds them in its cache, call after call.
+  const size_t blocks = std::clamp<size_t>(rows / kMinRowsPerTask, 1, threads);
+  const size_t rows_per_block = ceil_div(ceil_div(rows, blocks), kBlockRows) * kBlockRows;
+  const size_t row_blocks = ceil_div(rows, rows_per_block);
+  const size_t wanted = threads == 1 ? 1 : ceil_div(threads * kMinTasksPerThread, row_blocks);
+  const size_t chunks = std::min(units, std::max(ceil_div(units, kMaxUnitsPerTask), wanted));
+  return {chunks, row_blocks, rows_per_block};
 }
 
 struct PrefillTask {
-  const MatmulInput* input = nullptr;
-  const uint16_t* x = nullptr;
-  size_t steps = 0, pass_steps = 0;
+  const Units* units = nullptr;
+  const MatmulKernels* kernels = nullptr;
+  RowTiles x{};
+  size_t pass_steps = 0;
   size_t row_begin = 0, row_end = 0;
   uint16_t* w = nullptr;  // room for a unit's tiles of one pass
-  float* sums = nullptr;  // [units of the task][row tiles of the task][kSumElements]
+  float* sums = nullptr;  // [units of the task][blocks][kBlockSums], of all units if one pass
 
-  size_t unit_sums() const { return ceil_div(row_end - row_begin, 16) * kSumElements; }
+  size_t blocks() const { return ceil_div(row_end - row_begin, kBlockRows); }
+  size_t block_rows(size_t row) const { return std::min(kBlockRows, row_end - row); }
+  // One pass needs no more than the sums of two blocks: one is written while the other is summed.
+  bool keeps_sums() const { return pass_steps < x.steps; }
+  size_t unit_sums() const { return keeps_sums() ? blocks() * kBlockSums : 0; }
+  size_t block_sums(size_t row) const {
+    const size_t block = (row - row_begin) / kBlockRows;
+    return (keeps_sums() ? block : block % 2) * kBlockSums;
+  }
 };
 
-// One pass over k, from step, for one unit of a part.
-void multiply_unit(const PrefillTask& task, const Part& part, size_t unit, size_t step,
-                   float* sums) {
-  const Projection& p = part.projection;
-  const size_t count = std::min(task.pass_steps, task.steps - step);
+// One pass over k, from step, for one unit; the last one writes.
+void multiply_unit(const PrefillTask& task, size_t unit, size_t step, float* sums) {
+  const size_t count = std::min(task.pass_steps, task.x.steps - step);
   for (size_t i = 0; i < kUnitPanels; ++i) {
-    const size_t panel = unit * kUnitPanels + i;
+    const Panel panel = task.units->panel(unit, i);
     uint16_t* w = task.w + i * count * kTileElements;
-    if (panel < part.panels) {
-      task.input->kernels->expand(part.layout, p.weight->data() + panel * part.layout.panel_bytes,
-                                  step, step + count, w);
+    if (panel.data != nullptr) {
+      task.kernels->expand(*panel.layout, panel.data, step, step + count, w);
     } else {
       std::memset(w, 0, count * kTileElements * sizeof(uint16_t));
     }
   }
   MultiplyJob job;
-  job.x_row_tile = task.steps * kTileElements;
-  job.x = task.x + task.row_begin / 16 * job.x_row_tile + step * kTileElements;
-  job.rows = task.row_end - task.row_begin;
+  job.x_row_tile = task.x.stride();
   job.w = task.w;
   job.steps = count;
-  job.sums = sums;
   job.first = step == 0;
-  task.input->kernels->multiply(job);
+  const bool last = step + count == task.x.steps;
+  // The sums of a block are written after the next block's product has started, which does not wait
+  // for them.
+  size_t unwritten = task.row_end;
+  const auto write = [&] {
+    if (!last || unwritten >= task.row_end) return;
+    task.units->write(unit, unwritten,
+                      {sums + task.block_sums(unwritten), task.block_rows(unwritten)});
+  };
+  for (size_t row = task.row_begin; row < task.row_end; row += kBlockRows) {
+    job.x = task.x.data + row / 16 * job.x_row_tile + step * kTileElements;
+    job.rows = task.block_rows(row);
+    job.sums = sums + task.block_sums(row);
+    task.kernels->multiply(job);
+    write();
+    unwritten = row;
+  }
+  write();
 }
 
-void run_task(const PrefillTask& task, std::span<const Part> parts, size_t begin, size_t end) {
-  for (size_t step = 0; step < task.steps; step += task.pass_steps) {
+void run_task(const PrefillTask& task, size_t begin, size_t end) {
+  task.kernels->begin_multiply();
+  for (size_t step = 0; step < task.x.steps; step += task.pass_steps) {
     float* sums = task.sums;
-    for_units(parts, begin, end, [&](const Part& part, size_t first, size_t last) {
-      for (size_t unit = first; unit < last; ++unit, sums += task.unit_sums()) {
-        multiply_unit(task, part, unit, step, sums);
-      }
-    });
+    for (size_t unit = begin; unit < end; ++unit, sums += task.unit_sums()) {
+      multiply_unit(task, unit, step, sums);
+    }
   }
-  const float* sums = task.sums;
-  for_units(parts, begin, end, [&](const Part& part, size_t first, size_t last) {
-    const Projection& p = part.projection;
-    WriteJob job{sums, task.unit_sums(), last - first, task.row_end - task.row_begin, {}, 0};
-    job.out = {p.out + task.row_begin * p.out_stride, p.out_stride, p.weight->rows(), p.bias,
-               p.accumulate};
-    job.column = first * kUnitCols;
-    task.input->kernels->write(job);
-    sums += (last - first) * task.unit_sums();
+  task.kernels->end_multiply();
+}
+
+// Computes the units for all rows of x.
+void run_units(const Units& units, const RowTiles& x, const MatmulInput& input) {
+  const size_t threads = static_cast<size_t>(input.pool->size());
+  const Cut c = cut(units.count(), x.rows, threads);
+  const size_t passes = ceil_div(x.steps, input.kernels->max_pass_steps);
+  PrefillTask task{&units, input.kernels, x};
+  task.pass_steps = ceil_div(x.steps, passes);
+  task.row_end = c.rows_per_block;
+  const size_t w_floats = kUnitPanels * task.pass_steps * kTileElements / 2;
+  const size_t sum_floats =
+      std::max(2 * kBlockSums, ceil_div(units.count(), c.chunks) * task.unit_sums());
+  auto* rooms = reserve<float>(input.scratch->panels, threads * (w_floats + sum_floats));
+  input.pool->run(c.chunks * c.row_blocks, [&](size_t index, int thread) {
+    PrefillTask mine = task;
+    mine.row_begin = index / c.chunks * c.rows_per_block;
+    mine.row_end = std::min(x.rows, mine.row_begin + c.rows_per_block);
+    mine.sums = rooms + static_cast<size_t>(thread) * (w_floats + sum_floats);
+    mine.w = reinterpret_cast<uint16_t*>(mine.sums + sum_floats);
+    const size_t chunk = index % c.chunks;
+    run_task(mine, units.count() * chunk / c.chunks, units.count() * (chunk + 1) / c.chunks);
   });
 }
 
 }  // namespace
 
 void prefill(std::span<const Projection> projections, const MatmulInput& input) {
-  const std::vector<Part> parts = split_in_units(projections, kUnitPanels);
-  const size_t cols = parts[0].layout.cols, steps = parts[0].layout.blocks;
-  const uint16_t* x = round_input(input, cols, steps);
-  const size_t threads = static_cast<size_t>(input.pool->size()), units = parts.back().end;
-  const Cut c = cut(units, input.rows, threads);
-  const size_t w_floats = kUnitPanels * kMaxPassSteps * kTileElements / 2;
-  const size_t sum_floats =
-      ceil_div(units, c.chunks) * ceil_div(c.rows_per_block, 16) * kSumElements;
-  auto* rooms = reserve<float>(input.scratch->panels, threads * (w_floats + sum_floats));
-  PrefillTask task{};
-  task.input = &input;
-  task.x = x;
-  task.steps = steps;
-  task.pass_steps = ceil_div(steps, ceil_div(steps, kMaxPassSteps));
-  input.pool->run(c.chunks * c.row_blocks, [&](size_t index, int thread) {
-    PrefillTask mine = task;
-    mine.row_begin = index % c.row_blocks * c.rows_per_block;
-    mine.row_end = std::min(input.rows, mine.row_begin + c.rows_per_block);
-    mine.sums = rooms + static_cast<size_t>(thread) * (w_floats + sum_floats);
-    mine.w = reinterpret_cast<uint16_t*>(mine.sums + sum_floats);
-    const size_t chunk = index / c.row_blocks;
-    run_task(mine, parts, units * chunk / c.chunks, units * (chunk + 1) / c.chunks);
-  });
+  const RowTiles x = round_input(input, projections.front().weight->cols());
+  run_units(ProjectionUnits(projections, *input.kernels), x, input);
+}
+
+void prefill_mlp(const GatedMlp& mlp, const MatmulInput& input) {
+  const RowTiles x = round_input(input, mlp.gate.weight->cols());
+  RowTiles gated{nullptr, input.rows, ceil_div(mlp.down.weight->cols(), kBlockCols)};
+  auto* out = reserve<uint16_t>(input.scratch->gated, ceil_div(gated.rows, 16) * gated.stride());
+  run_units(GatedUnits(mlp, *input.kernels, out, gated.stride()), x, input);
+  gated.data = out;
+  run_units(ProjectionUnits({&mlp.down, 1}, *input.kernels), gated, input);
 }
 
 }  // namespace reprise::kernels

@@ -145,9 +145,9 @@ void multiply_avx2(const MultiplyJob& job) {
 }
 
 void write_avx2(const WriteJob& job) {
-  for (size_t row = 0; row < job.rows; ++row) {
-    for (size_t panel = 0; panel < 2 * job.units; ++panel) {
-      const float* sums = job.at(row, panel / 2, panel % 2);
+  for (size_t row = 0; row < job.sums.rows; ++row) {
+    for (size_t panel = 0; panel < 2; ++panel) {
+      const float* sums = job.sums.at(row, panel);
       const size_t column = job.column + panel * kPanelRows;
       write_half(job.out, row, column, _mm256_load_ps(sums));
       write_half(job.out, row, column + 8, _mm256_load_ps(sums + 8));

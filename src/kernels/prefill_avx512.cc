@@ -1,5 +1,6 @@
 #include <immintrin.h>
 
+#include "kernels/activation_avx512.h"
 #include "kernels/codes_avx512.h"
 #include "kernels/matmul_isa.h"
 #include "kernels/output_avx512.h"
@@ -142,12 +143,18 @@ void multiply_avx512(const MultiplyJob& job) {
 }
 
 void write_avx512(const WriteJob& job) {
-  for (size_t row = 0; row < job.rows; ++row) {
-    for (size_t unit = 0; unit < job.units; ++unit) {
-      const size_t column = job.column + unit * 2 * kPanelRows;
-      write_panel(job.out, row, column, _mm512_load_ps(job.at(row, unit, 0)));
-      write_panel(job.out, row, column + kPanelRows, _mm512_load_ps(job.at(row, unit, 1)));
-    }
+  for (size_t row = 0; row < job.sums.rows; ++row) {
+    write_panel(job.out, row, job.column, _mm512_load_ps(job.sums.at(row, 0)));
+    write_panel(job.out, row, job.column + kPanelRows, _mm512_load_ps(job.sums.at(row, 1)));
+  }
+}
+
+void write_gated_avx512(const WriteGatedJob& job) {
+  for (size_t row = 0; row < job.sums.rows; ++row) {
+    const __m512 gate = activated_512(_mm512_load_ps(job.sums.at(row, 0)), job.activation);
+    const __m512 gated = _mm512_mul_ps(gate, _mm512_load_ps(job.sums.at(row, 1)));
+    uint16_t* out = job.out + row / 16 * job.out_row_tile + row % 16 * kBlockCols;
+    _mm256_store_si256(reinterpret_cast<__m256i*>(out), (__m256i)_mm512_cvtneps_pbh(gated));
   }
 }
 

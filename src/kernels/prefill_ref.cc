@@ -43,11 +43,11 @@ void multiply_ref(const MultiplyJob& job) {
 }
 
 void write_ref(const WriteJob& job) {
-  const size_t end = std::min(job.out.cols, job.column + job.units * 2 * kPanelRows);
-  for (size_t row = 0; row < job.rows; ++row) {
+  const size_t end = std::min(job.out.cols, job.column + 2 * kPanelRows);
+  for (size_t row = 0; row < job.sums.rows; ++row) {
     for (size_t column = job.column; column < end; ++column) {
       const size_t i = column - job.column;
-      const float sum = job.at(row, i / 32, i / 16 % 2)[i % 16];
+      const float sum = job.sums.at(row, i / 16)[i % 16];
       float& out = job.out.data[row * job.out.stride + column];
       const float value = job.out.bias ? sum + job.out.bias[column] : sum;
       out = job.out.accumulate ? out + value : value;

@@ -1,34 +1,19 @@
 // One forward pass: embeddings, layers, logits.
 #include <algorithm>
+#include <array>
 #include <numeric>
 
 #include "base/try.h"
+#include "kernels/for_rows.h"
 #include "kernels/ops.h"
 #include "model/model_impl.h"
 
 namespace reprise {
 namespace {
 
+using kernels::for_rows;
 using kernels::Phase;
 using kernels::Projection;
-
-// Below this many floats a parallel region costs more than the work it shares.
-constexpr size_t kSerialFloats = 32768;
-constexpr size_t kBlockFloats = 8192;
-
-/// Calls body(row) for every row of n floats, on the pool when that pays.
-template <class Body>
-void for_rows(ThreadPool& pool, size_t rows, size_t n, const Body& body) {
-  if (rows * n < kSerialFloats) {
-    for (size_t row = 0; row < rows; ++row) body(row);
-    return;
-  }
-  const size_t block = std::max<size_t>(1, kBlockFloats / n);
-  pool.run((rows + block - 1) / block, [&](size_t task, int) {
-    const size_t end = std::min(rows, (task + 1) * block);
-    for (size_t row = task * block; row < end; ++row) body(row);
-  });
-}
 
 void grow(std::vector<float>& buffer, size_t size) {
   if (buffer.size() < size) buffer.resize(size);
@@ -56,53 +41,38 @@ class Pass {
     });
   }
 
-  /// out = norm(x); rows of hidden.
-  void norm(const float* x, const std::vector<float>& weight, float* out) const {
-    for_rows(pool_, rows_, config_.hidden, [&](size_t row) {
-      const size_t at = row * config_.hidden;
-      kernels::rms_norm(x + at, weight.data(), config_.norm_eps, config_.hidden, out + at);
-    });
-  }
-
-  /// q, k, v of every row from its normalised input.
-  void project_heads(const LayerWeights& layer, const float* h, float* q, float* k, float* v) {
-    multiply({layer.q.onto(q), layer.k.onto(k), layer.v.onto(v)}, h, config_.hidden);
+  /// q, k, v of every row of the residual stream.
+  void project_heads(const LayerWeights& layer, const float* x, float* q, float* k, float* v) {
+    multiply({layer.q.onto(q), layer.k.onto(k), layer.v.onto(v)}, x, config_.hidden,
+             norm(layer.attn_norm));
     if (!config_.qk_norm) return;
     norm_heads(q, config_.n_head, layer.q_norm);
     norm_heads(k, config_.n_kv_head, layer.k_norm);
   }
 
-  /// x += post_norm(input W^T) * residual_scale; h is a scratch of the size of x.
-  void add_output(const Linear& linear, const std::vector<float>& post_norm, const float* input,
-                  float* x, float* h) {
-    const size_t width = linear.weight.cols();
-    if (post_norm.empty() && config_.residual_scale == 1.0f) {
-      multiply({linear.onto(x, true)}, input, width);
-      return;
-    }
-    multiply({linear.onto(h)}, input, width);
-    for_rows(pool_, rows_, config_.hidden, [&](size_t row) {
-      const size_t n = config_.hidden;
-      float* out = h + row * n;
-      if (!post_norm.empty()) kernels::rms_norm(out, post_norm.data(), config_.norm_eps, n, out);
-      kernels::add_scaled(x + row * n, out, config_.residual_scale, n);
-    });
+  /// x += post_norm(attn W^T) * residual_scale; h is a scratch of the size of x.
+  void add_attention(const LayerWeights& layer, const float* attn, float* x, float* h) {
+    multiply({output(layer.o, layer.attn_post_norm, x, h)}, attn, layer.o.weight.cols(), {});
+    add_residual(layer.attn_post_norm, x, h);
   }
 
-  void add_mlp(const LayerWeights& layer, float* x, float* h, float* gate, float* up) {
-    norm(x, layer.mlp_norm, h);
-    multiply({layer.gate.onto(gate), layer.up.onto(up)}, h, config_.hidden);
-    for_rows(pool_, rows_, config_.ffn, [&](size_t row) {
-      const size_t at = row * config_.ffn;
-      kernels::gated_activation(gate + at, up + at, config_.ffn, config_.activation);
+  /// x += post_norm(mlp(norm(x))) * residual_scale; h is a scratch of the size of x.
+  void add_mlp(const LayerWeights& layer, float* x, float* h) {
+    const Projection down = output(layer.down, layer.mlp_post_norm, x, h);
+    each_phase([&](Phase phase, size_t first, size_t count) {
+      const kernels::GatedMlp mlp{layer.gate.onto(nullptr), layer.up.onto(nullptr),
+                                  from_row(down, first), config_.activation};
+      const size_t hidden = config_.hidden;
+      kernels::gated_mlp(mlp, {x + first * hidden, count, hidden, norm(layer.mlp_norm)}, phase,
+                         pool_, scratch_);
     });
-    add_output(layer.down, layer.mlp_post_norm, gate, x, h);
+    add_residual(layer.mlp_post_norm, x, h);
   }
 
   /// logits [rows, vocab] of normalised rows.
   void head(const float* h, float* logits) {
     const Projection projection = weights_.head().onto(logits);
-    kernels::matmul({&projection, 1}, h, rows_, config_.hidden, Phase::kDecode, pool_, scratch_);
+    kernels::matmul({&projection, 1}, {h, rows_, config_.hidden}, Phase::kDecode, pool_, scratch_);
     const size_t vocab = config_.vocab;
     if (config_.logit_scale == 1.0f && config_.logit_soft_cap == 0.0f) return;
     for_rows(pool_, rows_, vocab, [&](size_t row) {
@@ -123,18 +93,50 @@ class Pass {
     });
   }
 
+  kernels::RowNorm norm(const std::vector<float>& weight) const {
+    return {weight.data(), config_.norm_eps};
+  }
+
+  bool adds_directly(const std::vector<float>& post_norm) const {
+    return post_norm.empty() && config_.residual_scale == 1.0f;
+  }
+  /// Onto x where nothing comes between a layer's last product and the residual stream, else to h.
+  Projection output(const Linear& linear, const std::vector<float>& post_norm, float* x,
+                    float* h) const {
+    return adds_directly(post_norm) ? linear.onto(x, true) : linear.onto(h);
+  }
+  /// Brings what output sent to h onto x.
+  void add_residual(const std::vector<float>& post_norm, float* x, float* h) const {
+    if (adds_directly(post_norm)) return;
+    for_rows(pool_, rows_, config_.hidden, [&](size_t row) {
+      const size_t n = config_.hidden;
+      float* out = h + row * n;
+      if (!post_norm.empty()) kernels::rms_norm(out, post_norm.data(), config_.norm_eps, n, out);
+      kernels::add_scaled(x + row * n, out, config_.residual_scale, n);
+    });
+  }
+
+  /// Calls body(phase, first row, rows) for the rows of either phase, if there are any.
+  template <class Body>
+  void each_phase(const Body& body) const {
+    if (decode_rows_ > 0) body(Phase::kDecode, 0, decode_rows_);
+    if (decode_rows_ < rows_) body(Phase::kPrefill, decode_rows_, rows_ - decode_rows_);
+  }
+
+  static Projection from_row(Projection projection, size_t row) {
+    projection.out += row * projection.out_stride;
+    return projection;
+  }
+
   /// Every projection of the rows of input, [rows, width], in the numerics of each row's phase.
   template <size_t N>
-  void multiply(Projection (&&projections)[N], const float* input, size_t width) {
-    if (decode_rows_ > 0) {
-      kernels::matmul(projections, input, decode_rows_, width, Phase::kDecode, pool_, scratch_);
-    }
-    if (decode_rows_ == rows_) return;
-    for (Projection& projection : projections) {
-      projection.out += decode_rows_ * projection.out_stride;
-    }
-    kernels::matmul(projections, input + decode_rows_ * width, rows_ - decode_rows_, width,
-                    Phase::kPrefill, pool_, scratch_);
+  void multiply(const Projection (&projections)[N], const float* input, size_t width,
+                kernels::RowNorm norm) {
+    each_phase([&](Phase phase, size_t first, size_t count) {
+      std::array<Projection, N> group;
+      for (size_t i = 0; i < N; ++i) group[i] = from_row(projections[i], first);
+      kernels::matmul(group, {input + first * width, count, width, norm}, phase, pool_, scratch_);
+    });
   }
 
   const ModelConfig& config_;
@@ -188,18 +190,16 @@ Status Model::forward(const ForwardBatch& batch, AttentionOp& attention, float* 
   for (auto* buffer : {&b.x, &b.h}) grow(*buffer, rows * hidden);
   for (auto* buffer : {&b.q, &b.attn}) grow(*buffer, rows * q_width);
   for (auto* buffer : {&b.k, &b.v}) grow(*buffer, rows * kv_width);
-  for (auto* buffer : {&b.gate, &b.up}) grow(*buffer, rows * config_.ffn);
 
   Pass pass(config_, *weights_, *pool_, b.scratch, rows, batch.decode_rows);
   pass.embed(batch.rows, b.x.data());
   for (uint32_t i = 0; i < config_.n_layer; ++i) {
     const LayerWeights& layer = weights_->layers[i];
-    pass.norm(b.x.data(), layer.attn_norm, b.h.data());
-    pass.project_heads(layer, b.h.data(), b.q.data(), b.k.data(), b.v.data());
+    pass.project_heads(layer, b.x.data(), b.q.data(), b.k.data(), b.v.data());
     REPRISE_CHECK(attention.attend(i, b.q.data(), b.k.data(), b.v.data(), b.attn.data()));
     if (i + 1 == config_.n_layer) break;
-    pass.add_output(layer.o, layer.attn_post_norm, b.attn.data(), b.x.data(), b.h.data());
-    pass.add_mlp(layer, b.x.data(), b.h.data(), b.gate.data(), b.up.data());
+    pass.add_attention(layer, b.attn.data(), b.x.data(), b.h.data());
+    pass.add_mlp(layer, b.x.data(), b.h.data());
   }
   if (!batch.logit_rows.empty()) finish(batch, logits);
   return {};
@@ -222,8 +222,8 @@ void Model::finish(const ForwardBatch& batch, float* logits) {
   const LayerWeights& layer = weights_->layers.back();
   Pass pass(config_, *weights_, *pool_, b.scratch, count,
             static_cast<size_t>(first_prefill - b.slot.begin()));
-  pass.add_output(layer.o, layer.attn_post_norm, b.attn.data(), b.x.data(), b.h.data());
-  pass.add_mlp(layer, b.x.data(), b.h.data(), b.gate.data(), b.up.data());
+  pass.add_attention(layer, b.attn.data(), b.x.data(), b.h.data());
+  pass.add_mlp(layer, b.x.data(), b.h.data());
   for (size_t i = 0; i < count; ++i) {
     kernels::rms_norm(&b.x[i * hidden], weights_->final_norm.data(), config_.norm_eps, hidden,
                       &b.h[b.slot[i] * hidden]);

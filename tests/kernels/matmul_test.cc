@@ -30,7 +30,7 @@ class Matmul : public testing::TestWithParam<Case> {
   std::vector<float> product(const float* x, size_t rows, Phase phase, ThreadPool& pool) {
     std::vector<float> out(rows * kStride, kUntouched);
     const Projection projection{&weight_, out.data(), kStride};
-    matmul({&projection, 1}, x, rows, cols_ + 3, phase, pool, scratch_);
+    matmul({&projection, 1}, {x, rows, cols_ + 3}, phase, pool, scratch_);
     return out;
   }
   std::vector<float> input(size_t rows) const { return random_values(rows * (cols_ + 3), 11); }
@@ -91,7 +91,7 @@ TEST_P(Matmul, AddsBiasAndResidual) {
     for (const bool accumulate : {false, true}) {
       std::vector<float> out = residual;
       const Projection projection{&weight_, out.data(), kStride, bias.data(), accumulate};
-      matmul({&projection, 1}, x.data(), rows, cols_ + 3, phase, pool_, scratch_);
+      matmul({&projection, 1}, {x.data(), rows, cols_ + 3}, phase, pool_, scratch_);
       for (size_t r = 0; r < rows; ++r) {
         for (size_t n = 0; n < kOutputs; ++n) {
           const size_t at = r * kStride + n;
@@ -133,7 +133,7 @@ TEST(MatmulLarge, AgreesOnEveryInstructionSet) {
       for (const Phase phase : {Phase::kDecode, Phase::kPrefill}) {
         std::vector<float> out(kRows * kLarge);
         const Projection projection{&weight, out.data(), kLarge};
-        matmul({&projection, 1}, x.data(), kRows, kColumns, phase, pool, scratch);
+        matmul({&projection, 1}, {x.data(), kRows, kColumns}, phase, pool, scratch);
         for (size_t i = 0; i < out.size(); i += 97) {
           const Expected e =
               expected_product(stored, i % kLarge, x.data() + i / kLarge * kColumns, phase);
@@ -163,9 +163,9 @@ TEST(MatmulGroup, EqualsSeparateCalls) {
       alone.emplace_back(kRows * weight.rows());
       group.push_back({&weight, together.back().data(), weight.rows()});
       const Projection single{&weight, alone.back().data(), weight.rows()};
-      matmul({&single, 1}, x.data(), kRows, kColumns, phase, pool, scratch);
+      matmul({&single, 1}, {x.data(), kRows, kColumns}, phase, pool, scratch);
     }
-    matmul(group, x.data(), kRows, kColumns, phase, pool, scratch);
+    matmul(group, {x.data(), kRows, kColumns}, phase, pool, scratch);
     EXPECT_EQ(together, alone);
   }
 }
