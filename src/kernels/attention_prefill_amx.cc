@@ -22,16 +22,9 @@ struct Buffers {
   float* base;         // [rows] what logits are relative to
   float* totals;       // [rows, 16] weights summed lane by lane
   RowWindow* windows;  // [rows / kGroupRows]
-  float* q_norms;      // [rows / kGroupRows] largest norm of the group's rows
   float* logits;       // [kGroupRows, kBlockKeys] of one group; weights take their place
   uint32_t* keys;      // [kBlockPages][dims / 2][16] tiles that are not read in place
   uint32_t* values;    // [kBlockPages][8][dims] pairs of tokens
-};
-
-// A block as it is multiplied.
-struct Tiles {
-  const uint32_t* k[kBlockPages];
-  float norm;  // at least the largest norm of a key that somebody sees
 };
 
 // Up to 32 rows and the slots [first, last) of a block that they read, both even.
@@ -51,23 +44,10 @@ Buffers carve(const AttendArgs& args, std::byte* scratch) {
   b.base = arena.take<float>(b.rows);
   b.totals = arena.take<float>(b.rows * 16);
   b.windows = arena.take<RowWindow>(b.rows / kGroupRows);
-  b.q_norms = arena.take<float>(b.rows / kGroupRows);
   b.logits = arena.take<float>(kGroupRows * kBlockKeys);
   b.keys = arena.take<uint32_t>(kBlockKeys * b.dims / 2);
   b.values = arena.take<uint32_t>(kBlockKeys * b.dims / 2);
   return b;
-}
-
-// Sums of squares of pairs of bf16, lane by lane, over `count` vectors.
-__m512 squares(const void* vectors, size_t count) {
-  __m512 sums[4] = {_mm512_setzero_ps(), _mm512_setzero_ps(), _mm512_setzero_ps(),
-                    _mm512_setzero_ps()};
-  const auto* from = static_cast<const __m512i*>(vectors);
-  for (size_t i = 0; i < count; ++i) {
-    const __m512bh x = (__m512bh)_mm512_loadu_si512(from + i);
-    sums[i % 4] = _mm512_dpbf16_ps(sums[i % 4], x, x);
-  }
-  return _mm512_add_ps(_mm512_add_ps(sums[0], sums[1]), _mm512_add_ps(sums[2], sums[3]));
 }
 
 size_t group_rows(const AttendArgs& args, size_t row) {
@@ -82,10 +62,6 @@ void prepare_rows(const AttendArgs& args, const Buffers& b) {
                       reinterpret_cast<uint32_t*>(b.q + r * b.dims));
     }
     clear_row(b.sums + r * b.dims, b.dims, b.base + r, b.totals + r * 16);
-    const float norm =
-        __builtin_sqrtf(_mm512_reduce_add_ps(squares(b.q + r * b.dims, b.dims / kTileBf16)));
-    float& largest = b.q_norms[r / kGroupRows];
-    if (r % kGroupRows == 0 || norm > largest) largest = norm;
   }
   for (size_t row = 0; row < args.rows; row += kGroupRows) {
     b.windows[row / kGroupRows] = row_window(args, row, group_rows(args, row));
@@ -97,21 +73,21 @@ void prepare_rows(const AttendArgs& args, const Buffers& b) {
 
 // K tiles in place where they are whole and stored as multiplied; V tiles always gathered, those of
 // absent pages zero.
-void prepare_block(const AttendArgs& args, const PageBlock& block, const Buffers& b, Tiles& tiles) {
+void prepare_block(const AttendArgs& args, const PageBlock& block, const Buffers& b,
+                   const uint32_t* (&k)[kBlockPages]) {
   const size_t head_dim = args.layout->head_dim;
   const bool stored = args.layout->type == KvType::kBF16;
-  __m512 largest = _mm512_setzero_ps();
   for (size_t slot = 0; slot < kBlockPages; ++slot) {
     const PageSpan* page = block.pages[slot];
     uint32_t* key_tile = b.keys + slot * kPageTokens * b.dims / 2;
     uint32_t* value_tile = b.values + slot * kPageTokens * b.dims / 2;
-    tiles.k[slot] = key_tile;
+    k[slot] = key_tile;
     if (page == nullptr) {
       __builtin_memset(value_tile, 0, kPageTokens * b.dims * sizeof(uint16_t));
       continue;
     }
     if (stored && page->cos_sin == nullptr && head_dim == b.dims) {
-      tiles.k[slot] = reinterpret_cast<const uint32_t*>(page->k);
+      k[slot] = reinterpret_cast<const uint32_t*>(page->k);
     } else {
       bf16_k_tile_avx512(args, *page, key_tile);
     }
@@ -123,14 +99,13 @@ void prepare_block(const AttendArgs& args, const PageBlock& block, const Buffers
     } else {
       bf16_v_tile_avx512(args, *page, value_tile, b.dims);
     }
-    largest = _mm512_mask_max_ps(largest, page->slots, largest, squares(tiles.k[slot], b.dims / 2));
   }
-  tiles.norm = __builtin_sqrtf(_mm512_reduce_max_ps(largest));
 }
 
 Group find_group(const AttendArgs& args, const PageBlock& block, const Buffers& b, size_t row) {
   Group group;
   group.row = row;
+  group.adjusted = args.soft_cap > 0.0f;
   group.rows = group_rows(args, row);
   const RowWindow& window = b.windows[row / kGroupRows];
   for (size_t slot = 0; slot < kBlockPages; ++slot) {
@@ -183,15 +158,15 @@ inline void weigh_slots(const __m512 (&logits)[kBlockPages], float* totals, floa
   _mm512_storeu_ps(totals, total);
 }
 
-// Any row: cap, bias, mask, move the base.
-void weigh_row(const AttendArgs& args, const PageBlock& block, const Buffers& b, const Group& group,
-               size_t r) {
-  const size_t row = group.row + r;
-  float* at = b.logits + r * kBlockKeys;
+// Weighs one row, whose logits are capped, biased and masked first where kAdjusted.
+template <bool kAdjusted>
+inline void weigh_row(const AttendArgs& args, const PageBlock& block, const Buffers& b, size_t row,
+                      float* at) {
   __m512 logits[kBlockPages], top = _mm512_set1_ps(kNoBase);
   for (size_t slot = 0; slot < kBlockPages; ++slot) {
-    const __m512 product = _mm512_loadu_ps(at + slot * kPageTokens);
-    logits[slot] = adjust_logits(args, row, block.pages[slot], product);
+    logits[slot] = _mm512_loadu_ps(at + slot * kPageTokens);
+    if constexpr (kAdjusted)
+      logits[slot] = adjust_logits(args, row, block.pages[slot], logits[slot]);
     top = _mm512_max_ps(top, logits[slot]);
   }
   float* totals = b.totals + row * 16;
@@ -201,52 +176,29 @@ void weigh_row(const AttendArgs& args, const PageBlock& block, const Buffers& b,
   weigh_slots(logits, totals, at);
 }
 
-// Whether the logits of a group can be weighed as they are: no mask, cap or bias, and the norms
-// bound them so that every base is or becomes 0, as move_base would have it.
-bool is_plain(const AttendArgs& args, const Buffers& b, const Group& group, const Tiles& tiles) {
-  constexpr float kRounding = 1.001f;
-  const float bound = b.q_norms[group.row / kGroupRows] * tiles.norm * kRounding;
-  if (group.adjusted || args.soft_cap > 0.0f) return false;
-  if (!(bound <= kReach)) return false;
-  for (size_t half = 0; half < kGroupRows; half += kTileRows) {
-    float* at = b.base + group.row + half;
-    const __m512 base = _mm512_loadu_ps(at);
-    const __mmask16 fresh = _mm512_cmp_ps_mask(base, _mm512_set1_ps(kNoBase), _CMP_EQ_OQ);
-    _mm512_mask_storeu_ps(at, fresh, _mm512_setzero_ps());
-    if (_mm512_mask_cmp_ps_mask(~fresh, base, _mm512_setzero_ps(), _CMP_NEQ_UQ) != 0) return false;
-  }
-  return true;
-}
-
-void weigh_group(const AttendArgs& args, const PageBlock& block, const Tiles& tiles,
-                 const Buffers& b, const Group& group, Prefetch& prefetch) {
-  const bool plain = is_plain(args, b, group, tiles);
+void weigh_group(const AttendArgs& args, const PageBlock& block, const Buffers& b,
+                 const Group& group, Prefetch& prefetch) {
   for (size_t r = 0; r < group.rows; ++r) {
     prefetch.call();
-    if (!plain) {
-      weigh_row(args, block, b, group, r);
-      continue;
-    }
     float* at = b.logits + r * kBlockKeys;
-    __m512 logits[kBlockPages];
-    for (size_t slot = 0; slot < kBlockPages; ++slot) {
-      logits[slot] = _mm512_loadu_ps(at + slot * kPageTokens);
+    if (group.adjusted) {
+      weigh_row<true>(args, block, b, group.row + r, at);
+    } else {
+      weigh_row<false>(args, block, b, group.row + r, at);
     }
-    weigh_slots(logits, b.totals + (group.row + r) * 16, at);
   }
 }
 
 // One block for all rows.
 void attend_block(const AttendArgs& args, const PageBlock& block, size_t next_page,
-                  const Tiles& tiles, const Buffers& b) {
+                  const uint32_t* const* k, const Buffers& b) {
   Prefetch prefetch(args, next_page, args.rows);
   for (size_t row = 0; row < args.rows; row += kGroupRows) {
     const Group group = find_group(args, block, b, row);
     if (group.last == 0) continue;
     const size_t pages = group.last - group.first, key = group.first * kPageTokens;
-    multiply_keys(b.q + row * b.dims, tiles.k + group.first, pages, b.dims, b.logits + key,
-                  kBlockKeys);
-    weigh_group(args, block, tiles, b, group, prefetch);
+    multiply_keys(b.q + row * b.dims, k + group.first, pages, b.dims, b.logits + key, kBlockKeys);
+    weigh_group(args, block, b, group, prefetch);
     multiply_values(reinterpret_cast<const uint16_t*>(b.logits) + key, 2 * kBlockKeys,
                     b.values + key * b.dims / 2, pages, b.dims, b.sums + row * b.dims);
   }
@@ -259,11 +211,11 @@ void attend_prefill_amx(const AttendArgs& args, std::byte* scratch) {
   prepare_rows(args, b);
   load_tile_config();
   PageBlock block;
-  Tiles tiles;
+  const uint32_t* k[kBlockPages];
   for (size_t page = 0; page < args.pages.size();) {
     page = next_block(args, page, kBlockPages, block);
-    prepare_block(args, block, b, tiles);
-    attend_block(args, block, page, tiles, b);
+    prepare_block(args, block, b, k);
+    attend_block(args, block, page, k, b);
   }
   _tile_release();
   for (size_t r = 0; r < args.rows; ++r) {

@@ -7,6 +7,7 @@
 #include <tuple>
 #include <vector>
 
+#include "kernels/ops.h"
 #include "matmul_case.h"
 
 namespace reprise::kernels {
@@ -167,6 +168,43 @@ TEST(MatmulGroup, EqualsSeparateCalls) {
     }
     matmul(group, {x.data(), kRows, kColumns}, phase, pool, scratch);
     EXPECT_EQ(together, alone);
+  }
+}
+
+// A feed-forward layer of 21 rows whose inner width is no whole number of tiles where the type
+// allows that.
+TEST(GatedMlp, EqualsItsParts) {
+  ThreadPool pool(2);
+  MatmulScratch scratch;
+  constexpr size_t kRows = 21, kHidden = 64;
+  for (const TensorType type : {TensorType::kQ4_1, TensorType::kBF16, TensorType::kF32}) {
+    const size_t width = type == TensorType::kQ4_1 ? 96 : 81;
+    const PackedMatrix gate = packed({type, width, kHidden, 1}, pool);
+    const PackedMatrix up = packed({type, width, kHidden, 2}, pool);
+    const PackedMatrix down = packed({type, kHidden, width, 3}, pool);
+    const std::vector<float> x = random_values(kRows * kHidden, 4), weight(kHidden, 0.5f);
+    std::vector<float> normalised(x.size());
+    const MatmulRows rows{x.data(), kRows, kHidden, {weight.data(), 1e-5f}};
+    for (const Isa isa : machine_isas()) {
+      const IsaScope scope(isa);
+      for (size_t r = 0; r < kRows; ++r) {
+        rms_norm(&x[r * kHidden], weight.data(), 1e-5f, kHidden, &normalised[r * kHidden]);
+      }
+      for (const Phase phase : {Phase::kDecode, Phase::kPrefill}) {
+        std::vector<float> gates(kRows * width), ups(kRows * width);
+        const Projection inner[] = {{&gate, gates.data(), width}, {&up, ups.data(), width}};
+        matmul(inner, {normalised.data(), kRows, kHidden}, phase, pool, scratch);
+        for (size_t r = 0; r < kRows; ++r) {
+          gated_activation(&gates[r * width], &ups[r * width], width, Activation::kGeluTanh);
+        }
+        std::vector<float> expected = x, out = x;
+        const Projection outer{&down, expected.data(), kHidden, nullptr, true};
+        matmul({&outer, 1}, {gates.data(), kRows, width}, phase, pool, scratch);
+        const Projection onto{&down, out.data(), kHidden, nullptr, true};
+        gated_mlp({{&gate}, {&up}, onto, Activation::kGeluTanh}, rows, phase, pool, scratch);
+        EXPECT_EQ(out, expected) << isa_name(isa) << " " << tensor_type_info(type).name;
+      }
+    }
   }
 }
 
