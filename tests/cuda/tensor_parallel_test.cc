@@ -187,6 +187,26 @@ TEST_F(TensorParallel, SessionFilesAreThoseOfOneDevice) {
   }
 }
 
+TEST_F(TensorParallel, KvMovesOnEveryDevice) {
+  constexpr uint64_t kTokenBytes = 1024;  // of the tiny model, on both devices together
+  EngineOptions options = shared();
+  options.kv_memory = 1000 * kTokenBytes;
+  options.kv_host = 4000 * kTokenBytes;
+  const auto ample = tiny_engine(shared()), small = tiny_engine(options);
+  KvTiers tiers;
+  for (const std::string policy : {"full", "quest:budget=64"}) {
+    for (uint32_t seed = 0; seed < 8; ++seed) {
+      Request request = request_of(tiny_prompt(600, seed % 4), 20);
+      request.forced = best_tokens(logits_of(*ample, request, policy));
+      EXPECT_EQ(logits_of(*small, request, policy), logits_of(*ample, request, policy))
+          << policy << ", prompt " << seed;
+      tiers = answer_of(*small, request, policy).memory.kv;
+    }
+  }
+  EXPECT_GT(tiers.host.moved_in_bytes, 1000 * kTokenBytes);
+  EXPECT_GT(tiers.host.moved_out_bytes, 1000 * kTokenBytes);
+}
+
 TEST_F(TensorParallel, SaysWhatCannotBeShared) {
   EngineOptions options = shared();
   options.tp = 3;  // 2 KV heads

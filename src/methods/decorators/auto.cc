@@ -12,7 +12,7 @@ namespace {
 
 // What saves less is not worth reading fewer keys.
 constexpr double kPays = 0.9;
-constexpr std::string_view kSmallIndexes = "quest/sparq/mac";
+constexpr std::string_view kSmall = "small", kSmallIndexes = "quest/sparq/mac";
 
 Status add_candidate(std::string name, std::unique_ptr<Policy> policy,
                      std::vector<AutoPolicy::Candidate>& candidates) {
@@ -39,13 +39,13 @@ Result<std::unique_ptr<Policy>> AutoPolicy::create(const AutoOptions& options,
                                                    const ModelConfig& config,
                                                    std::unique_ptr<Policy> inner) {
   std::vector<Candidate> candidates;
-  const bool named = inner != nullptr || !options.among.empty();
+  const bool named = inner != nullptr || options.among != kSmall;
   REPRISE_CHECK(add_named("full", config, candidates));
   if (inner != nullptr) {
     std::string name = inner->spec();
     REPRISE_CHECK(add_candidate(std::move(name), std::move(inner), candidates));
   } else {
-    for (std::string_view rest = options.among.empty() ? kSmallIndexes : options.among;;) {
+    for (std::string_view rest = named ? options.among : kSmallIndexes;;) {
       const size_t slash = rest.find('/');
       REPRISE_CHECK(add_named(rest.substr(0, slash), config, candidates));
       if (slash == std::string_view::npos) break;

@@ -15,15 +15,15 @@
 namespace reprise {
 
 struct AutoOptions {
-  std::string among;
+  std::string among = "small";
   uint32_t from = 0;
 };
 
 template <class Visitor>
 void visit_options(AutoOptions& o, Visitor&& visit) {
   visit(OptionSpec{"among",
-                   "policies to choose from beside full, separated by '/'; unless named: quest, "
-                   "sparq and mac, whose indexes are small, as far as the device has them"},
+                   "policies to choose from beside full, separated by '/'; small: quest, sparq and "
+                   "mac, whose indexes are small, as far as the device has them"},
         o.among);
   visit(OptionSpec{"from",
                    "context from which the first of them is used; 0 measures which is fastest, "
