@@ -56,7 +56,7 @@ Golden read_golden(const std::string& name) {
   return golden;
 }
 
-GoldenFolder::GoldenFolder(const Golden& golden) {
+GoldenFolder::GoldenFolder(const Golden& golden, const std::map<std::string, std::string>& more) {
   std::string header = "{", data;
   for (const GoldenTensor& tensor : golden.tensors) {
     const std::string bytes = weight_bytes(tensor);
@@ -65,6 +65,7 @@ GoldenFolder::GoldenFolder(const Golden& golden) {
                                 data.size(), data.size() + bytes.size());
     data += bytes;
   }
+  for (const auto& [name, text] : more) folder_.add(name, text);
   folder_.add("config.json", golden.config.dump());
   folder_.add("model.safetensors", safetensors(header + "}", data));
 }

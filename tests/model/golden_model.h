@@ -2,6 +2,7 @@
 // tests/oracle/make_model_goldens.py shares.
 #pragma once
 
+#include <map>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -30,10 +31,10 @@ std::string fixture(const std::string& file);
 nlohmann::json read_json(const std::string& path);
 Golden read_golden(const std::string& name);
 
-/// F32 safetensors folder of a golden; kept as long as the object.
+/// F32 safetensors folder of a golden, with more files by name; kept as long as the object.
 class GoldenFolder {
  public:
-  explicit GoldenFolder(const Golden& golden);
+  explicit GoldenFolder(const Golden& golden, const std::map<std::string, std::string>& more = {});
   const std::string& path() const { return folder_.path(); }
 
  private:
