@@ -5,8 +5,10 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "bench/attention_bench.h"
 #include "bench/machine.h"
 #include "reprise/engine.h"
 
@@ -19,6 +21,7 @@ struct BenchOptions {
   bool prefill = true;
   uint32_t prefill_max = 8192;
   uint32_t peer_max = 8192;
+  std::string measure = "all";
 };
 
 template <class Visitor>
@@ -32,7 +35,13 @@ void visit_options(BenchOptions& o, Visitor&& visit) {
   visit(
       OptionSpec{"peer-max", "longest context the peer is measured at; it reads slowly", "tokens"},
       o.peer_max);
+  visit(OptionSpec{"measure", "engine: its passes; attention: a layer's kernels, on a GPU", "", 0,
+                   0, "all|engine|attention"},
+        o.measure);
 }
+
+/// What --peer takes: another engine, and the attention kernels of libraries.
+inline constexpr std::string_view kEnginePeer = "llama.cpp", kAttentionPeer = "torch";
 
 struct BenchReport;
 
@@ -41,7 +50,7 @@ struct BenchPlan {
   BenchOptions bench;
   std::vector<uint32_t> contexts = {128, 2048, 8192};
   std::vector<std::string> policies = {"full"};
-  std::string peer;  ///< "" or "llama.cpp"
+  std::string peer;  ///< "", kEnginePeer or kAttentionPeer
   /// Called when a context is done, with the report so far and the index of its first row.
   std::function<void(const BenchReport& report, size_t first_row)> on_rows;
 };
@@ -69,7 +78,8 @@ struct BenchReport {
   ModelInfo model;
   uint32_t threads = 0;
   std::vector<BenchRow> rows;
-  KvTiers kv;  ///< at the end
+  KvTiers kv;                 ///< at the end
+  AttentionReport attention;  ///< without rows: not measured
 };
 
 /// progress: stage "bench", unit "measurements". Errors: those of Engine::load and

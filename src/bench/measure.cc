@@ -1,12 +1,12 @@
+#include "bench/measure.h"
+
 #include <algorithm>
 #include <chrono>
 #include <memory>
 
 #include "base/percentile.h"
 #include "base/try.h"
-#include "bench/bench.h"
 #include "bench/peer.h"
-#include "bench/roof.h"
 #include "model/random_model.h"
 
 namespace reprise {
@@ -31,8 +31,9 @@ double attention_flops(const ModelInfo& m, double context) {
 
 class Bench {
  public:
-  Bench(const BenchPlan& plan, const ProgressFn& progress) : plan_(plan), progress_(progress) {}
-  Result<BenchReport> run();
+  Bench(const BenchPlan& plan, Roof& roof, BenchProgress& progress, BenchReport& report)
+      : plan_(plan), roof_(roof), progress_(progress), report_(report) {}
+  Status run();
 
  private:
   struct Subject {  // a policy, or one setting of the peer
@@ -60,17 +61,14 @@ class Bench {
   Result<BenchRow> decode_row(const Subject& subject, uint32_t context) const;
   BenchRow prefill_row(const Subject& subject, uint32_t context) const;
   std::vector<int32_t> prompt(uint32_t context, uint32_t sequence) const;
-  Status tick();
 
   const BenchPlan& plan_;
-  const ProgressFn& progress_;
-  BenchReport report_;
-  std::unique_ptr<ThreadPool> pool_;  // of the roof
-  std::unique_ptr<Roof> roof_;
+  Roof& roof_;
+  BenchProgress& progress_;
+  BenchReport& report_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<Peer> peer_;
   std::vector<Subject> subjects_;
-  uint64_t done_ = 0, total_ = 0;
 };
 
 Status Bench::start() {
@@ -80,26 +78,18 @@ Status Bench::start() {
   options.batch = std::max(options.batch, plan_.bench.sequences);
   options.prefix_cache = false;  // every prefill is really computed
   REPRISE_CHECK(validate(options));
-  pool_ = std::make_unique<ThreadPool>(static_cast<int>(options.threads));
-  REPRISE_TRY(roof_, make_roof(options, *pool_));
   REPRISE_TRY(engine_, Engine::load(options));
   report_.model = engine_->info();
-  report_.threads = static_cast<uint32_t>(pool_->size());
   for (const std::string& policy : plan_.policies) {
     Subject& subject = subjects_.emplace_back();
     subject.name = policy;
     REPRISE_CHECK(engine_->open(policy).map([](auto&&) {}));  // a wrong spec is told at once
   }
-  if (!plan_.peer.empty()) REPRISE_CHECK(start_peer(options.ctx));
-  report_.machine = roof_->machine();
+  if (plan_.peer == kEnginePeer) REPRISE_CHECK(start_peer(options.ctx));
   return {};
 }
 
 Status Bench::start_peer(uint32_t longest) {
-  if (plan_.peer != "llama.cpp") {
-    return fail(ErrorCode::kInvalidArgument, "no peer is called \"{}\"; there is llama.cpp",
-                plan_.peer);
-  }
   if (report_.model.path.starts_with(kRandomPrefix)) {
     return fail(ErrorCode::kInvalidArgument, "{} reads model files; {} is none", plan_.peer,
                 report_.model.path);
@@ -116,15 +106,15 @@ Status Bench::start_peer(uint32_t longest) {
   return {};
 }
 
-Result<BenchReport> Bench::run() {
+Status Bench::run() {
   REPRISE_CHECK(start());
   for (const uint32_t context : plan_.contexts) {
     const uint32_t passes = measures_prefill(context) ? 2 : 1;
-    total_ += subjects_at(context).size() * (1 + plan_.bench.rounds * passes);
+    progress_.expect(subjects_at(context).size() * (1 + plan_.bench.rounds * passes));
   }
   for (const uint32_t context : plan_.contexts) REPRISE_CHECK(measure_context(context));
   report_.kv = engine_->kv();
-  return std::move(report_);
+  return {};
 }
 
 std::vector<Bench::Subject*> Bench::subjects_at(uint32_t context) {
@@ -174,14 +164,6 @@ std::vector<int32_t> Bench::prompt(uint32_t context, uint32_t sequence) const {
   return tokens;
 }
 
-Status Bench::tick() {
-  ++done_;
-  if (progress_ && !progress_({"bench", done_, total_, "measurements"})) {
-    return fail(ErrorCode::kCancelled, "cancelled after {} of {} measurements", done_, total_);
-  }
-  return {};
-}
-
 Status Bench::read_prompt(Session& session, std::vector<int32_t> tokens) {
   Request request;
   request.prompt = std::move(tokens);
@@ -193,19 +175,19 @@ Status Bench::measure_prefill(Subject& subject, uint32_t context) {
   if (subject.is_peer) {
     REPRISE_TRY(const double ms, peer_->prefill(subject.setting, prompt(context, 0)));
     subject.prefill_ms.push_back(ms);
-    return tick();
+    return progress_.tick();
   }
   REPRISE_TRY(const auto session, engine_->open(subject.name));
   const auto start = Clock::now();
   REPRISE_CHECK(read_prompt(*session, prompt(context, 0)));
   subject.prefill_ms.push_back(ms_since(start));
-  return tick();
+  return progress_.tick();
 }
 
 Status Bench::prepare(Subject& subject, uint32_t context) {
   if (subject.is_peer) {
     REPRISE_CHECK(peer_->fill(subject.setting, prompt(context, 0)));
-    return tick();
+    return progress_.tick();
   }
   // Sequences share no KV, as users' do not.
   for (uint32_t i = 0; i < plan_.bench.sequences; ++i) {
@@ -213,17 +195,17 @@ Status Bench::prepare(Subject& subject, uint32_t context) {
     REPRISE_CHECK(read_prompt(*session, prompt(context, i)));
     subject.sessions.push_back(std::move(session));
   }
-  return tick();
+  return progress_.tick();
 }
 
 Status Bench::measure_decode(Subject& subject) {
   if (!subject.is_peer) {
     REPRISE_CHECK(decode_sessions(subject));
-    return tick();
+    return progress_.tick();
   }
   REPRISE_TRY(const auto times, peer_->decode(subject.setting, plan_.bench.max_tokens));
   subject.decode_ms.insert(subject.decode_ms.end(), times.begin() + 1, times.end());
-  return tick();
+  return progress_.tick();
 }
 
 Status Bench::decode_sessions(Subject& subject) {
@@ -283,7 +265,7 @@ Result<BenchRow> Bench::decode_row(const Subject& subject, uint32_t context) con
     row.select_ms = subject.select_ms;
     row.bytes_per_token = subject.decode_bytes / row.batch;
     row.index_bytes_per_token = subject.index_bytes / row.batch;
-    REPRISE_TRY(row.roof_gb_s, roof_->read_gb_s(static_cast<size_t>(subject.decode_bytes)));
+    REPRISE_TRY(row.roof_gb_s, roof_.read_gb_s(static_cast<size_t>(subject.decode_bytes)));
     row.roof_pct = subject.decode_bytes / (row.roof_gb_s * 1e6) / row.median_ms * 100;
   }
   return row;
@@ -331,11 +313,17 @@ Status Bench::add_rows(uint32_t context) {
 
 }  // namespace
 
-Result<BenchReport> run_bench(const BenchPlan& plan, const ProgressFn& progress) {
-  if (plan.contexts.empty() || *std::min_element(plan.contexts.begin(), plan.contexts.end()) < 1) {
-    return fail(ErrorCode::kInvalidArgument, "--context needs at least one length above 0");
+Status BenchProgress::tick() {
+  ++done_;
+  if (callback_ && !callback_({"bench", done_, total_, "measurements"})) {
+    return fail(ErrorCode::kCancelled, "cancelled after {} of {} measurements", done_, total_);
   }
-  return Bench(plan, progress).run();
+  return {};
+}
+
+Status measure_engine(const BenchPlan& plan, Roof& roof, BenchProgress& progress,
+                      BenchReport& report) {
+  return Bench(plan, roof, progress, report).run();
 }
 
 }  // namespace reprise

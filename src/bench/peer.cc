@@ -1,147 +1,44 @@
 #include "bench/peer.h"
 
-#include <fcntl.h>
-#include <signal.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <array>
-#include <cstdio>
-#include <cstdlib>
-#include <filesystem>
-
 #include "base/try.h"
 
 namespace reprise {
 namespace {
 
-namespace fs = std::filesystem;
-
-// The tools lie in share/ of an installation, or in the source tree that this was built from.
-fs::path peer_script() {
-  std::error_code ignored;
-  const fs::path self = fs::read_symlink("/proc/self/exe", ignored).parent_path();
-  for (const fs::path& root :
-       {self.parent_path() / "share/reprise", fs::path(REPRISE_SOURCE_DIR)}) {
-    const fs::path script = root / "tools/peers/llama_cpp_peer.py";
-    if (fs::exists(script, ignored)) return script;
-  }
-  return {};
-}
-
-fs::path peer_python(const fs::path& script) {
-  if (const char* python = std::getenv("REPRISE_PEER_PYTHON")) return python;
-  return script.parent_path().parent_path().parent_path() / ".venv-peer/bin/python";
-}
-
-/// A field of the peer's answer; kBadJson when it is missing or of another type.
-template <class T>
-Result<T> field(const nlohmann::json& answer, const char* name) {
-  try {
-    return answer.at(name).get<T>();
-  } catch (const nlohmann::json::exception&) {
-    return fail(ErrorCode::kBadJson, "the peer's answer has no proper \"{}\": {}", name,
-                answer.dump());
-  }
-}
+constexpr PeerProgram kProgram = {"llama.cpp", "llama_cpp_peer.py",
+                                  "run `make peer`, or set REPRISE_PEER_PYTHON to a Python that "
+                                  "has llama-cpp-python"};
 
 }  // namespace
 
-struct Peer::Process {
-  pid_t pid = -1;
-  FILE* in = nullptr;   // requests
-  FILE* out = nullptr;  // answers
-
-  ~Process() {
-    if (in != nullptr) std::fclose(in);  // the end of its input ends the peer
-    if (out != nullptr) std::fclose(out);
-    if (pid > 0) waitpid(pid, nullptr, 0);
-  }
-};
-
-Peer::Peer() : process_(std::make_unique<Process>()) {}
-Peer::Peer(Peer&&) noexcept = default;
-Peer& Peer::operator=(Peer&&) noexcept = default;
-Peer::~Peer() = default;
-
 Result<Peer> Peer::start(const Settings& settings) {
-  const fs::path script = peer_script(), python = peer_python(script);
-  std::error_code ignored;
-  if (script.empty() || !fs::exists(python, ignored)) {
-    return fail(ErrorCode::kUnsupported,
-                "the peer llama.cpp is not installed ({} is missing); run `make peer`, or set "
-                "REPRISE_PEER_PYTHON to a Python that has llama-cpp-python",
-                script.empty() ? "tools/peers/llama_cpp_peer.py" : python.string());
-  }
-  std::array<int, 2> to_peer, from_peer;
-  if (pipe2(to_peer.data(), O_CLOEXEC) != 0 || pipe2(from_peer.data(), O_CLOEXEC) != 0) {
-    return fail(ErrorCode::kUnsupported, "cannot start the peer: no pipe");
-  }
-  const pid_t pid = fork();
-  if (pid == 0) {
-    dup2(to_peer[0], STDIN_FILENO);
-    dup2(from_peer[1], STDOUT_FILENO);
-    execl(python.c_str(), python.c_str(), script.c_str(), nullptr);
-    _exit(127);
-  }
-  close(to_peer[0]);
-  close(from_peer[1]);
-  Peer peer;
-  peer.process_->pid = pid;
-  peer.process_->in = fdopen(to_peer[1], "w");
-  peer.process_->out = fdopen(from_peer[0], "r");
-  signal(SIGPIPE, SIG_IGN);  // a peer that died is reported by its missing answer
-  REPRISE_TRY(const nlohmann::json hello, peer.ask({{"op", "start"},
-                                                    {"model", settings.model},
-                                                    {"threads", settings.threads},
-                                                    {"context", settings.context}}));
-  REPRISE_TRY(peer.version_, field<std::string>(hello, "version"));
-  REPRISE_TRY(peer.settings_, field<std::vector<std::string>>(hello, "settings"));
-  if (peer.settings_.empty()) return fail(ErrorCode::kUnsupported, "the peer has no settings");
-  return peer;
-}
-
-Result<nlohmann::json> Peer::ask(const nlohmann::json& request) {
-  const std::string line = request.dump() + "\n";
-  char* answer = nullptr;
-  size_t capacity = 0;
-  const bool sent = std::fwrite(line.data(), 1, line.size(), process_->in) == line.size() &&
-                    std::fflush(process_->in) == 0;
-  const ssize_t length = sent ? getline(&answer, &capacity, process_->out) : -1;
-  const std::unique_ptr<char, decltype(&std::free)> owner(answer, &std::free);
-  if (length <= 0) {
-    return fail(ErrorCode::kUnsupported, "the peer ended during \"{}\"; its messages are above",
-                request.value("op", ""));
-  }
-  auto parsed = nlohmann::json::parse(answer, answer + length, nullptr, false);
-  if (!parsed.is_object()) return fail(ErrorCode::kBadJson, "the peer answered: {}", answer);
-  if (parsed.contains("error")) {
-    return fail(ErrorCode::kUnsupported, "peer: {}", parsed["error"].dump());
-  }
-  return parsed;
+  REPRISE_TRY(PeerProcess process, PeerProcess::start(kProgram, {{"model", settings.model},
+                                                                 {"threads", settings.threads},
+                                                                 {"context", settings.context}}));
+  return Peer(std::move(process));
 }
 
 Result<double> Peer::prefill(size_t setting, std::span<const int32_t> tokens) {
   REPRISE_TRY(const auto answer,
-              ask({{"op", "prefill"},
-                   {"setting", setting},
-                   {"tokens", std::vector<int32_t>(tokens.begin(), tokens.end())}}));
-  return field<double>(answer, "ms");
+              process_.ask({{"op", "prefill"},
+                            {"setting", setting},
+                            {"tokens", std::vector<int32_t>(tokens.begin(), tokens.end())}}));
+  return PeerProcess::field<double>(answer, "ms");
 }
 
 Status Peer::fill(size_t setting, std::span<const int32_t> tokens) {
   REPRISE_TRY(const auto answer,
-              ask({{"op", "fill"},
-                   {"setting", setting},
-                   {"tokens", std::vector<int32_t>(tokens.begin(), tokens.end())}}));
-  REPRISE_TRY(const auto filled, field<size_t>(answer, "filled"));
+              process_.ask({{"op", "fill"},
+                            {"setting", setting},
+                            {"tokens", std::vector<int32_t>(tokens.begin(), tokens.end())}}));
+  REPRISE_TRY(const auto filled, PeerProcess::field<size_t>(answer, "filled"));
   if (filled == tokens.size()) return {};
   return fail(ErrorCode::kUnsupported, "the peer filled {} of {} tokens", filled, tokens.size());
 }
 
 Result<std::vector<double>> Peer::decode(size_t setting, uint32_t n) {
-  REPRISE_TRY(const auto answer, ask({{"op", "decode"}, {"setting", setting}, {"n", n}}));
-  REPRISE_TRY(auto times, field<std::vector<double>>(answer, "ms"));
+  REPRISE_TRY(const auto answer, process_.ask({{"op", "decode"}, {"setting", setting}, {"n", n}}));
+  REPRISE_TRY(auto times, PeerProcess::field<std::vector<double>>(answer, "ms"));
   if (times.size() == n) return times;
   return fail(ErrorCode::kUnsupported, "the peer timed {} of {} steps", times.size(), n);
 }

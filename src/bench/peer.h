@@ -1,19 +1,16 @@
-// Another engine in a child process, measured in turns with ours.
+// Another engine, measured in turns with ours.
 #pragma once
 
 #include <cstdint>
-#include <memory>
-#include <nlohmann/json.hpp>
 #include <span>
 #include <string>
 #include <vector>
 
-#include "reprise/error.h"
+#include "bench/peer_process.h"
 
 namespace reprise {
 
-/// Talks to tools/peers/llama_cpp_peer.py: one JSON object per line in each direction. While it is
-/// not asked for anything the peer sleeps.
+/// llama.cpp, by way of tools/peers/llama_cpp_peer.py.
 class Peer {
  public:
   struct Settings {
@@ -21,16 +18,11 @@ class Peer {
     uint32_t threads = 0;
     uint32_t context = 0;  ///< largest context of the run, in tokens
   };
-  /// Starts the peer with the Python of its own environment: REPRISE_PEER_PYTHON, or .venv-peer
-  /// beside the tools. kUnsupported says how to install it.
+  /// Errors: those of PeerProcess::start.
   static Result<Peer> start(const Settings& settings);
-  Peer(Peer&&) noexcept;
-  Peer& operator=(Peer&&) noexcept;
-  ~Peer();
 
-  /// The peer's version and its settings to compare, e.g. "fa=0", "fa=1".
-  const std::string& version() const { return version_; }
-  std::span<const std::string> settings() const { return settings_; }
+  const std::string& version() const { return process_.version(); }
+  std::span<const std::string> settings() const { return process_.settings(); }
 
   /// Milliseconds to read tokens from an empty cache.
   Result<double> prefill(size_t setting, std::span<const int32_t> tokens);
@@ -41,13 +33,9 @@ class Peer {
   Result<std::vector<double>> decode(size_t setting, uint32_t n);
 
  private:
-  struct Process;
-  Peer();
-  Result<nlohmann::json> ask(const nlohmann::json& request);
+  explicit Peer(PeerProcess process) : process_(std::move(process)) {}
 
-  std::unique_ptr<Process> process_;
-  std::string version_;
-  std::vector<std::string> settings_;
+  PeerProcess process_;
 };
 
 }  // namespace reprise

@@ -66,6 +66,7 @@ nlohmann::ordered_json bench_json(const BenchReport& report) {
                     {"note", row.note}});
   }
   json["kv_tiers"] = tiers_json(report.kv);
+  if (!report.attention.rows.empty()) json["attention"] = attention_json(report.attention);
   return json;
 }
 

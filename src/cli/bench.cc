@@ -19,6 +19,8 @@ class BenchCommand : public Command {
   reprise bench --sequences 8 --no-prefill       batched decoding
   reprise bench -m random:llama-3.1-8b:q8_0 --device cuda
                                                  a model's shape without its weights, on a GPU
+  reprise bench -m random:llama-3.1-8b --device cuda --measure attention --peer torch
+                                                 a layer's kernels beside cuDNN's and others
   reprise bench --json > bench.json)";
   }
   void declare(FlagSet& flags) override {
@@ -26,7 +28,9 @@ class BenchCommand : public Command {
     visit_options(plan_.bench, flags);
     flags.add({"context", "context lengths, separated by commas", "tokens"}, contexts_);
     flags.add_list({"policy", "attention policy; repeatable, the default is full"}, policies_);
-    flags.add({"peer", "another engine to measure in turns", "", 0, 0, "llama.cpp"}, plan_.peer);
+    flags.add({"peer", "measured in turns; torch: the kernels that it calls", "", 0, 0,
+               "llama.cpp|torch"},
+              plan_.peer);
   }
   Status run(Console& console) override {
     REPRISE_TRY(plan_.contexts, parse_list({"context", "", "tokens", 1, 1 << 24}, contexts_));
@@ -40,7 +44,9 @@ class BenchCommand : public Command {
     }
     REPRISE_TRY(const BenchReport report, run_bench(plan_, console.progress()));
     console.end_progress();
-    return console.json() ? console.print_json(bench_json(report)) : Status();
+    if (console.json()) return console.print_json(bench_json(report));
+    if (report.attention.rows.empty()) return {};
+    return console.print(attention_markdown(report.attention, report.machine));
   }
 
  private:

@@ -9,7 +9,7 @@
 #include "cli/model_file.h"
 #include "cli/text.h"
 #include "engine/cuda/cuda_backend.h"
-#include "kernels/cuda/kv_tile.h"
+#include "kernels/cuda/kv_types.h"
 #include "kv/page_file.h"
 #include "model/shard.h"
 
@@ -42,10 +42,8 @@ std::vector<KvChoice> kv_choices(const ModelConfig& config, bool cuda) {
       choices.push_back({kv_type_name(type), kv_bytes_per_token(config, type)});
     return choices;
   }
-  using kernels::cuda::KvType;
   const uint64_t tiles = uint64_t{2} * config.n_kv_head * config.n_layer;
-  for (const auto& [name, type] : {std::pair{"bf16", KvType::kBF16}, std::pair{"f16", KvType::kF16},
-                                   std::pair{"fp8", KvType::kFP8}}) {
+  for (const auto& [name, type] : kernels::cuda::kNamedKvTypes) {
     const uint64_t tile = kernels::cuda::tile_bytes(type, config.head_dim);
     choices.push_back({name, tiles * tile / kernels::cuda::kPageTokens});
   }

@@ -2,13 +2,11 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/stat.h>
 
 #include <cstdlib>
-#include <fstream>
 
 #include "bench/bench.h"
-#include "engine/tiny_model.h"
+#include "bench/peer_testing.h"
 
 namespace reprise {
 namespace {
@@ -16,8 +14,7 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-/// A peer of two settings, the second twice as fast. It is a shell script in place of the Python
-/// that would run llama.cpp.
+/// A peer of two settings, the second twice as fast.
 constexpr const char* kHonest = R"sh(
   *'"op":"start"'*) echo '{"version":"fake 1","settings":["slow","fast"]}' ;;
   *'"op":"fill"'*)
@@ -30,29 +27,17 @@ constexpr const char* kHonest = R"sh(
   *) echo '{"ms":[9,2,2,2]}' ;;
 )sh";
 
-class PeerTest : public testing::Test {
- protected:
-  ~PeerTest() override { unsetenv("REPRISE_PEER_PYTHON"); }
+Error start_error(const std::string& cases) {
+  const test::FakePeer fake(cases);
+  const auto peer = Peer::start({"model.gguf", 2, 64});
+  EXPECT_FALSE(peer);
+  return peer ? Error{} : peer.error();
+}
 
-  /// cases: those of a shell case over the request's line.
-  static void install(const std::string& cases) {
-    const std::string path = test::scratch_folder() + "/peer.sh";
-    std::ofstream(path) << "#!/bin/sh\nwhile read -r line; do\n  case \"$line\" in\n"
-                        << cases << "\n  esac\ndone\n";
-    chmod(path.c_str(), 0700);
-    setenv("REPRISE_PEER_PYTHON", path.c_str(), 1);
-  }
-  static Error start_error(const std::string& cases) {
-    install(cases);
-    const auto peer = Peer::start({"model.gguf", 2, 64});
-    EXPECT_FALSE(peer);
-    return peer ? Error{} : peer.error();
-  }
-};
-
-TEST_F(PeerTest, MissingOneIsExplained) {
+TEST(Peer, MissingOneIsExplained) {
   setenv("REPRISE_PEER_PYTHON", "/nowhere/python", 1);
   const auto peer = Peer::start({"model.gguf", 2, 64});
+  unsetenv("REPRISE_PEER_PYTHON");
   ASSERT_FALSE(peer);
   EXPECT_EQ(peer.error().code, ErrorCode::kUnsupported);
   EXPECT_THAT(peer.error().message, HasSubstr("/nowhere/python is missing"));
@@ -60,8 +45,8 @@ TEST_F(PeerTest, MissingOneIsExplained) {
   EXPECT_THAT(peer.error().message, HasSubstr("REPRISE_PEER_PYTHON"));
 }
 
-TEST_F(PeerTest, AnswersInTurn) {
-  install(kHonest);
+TEST(Peer, AnswersInTurn) {
+  const test::FakePeer fake(kHonest);
   auto peer = Peer::start({"model.gguf", 2, 64});
   ASSERT_TRUE(peer) << peer.error().message;
   EXPECT_EQ(peer->version(), "fake 1");
@@ -76,7 +61,7 @@ TEST_F(PeerTest, AnswersInTurn) {
   EXPECT_EQ(short_answer.error().code, ErrorCode::kUnsupported);
 }
 
-TEST_F(PeerTest, BadAnswersAreErrors) {
+TEST(Peer, BadAnswersAreErrors) {
   EXPECT_EQ(start_error("*) exit 1 ;;").code, ErrorCode::kUnsupported);
   EXPECT_EQ(start_error("*) echo hello ;;").code, ErrorCode::kBadJson);
   EXPECT_EQ(start_error("*) echo '[]' ;;").code, ErrorCode::kBadJson);
@@ -90,8 +75,8 @@ TEST_F(PeerTest, BadAnswersAreErrors) {
   EXPECT_THAT(told.message, HasSubstr("no such model"));
 }
 
-TEST_F(PeerTest, BenchComparesWithItsFasterSetting) {
-  install(kHonest);
+TEST(Peer, BenchComparesWithItsFasterSetting) {
+  const test::FakePeer fake(kHonest);
   BenchPlan plan;
   plan.engine = test::tiny_options();
   plan.bench.max_tokens = 4;

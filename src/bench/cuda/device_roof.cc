@@ -6,11 +6,11 @@
 #include <cstring>
 #include <functional>
 #include <limits>
-#include <type_traits>
 
 #include "base/float16.h"
 #include "base/try.h"
 #include "engine/cuda/cuda_backend.h"
+#include "kernels/cuda/cuda_stream.h"
 #include "kernels/cuda/device_buffer.h"
 #include "kernels/cuda/device_matrix.h"
 #include "kernels/cuda/gemm.h"
@@ -29,29 +29,17 @@ constexpr size_t kWorkspaceBytes = size_t{64} << 20;
 constexpr int kRuns = 24;
 constexpr std::string_view kWhat = "measuring its speed";
 
-struct DestroyEvent {
-  void operator()(cudaEvent_t event) const { cudaEventDestroy(event); }
-};
-using Event = std::unique_ptr<std::remove_pointer_t<cudaEvent_t>, DestroyEvent>;
-
-Result<Event> make_event() {
-  cudaEvent_t event = nullptr;
-  REPRISE_CUDA(cudaEventCreate(&event), kWhat);
-  return Event(event);
-}
-
 /// Of the default stream; the first run only warms up.
 Result<double> best_seconds(const std::function<Status()>& enqueue) {
-  REPRISE_TRY(const Event start, make_event());
-  REPRISE_TRY(const Event end, make_event());
-  float best_ms = std::numeric_limits<float>::max();
+  REPRISE_TRY(CudaEvent start, CudaEvent::create(true));
+  REPRISE_TRY(CudaEvent end, CudaEvent::create(true));
+  double best_ms = std::numeric_limits<double>::max();
   for (int run = 0; run <= kRuns; ++run) {
-    REPRISE_CUDA(cudaEventRecord(start.get(), nullptr), kWhat);
+    REPRISE_CHECK(start.record(nullptr));
     REPRISE_CHECK(enqueue());
-    REPRISE_CUDA(cudaEventRecord(end.get(), nullptr), kWhat);
-    REPRISE_CUDA(cudaEventSynchronize(end.get()), kWhat);
-    float ms = 0;
-    REPRISE_CUDA(cudaEventElapsedTime(&ms, start.get(), end.get()), kWhat);
+    REPRISE_CHECK(end.record(nullptr));
+    REPRISE_CHECK(end.wait());
+    REPRISE_TRY(const double ms, end.ms_since(start));
     if (run > 0) best_ms = std::min(best_ms, ms);
   }
   return best_ms * 1e-3;

@@ -7,6 +7,7 @@
 #include "base/try.h"
 #include "engine/cuda/cuda_rank.h"
 #include "engine/cuda/rank_threads.h"
+#include "kernels/cuda/kv_types.h"
 #include "methods/baselines/evicting.h"
 #include "methods/cuda/device_policies.h"
 
@@ -61,14 +62,6 @@ class CudaBackend : public Backend {
   Started done_;
   uint32_t turn_ = 0;
 };
-
-Result<KvType> device_kv_type(std::string_view name) {
-  if (name == "bf16") return KvType::kBF16;
-  if (name == "f16") return KvType::kF16;
-  if (name == "fp8") return KvType::kFP8;
-  return fail(ErrorCode::kUnsupported,
-              "--kv-type {} is not there with --device cuda; choose bf16, f16 or fp8", name);
-}
 
 /// Whether the attention kernels have this shape.
 Status check_heads(const ModelConfig& config) {

@@ -1,0 +1,89 @@
+#include "bench/bench.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "base/try.h"
+#include "bench/cuda/attention_kernels.h"
+#include "bench/measure.h"
+#include "engine/model_path.h"
+#include "model/tensor_source.h"
+
+namespace reprise {
+namespace {
+
+bool measures_engine(const BenchPlan& plan) { return plan.bench.measure != "attention"; }
+
+bool measures_attention(const BenchPlan& plan) {
+  return plan.bench.measure == "attention" ||
+         (plan.bench.measure == "all" && plan.engine.device == "cuda");
+}
+
+Status check(const BenchPlan& plan) {
+  if (plan.contexts.empty() || *std::min_element(plan.contexts.begin(), plan.contexts.end()) < 1) {
+    return fail(ErrorCode::kInvalidArgument, "--context needs at least one length above 0");
+  }
+  if (measures_attention(plan) && plan.engine.device != "cuda") {
+    return fail(ErrorCode::kInvalidArgument,
+                "--measure attention times kernels of a GPU; add --device cuda");
+  }
+  if (!plan.peer.empty() && plan.peer != kEnginePeer && plan.peer != kAttentionPeer) {
+    return fail(ErrorCode::kInvalidArgument, "no peer is called \"{}\"; there are {} and {}",
+                plan.peer, kEnginePeer, kAttentionPeer);
+  }
+  if (plan.peer == kEnginePeer && !measures_engine(plan)) {
+    return fail(ErrorCode::kInvalidArgument,
+                "--peer llama.cpp is measured beside the engine; leave --measure attention out");
+  }
+  if (plan.peer == kAttentionPeer && !measures_attention(plan)) {
+    return fail(ErrorCode::kInvalidArgument,
+                "--peer torch is measured beside attention kernels of a GPU; add --device cuda "
+                "(and no --measure engine)");
+  }
+  return validate(plan.engine);
+}
+
+Status measure_kernels(const BenchPlan& plan, BenchProgress& progress, BenchReport& report) {
+  REPRISE_TRY(const std::string path, resolve_model(plan.engine.model));
+  REPRISE_TRY(const TensorSource source, TensorSource::open(path));
+  REPRISE_TRY(const ModelConfig config, source.config());
+  AttentionPlan attention;
+  attention.shape = {config.n_head, config.n_kv_head, config.head_dim, plan.engine.kv_type};
+  attention.machine = report.machine;
+  attention.rounds = plan.bench.rounds;
+  for (const bool decode : {true, false}) {
+    for (const uint32_t context : plan.contexts) {
+      if (!decode && (!plan.bench.prefill || context > plan.bench.prefill_max)) continue;
+      attention.cases.push_back({decode, context, decode ? plan.bench.sequences : 1});
+    }
+  }
+  std::optional<AttentionPeer> peer;
+  if (plan.peer == kAttentionPeer) {
+    REPRISE_TRY(peer, AttentionPeer::start(attention.shape));
+  }
+  const uint64_t kernels = 1 + (peer ? peer->kernels().size() : 0);
+  progress.expect(attention.cases.size() * attention.rounds * kernels);
+  attention.tick = [&] { return progress.tick(); };
+  REPRISE_TRY(const auto device, device_attention(attention.shape));
+  REPRISE_TRY(report.attention, measure_attention(attention, *device, peer ? &*peer : nullptr));
+  return {};
+}
+
+}  // namespace
+
+Result<BenchReport> run_bench(const BenchPlan& plan, const ProgressFn& progress) {
+  REPRISE_CHECK(check(plan));
+  BenchReport report;
+  BenchProgress measurements(progress);
+  ThreadPool pool(static_cast<int>(plan.engine.threads));
+  report.threads = static_cast<uint32_t>(pool.size());
+  REPRISE_TRY(const auto roof, make_roof(plan.engine, pool));
+  report.machine = roof->machine();
+  if (measures_engine(plan)) {
+    REPRISE_CHECK(measure_engine(plan, *roof, measurements, report));
+  }
+  if (measures_attention(plan)) REPRISE_CHECK(measure_kernels(plan, measurements, report));
+  return report;
+}
+
+}  // namespace reprise
