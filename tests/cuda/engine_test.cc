@@ -403,7 +403,8 @@ TEST_F(CudaEngine, SaysWhatItCannotDo) {
   EXPECT_THAT(narrow.error().message, testing::HasSubstr("this model has 32"));
 }
 
-// The default model, where it is installed.
+// The default model, where it is installed. Another token is chosen only where two logits are as
+// near as the rounding of both (three standard deviations each) makes them.
 TEST_F(CudaEngine, TheDefaultModelWritesWhatItWritesOnTheCpu) {
   const char* path = std::getenv("REPRISE_MODEL");
   EngineOptions options;
@@ -413,7 +414,8 @@ TEST_F(CudaEngine, TheDefaultModelWritesWhatItWritesOnTheCpu) {
   if (!cpu) GTEST_SKIP() << cpu.error().message << "; set REPRISE_MODEL";
   options.device = "cuda";
   const auto cuda = tiny_engine(options);
-  size_t equal = 0, compared = 0;
+  const double tolerance = int8_tolerance(30);
+  size_t equal = 0, other = 0;
   for (int prompt = 0; prompt < 20; ++prompt) {
     const std::string text = "Question " + std::to_string(prompt) + ": what is " +
                              std::to_string(3 + prompt) + " times seven, and why? Answer:";
@@ -421,19 +423,23 @@ TEST_F(CudaEngine, TheDefaultModelWritesWhatItWritesOnTheCpu) {
     const Logits want = logits_of(**cpu, request);
     request.forced = best_tokens(want);
     const Logits got = logits_of(*cuda, request);
-    ASSERT_EQ(got.size(), want.size());
-    expect_near(got, want, int8_tolerance(30));
+    expect_near(got, want, tolerance);
     const auto chosen = best_tokens(got);
-    const auto differs = std::mismatch(chosen.begin(), chosen.end(), request.forced.begin()).first;
-    equal += differs == chosen.end() ? 1 : 0;
-    for (size_t i = 0; i < got.size(); ++i, ++compared) {
+    const size_t before = other;
+    for (size_t i = 0; i < got.size(); ++i) {
       if (chosen[i] == request.forced[i]) continue;
       const float margin =
           want[i][static_cast<size_t>(request.forced[i])] - want[i][static_cast<size_t>(chosen[i])];
-      std::printf("prompt %d: token %zu differs, by a margin of %.3f\n", prompt, i, margin);
+      if (other == before)
+        std::printf("prompt %d: token %zu is the first other one, by a margin of %.3f\n", prompt, i,
+                    margin);
+      ++other;
+      EXPECT_LT(margin, 2 * 3 * tolerance * spread(want[i]));
     }
+    equal += other == before ? 1 : 0;
   }
-  std::printf("%zu of 20 answers of 256 tokens are the same\n", equal);
+  std::printf("%zu of 20 answers of 256 tokens are the same, %zu of 5120 tokens differ\n", equal,
+              other);
 }
 
 }  // namespace

@@ -71,6 +71,17 @@ inline double distance(const std::vector<float>& a, const std::vector<float>& b)
   return std::sqrt(difference / norm);
 }
 
+/// The standard deviation of a row.
+inline double spread(const std::vector<float>& row) {
+  double sum = 0, squares = 0;
+  for (const float x : row) {
+    sum += x;
+    squares += double{x} * x;
+  }
+  const double n = static_cast<double>(row.size()), mean = sum / n;
+  return std::sqrt(squares / n - mean * mean);
+}
+
 /// Tolerances are what rounding gives on average; single rows are not far from it.
 inline void expect_near(const Logits& got, const Logits& want, double tolerance) {
   ASSERT_EQ(got.size(), want.size());

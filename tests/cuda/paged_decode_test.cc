@@ -216,6 +216,15 @@ TEST_P(PagedDecode, ManySequencesShareBlocks) {
   }
 }
 
+// Fewer pages than blocks.
+TEST_P(PagedDecode, ManySequencesAreEmpty) {
+  REPRISE_NEEDS_DEVICE();
+  std::vector<int32_t> lengths(300, 0);
+  lengths[7] = 100;
+  lengths[200] = 17;
+  Case(GetParam(), lengths, Options(), 98).run_and_check();
+}
+
 TEST(PagedDecodeArgs, WhatIsNotServedIsSaid) {
   REPRISE_NEEDS_DEVICE();
   PagedDecodeArgs args;

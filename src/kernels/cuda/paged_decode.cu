@@ -48,13 +48,16 @@ __device__ void count_pages(const Params& p, uint32_t* scan, uint32_t* first_pag
   __syncthreads();
 }
 
+// No block between two that share a pair goes without a page: it would be waited for.
+__device__ inline uint32_t shares(uint32_t pages) { return min(pages, gridDim.x); }
+
 __device__ inline uint32_t share_begin(uint32_t pages, uint32_t block) {
-  return static_cast<uint32_t>(static_cast<uint64_t>(pages) * block / gridDim.x);
+  return static_cast<uint32_t>(static_cast<uint64_t>(pages) * block / shares(pages));
 }
 
 // The block whose share contains a page.
 __device__ inline uint32_t share_of(uint32_t pages, uint32_t page) {
-  auto block = static_cast<uint32_t>(static_cast<uint64_t>(page) * gridDim.x / pages);
+  auto block = static_cast<uint32_t>(static_cast<uint64_t>(page) * shares(pages) / pages);
   while (share_begin(pages, block + 1) <= page) ++block;
   return block;
 }
@@ -162,8 +165,8 @@ __global__ __launch_bounds__(S::kThreads,
   for (uint32_t pair = blockIdx.x; pair < p.pairs; pair += gridDim.x) {
     if (first_page[pair + 1] == first_page[pair]) write_empty<S>(p, pair);
   }
+  if (blockIdx.x >= shares(pages)) return;
   const uint32_t begin = share_begin(pages, blockIdx.x), end = share_begin(pages, blockIdx.x + 1);
-  if (begin == end) return;
   attend_share<S>(p, shared, pair_of(first_page, p.pairs, begin), begin, end);
 }
 
