@@ -19,7 +19,7 @@ try:
 except ImportError:
     flashinfer = None
 
-PAGE, TOUCHED_BYTES, MAX_COPIES, CALLS, REPLAYS = 16, 400e6, 12, 24, 9
+PAGE, TOUCHED_BYTES, MAX_COPIES, CALLS, GRAPH_BYTES, REPLAYS = 16, 400e6, 12, 24, 8e9, 9
 WORKSPACE_BYTES = 512 << 20
 SDPA = {"cuDNN": SDPBackend.CUDNN_ATTENTION, "FlashAttention": SDPBackend.FLASH_ATTENTION}
 PAGED = {"FlashInfer": False, "FlashInfer fa2": True}  # by whether it uses tensor cores
@@ -53,7 +53,8 @@ class Case:
         self.batch = self.batch if self.decode else 1
         kv_bytes = self.batch * self.context * self.kv_heads * self.dim * 4
         self.copies = min(math.ceil(TOUCHED_BYTES / kv_bytes), MAX_COPIES) if self.decode else 1
-        self.calls = max(1, CALLS // self.copies) * self.copies if self.decode else 1
+        fit = min(CALLS, int(GRAPH_BYTES / kv_bytes))
+        self.calls = max(1, fit // self.copies) * self.copies if self.decode else 1
         size = (2, self.batch, self.kv_heads, self.context, self.dim)
         self.kv = [self.random(*size) for _ in range(self.copies)]
         self.q = self.random(self.batch, self.heads, rows, self.dim)

@@ -27,6 +27,7 @@ using kernels::cuda::kPageTokens;
 constexpr double kTouched = 400e6;     // bytes of KV read in turn: several times what L2 holds
 constexpr size_t kMaxCopies = 12;      // of small KV; even of 8 MB they are more than L2
 constexpr size_t kCallsPerGraph = 24;  // of a decode step: launching the graph costs nothing
+constexpr double kGraphBytes = 8e9;    // read by the calls of a graph, about, at most
 constexpr size_t kBlockPages = 256;    // of random values, repeated over all pages
 constexpr size_t kBlockRows = 64;      // of random queries, repeated
 constexpr int kReplays = 9;
@@ -65,7 +66,9 @@ class Layer {
 
   Status fill_memory();
   size_t calls() const {
-    return case_.decode ? std::max<size_t>(1, kCallsPerGraph / copies_) * copies_ : 1;
+    if (!case_.decode) return 1;
+    const auto fit = static_cast<size_t>(kGraphBytes / static_cast<double>(pages() * page_bytes()));
+    return std::max<size_t>(1, std::min(kCallsPerGraph, fit) / copies_) * copies_;
   }
   Status enqueue(size_t call, cudaStream_t stream) const;
 

@@ -3,6 +3,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <cstddef>
 #include <cstdint>
 
 namespace reprise::kernels::cuda {
@@ -11,7 +12,7 @@ namespace reprise::kernels::cuda {
 /// wait_for_kernels_before() (hopper.cuh) before it touches what others write.
 template <typename... Params, typename... Args>
 cudaError_t launch_overlapped(void (*kernel)(Params...), dim3 grid, uint32_t threads,
-                              cudaStream_t stream, const Args&... args) {
+                              size_t shared_bytes, cudaStream_t stream, const Args&... args) {
   int device = 0, major = 0;
   if (const cudaError_t status = cudaGetDevice(&device); status != cudaSuccess) return status;
   const cudaError_t status =
@@ -23,10 +24,17 @@ cudaError_t launch_overlapped(void (*kernel)(Params...), dim3 grid, uint32_t thr
   cudaLaunchConfig_t config = {};
   config.gridDim = grid;
   config.blockDim = dim3(threads);
+  config.dynamicSmemBytes = shared_bytes;
   config.stream = stream;
   config.attrs = &attribute;
   config.numAttrs = major == 9 ? 1 : 0;  // later devices run the code of 8.0, which does not wait
   return cudaLaunchKernelEx(&config, kernel, args...);
+}
+
+template <typename... Params, typename... Args>
+cudaError_t launch_overlapped(void (*kernel)(Params...), dim3 grid, uint32_t threads,
+                              cudaStream_t stream, const Args&... args) {
+  return launch_overlapped(kernel, grid, threads, size_t{0}, stream, args...);
 }
 
 }  // namespace reprise::kernels::cuda

@@ -2,6 +2,8 @@
 // them as its length is worth. Many pairs: their pages are laid end to end, and every block reads
 // an equal share (stream-K, Osama et al. 2023). Blocks that share a pair leave partial results,
 // which the last of them merges. Warps take pages in turn.
+#include "kernels/cuda/hopper.cuh"
+#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/paged_decode_merge.cuh"
 #include "kernels/cuda/paged_decode_params.cuh"
 #include "kernels/cuda/paged_decode_warp.cuh"
@@ -158,6 +160,7 @@ __global__ __launch_bounds__(S::kThreads,
   if (threadIdx.x < S::kWarps) barrier_init(&shared.full[threadIdx.x], 1);
   publish_barriers();
 #endif
+  wait_for_kernels_before();
   if (p.splits > 0) return attend_part<S>(p, shared);
   uint32_t* first_page = shared.first_page(p.group);
   count_pages<S>(p, shared.scan, first_page);
@@ -192,8 +195,7 @@ cudaError_t launch(Params params, const Device& device, cudaStream_t stream) {
       attend_kernel<S>, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
   if (status != cudaSuccess) return status;
   const uint32_t grid = params.splits > 0 ? params.splits * params.pairs : blocks;
-  attend_kernel<S><<<grid, S::kThreads, bytes, stream>>>(params);
-  return cudaGetLastError();
+  return launch_overlapped(attend_kernel<S>, dim3(grid), S::kThreads, bytes, stream, params);
 }
 
 template <KvType type, int D>
