@@ -1,6 +1,7 @@
 // A decode step of H2O. A block per row and KV head.
 #include "kernels/cuda/hopper.cuh"
 #include "kernels/cuda/kept_tokens.cuh"
+#include "kernels/cuda/kv_dispatch.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/page_keys.cuh"
 #include "kernels/cuda/top_pages.cuh"
@@ -168,40 +169,16 @@ __global__ __launch_bounds__(kThreads) void step_kernel(const __grid_constant__ 
   if (threadIdx.x == 0 && step.moves) *step.until = step.position + 1;
 }
 
-template <KvType type>
-cudaError_t launch(const H2oStepArgs& args, cudaStream_t stream) {
-  const auto with = [&](auto kernel) {
-    return launch_overlapped(kernel, dim3(args.count * args.kv.n_kv_head), kThreads, stream, args);
-  };
-  switch (args.kv.head_dim) {
-    case 64:
-      return with(step_kernel<type, 64>);
-    case 96:
-      return with(step_kernel<type, 96>);
-    case 128:
-      return with(step_kernel<type, 128>);
-    case 256:
-      return with(step_kernel<type, 256>);
-    default:
-      return cudaErrorNotSupported;
-  }
-}
-
 }  // namespace
 
 cudaError_t h2o_step(const H2oStepArgs& args, cudaStream_t stream) {
   if (args.count == 0) return cudaSuccess;
   const uint32_t group = args.n_head / args.kv.n_kv_head;
   if (group < 1 || group > kMaxGroup) return cudaErrorNotSupported;
-  switch (args.kv.type) {
-    case KvType::kBF16:
-      return launch<KvType::kBF16>(args, stream);
-    case KvType::kF16:
-      return launch<KvType::kF16>(args, stream);
-    case KvType::kFP8:
-      return launch<KvType::kFP8>(args, stream);
-  }
-  return cudaErrorInvalidValue;
+  return with_kv_shape(args.kv.type, args.kv.head_dim, [&](auto type, auto dim) {
+    return launch_overlapped(step_kernel<type, dim>, dim3(args.count * args.kv.n_kv_head), kThreads,
+                             stream, args);
+  });
 }
 
 }  // namespace reprise::kernels::cuda

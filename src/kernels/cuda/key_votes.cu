@@ -1,5 +1,6 @@
 // Attention probabilities of many rows, summed up by key.
 #include "kernels/cuda/kept_tokens.cuh"
+#include "kernels/cuda/kv_dispatch.cuh"
 #include "kernels/cuda/page_keys.cuh"
 
 namespace reprise::kernels::cuda {
@@ -52,44 +53,19 @@ __global__ __launch_bounds__(kWarps * 32) void votes_kernel(const __grid_constan
   }
 }
 
-template <KvType type>
-cudaError_t launch(const KeyVotesArgs& args, cudaStream_t stream) {
+}  // namespace
+
+cudaError_t key_votes(const KeyVotesArgs& args, cudaStream_t stream) {
   const KeptKeys& keys = args.keys;
   const auto side = (static_cast<uint32_t>(keys.side) + kPageTokens - 1) / kPageTokens;
   const auto begin = static_cast<uint32_t>(keys.begin), end = static_cast<uint32_t>(keys.end);
   const uint32_t pages = side + (end + kPageTokens - 1) / kPageTokens - begin / kPageTokens;
   if (pages == 0 || args.rows == 0) return cudaSuccess;
   const dim3 grid((pages + kWarps - 1) / kWarps, args.kv.n_kv_head);
-  const auto with = [&](auto kernel) {
-    kernel<<<grid, kWarps * 32, 0, stream>>>(args, side, pages);
+  return with_kv_shape(args.kv.type, args.kv.head_dim, [&](auto type, auto dim) {
+    votes_kernel<type, dim><<<grid, kWarps * 32, 0, stream>>>(args, side, pages);
     return cudaGetLastError();
-  };
-  switch (args.kv.head_dim) {
-    case 64:
-      return with(votes_kernel<type, 64>);
-    case 96:
-      return with(votes_kernel<type, 96>);
-    case 128:
-      return with(votes_kernel<type, 128>);
-    case 256:
-      return with(votes_kernel<type, 256>);
-    default:
-      return cudaErrorNotSupported;
-  }
-}
-
-}  // namespace
-
-cudaError_t key_votes(const KeyVotesArgs& args, cudaStream_t stream) {
-  switch (args.kv.type) {
-    case KvType::kBF16:
-      return launch<KvType::kBF16>(args, stream);
-    case KvType::kF16:
-      return launch<KvType::kF16>(args, stream);
-    case KvType::kFP8:
-      return launch<KvType::kFP8>(args, stream);
-  }
-  return cudaErrorInvalidValue;
+  });
 }
 
 }  // namespace reprise::kernels::cuda

@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "kernels/cuda/hopper.cuh"
+#include "kernels/cuda/kv_dispatch.cuh"
 #include "kernels/cuda/kv_store.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/page_bounds.h"
@@ -155,18 +156,7 @@ cudaError_t score_pages(const PageScoreArgs& args, cudaStream_t stream) {
   if (args.rows.count == 0 || args.rows.capacity == 0) return cudaSuccess;
   const uint32_t group = args.n_kv_head > 0 ? args.n_head / args.n_kv_head : 0;
   if (group < 1 || group > 16) return cudaErrorNotSupported;
-  switch (args.head_dim) {
-    case 64:
-      return launch_score<64>(args, stream);
-    case 96:
-      return launch_score<96>(args, stream);
-    case 128:
-      return launch_score<128>(args, stream);
-    case 256:
-      return launch_score<256>(args, stream);
-    default:
-      return cudaErrorNotSupported;
-  }
+  return with_head_dim(args.head_dim, [&](auto dim) { return launch_score<dim>(args, stream); });
 }
 
 }  // namespace reprise::kernels::cuda

@@ -3,6 +3,7 @@
 // an equal share (stream-K, Osama et al. 2023). Blocks that share a pair leave partial results,
 // which the last of them merges. Warps take pages in turn.
 #include "kernels/cuda/hopper.cuh"
+#include "kernels/cuda/kv_dispatch.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/paged_decode_merge.cuh"
 #include "kernels/cuda/paged_decode_params.cuh"
@@ -215,22 +216,6 @@ cudaError_t launch_groups(const Params& params, cudaStream_t stream) {
   return launch<Shape<type, D, 2, false>>(params, device, stream);
 }
 
-template <KvType type>
-cudaError_t launch_dims(uint32_t head_dim, const Params& params, cudaStream_t stream) {
-  switch (head_dim) {
-    case 64:
-      return launch_groups<type, 64>(params, stream);
-    case 96:
-      return launch_groups<type, 96>(params, stream);
-    case 128:
-      return launch_groups<type, 128>(params, stream);
-    case 256:
-      return launch_groups<type, 256>(params, stream);
-    default:
-      return cudaErrorNotSupported;
-  }
-}
-
 }  // namespace
 
 size_t paged_decode_workspace(uint32_t max_batch, uint32_t n_head, uint32_t n_kv_head,
@@ -259,15 +244,9 @@ cudaError_t paged_decode(const PagedDecodeArgs& args, cudaStream_t stream) {
   params.part_base = params.part_sums + rows * args.kv.head_dim;
   params.part_total = params.part_base + rows;
   params.arrivals = reinterpret_cast<uint32_t*>(params.part_total + rows);
-  switch (args.kv.type) {
-    case KvType::kBF16:
-      return launch_dims<KvType::kBF16>(args.kv.head_dim, params, stream);
-    case KvType::kF16:
-      return launch_dims<KvType::kF16>(args.kv.head_dim, params, stream);
-    case KvType::kFP8:
-      return launch_dims<KvType::kFP8>(args.kv.head_dim, params, stream);
-  }
-  return cudaErrorInvalidValue;
+  return with_kv_shape(args.kv.type, args.kv.head_dim, [&](auto type, auto dim) {
+    return launch_groups<type, dim>(params, stream);
+  });
 }
 
 }  // namespace reprise::kernels::cuda

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "kernels/cuda/kv_dispatch.cuh"
 #include "kernels/cuda/paged_prefill.h"
 #include "kernels/cuda/prefill_mma.cuh"
 #include "kernels/cuda/prefill_wgmma.cuh"
@@ -79,23 +80,6 @@ cudaError_t launch(const Params& params, uint32_t rows, cudaStream_t stream) {
   return launch_mma<prefill::MmaShape<type, D>>(params, rows, stream);
 }
 
-template <KvType type>
-cudaError_t launch_dims(uint32_t head_dim, const Params& params, uint32_t rows,
-                        cudaStream_t stream) {
-  switch (head_dim) {
-    case 64:
-      return launch<type, 64>(params, rows, stream);
-    case 96:
-      return launch<type, 96>(params, rows, stream);
-    case 128:
-      return launch<type, 128>(params, rows, stream);
-    case 256:
-      return launch<type, 256>(params, rows, stream);
-    default:
-      return cudaErrorNotSupported;
-  }
-}
-
 }  // namespace
 
 cudaError_t paged_prefill(const PagedPrefillArgs& args, cudaStream_t stream) {
@@ -120,15 +104,9 @@ cudaError_t paged_prefill(const PagedPrefillArgs& args, cudaStream_t stream) {
   params.next_tile = static_cast<uint32_t*>(args.workspace);
   if (params.group < 1 || params.group > 16) return cudaErrorNotSupported;
   if (args.rows == 0) return cudaSuccess;
-  switch (args.kv.type) {
-    case KvType::kBF16:
-      return launch_dims<KvType::kBF16>(args.kv.head_dim, params, args.rows, stream);
-    case KvType::kF16:
-      return launch_dims<KvType::kF16>(args.kv.head_dim, params, args.rows, stream);
-    case KvType::kFP8:
-      return launch_dims<KvType::kFP8>(args.kv.head_dim, params, args.rows, stream);
-  }
-  return cudaErrorInvalidValue;
+  return with_kv_shape(args.kv.type, args.kv.head_dim, [&](auto type, auto dim) {
+    return launch<type, dim>(params, args.rows, stream);
+  });
 }
 
 }  // namespace reprise::kernels::cuda
