@@ -13,6 +13,10 @@ namespace {
 
 constexpr size_t kGroupRows = 2 * kTileRows;
 constexpr size_t kBlockPages = 4, kBlockKeys = kBlockPages * kPageTokens;
+constexpr size_t kWeighedRows = 4;  // at a time
+// Logits out of reach have weights above this, the error of exp2_fast_512 included.
+constexpr float kReachWeight = 0x1.fp59f;
+static_assert(kReach == 60.0f);
 
 struct Buffers {
   size_t dims;         // head_dim rounded up to kTileBf16
@@ -146,16 +150,28 @@ class Prefetch {
   size_t tile_bytes_, tiles_left_ = 0, offset_ = 0, lines_ = 0;
 };
 
-// Turns logits, relative to their base, into weights in place and adds them up.
-inline void weigh_slots(const __m512 (&logits)[kBlockPages], float* totals, float* out) {
-  __m512 total = _mm512_loadu_ps(totals);
-  for (size_t slot = 0; slot < kBlockPages; slot += 2) {
-    const __m512 low = exp2_fast_512(logits[slot]), high = exp2_fast_512(logits[slot + 1]);
-    total = _mm512_add_ps(total, _mm512_add_ps(low, high));
-    const __m512bh packed = _mm512_cvtne2ps_pbh(high, low);
-    _mm512_storeu_si512(out + slot * kPageTokens / 2, (__m512i)packed);
+// The weights of one row and a block, as they are stored, and their sums lane by lane.
+struct Weights {
+  __m512i packed[kBlockPages / 2];
+  __m512 sums;
+};
+
+// Of logits relative to their base.
+inline Weights weigh(const __m512 (&logits)[kBlockPages]) {
+  Weights w;
+  w.sums = _mm512_setzero_ps();
+  for (size_t i = 0; i < kBlockPages / 2; ++i) {
+    const __m512 low = exp2_fast_512(logits[2 * i]), high = exp2_fast_512(logits[2 * i + 1]);
+    w.sums = _mm512_add_ps(w.sums, _mm512_add_ps(low, high));
+    w.packed[i] = (__m512i)_mm512_cvtne2ps_pbh(high, low);
   }
-  _mm512_storeu_ps(totals, total);
+  return w;
+}
+
+// Weights take the place of the row's logits.
+inline void store(const Weights& w, float* totals, float* row) {
+  for (size_t i = 0; i < kBlockPages / 2; ++i) _mm512_storeu_si512(row + i * 16, w.packed[i]);
+  _mm512_storeu_ps(totals, _mm512_add_ps(_mm512_loadu_ps(totals), w.sums));
 }
 
 // Weighs one row, whose logits are capped, biased and masked first where kAdjusted.
@@ -173,18 +189,44 @@ inline void weigh_row(const AttendArgs& args, const PageBlock& block, const Buff
   move_base(top, b.base + row, totals, b.sums + row * b.dims, b.dims);
   const __m512 base = _mm512_set1_ps(b.base[row]);
   for (__m512& x : logits) x = _mm512_sub_ps(x, base);
-  weigh_slots(logits, totals, at);
+  store(weigh(logits), totals, at);
+}
+
+// The same for some rows whose logits are as multiplied, without a look at every logit: false, with
+// nothing changed, if one may be out of its base's reach, which its weight shows.
+inline bool weigh_rows(const Buffers& b, size_t row, float* at) {
+  Weights w[kWeighedRows];
+  __m512 top = _mm512_setzero_ps();
+  for (size_t r = 0; r < kWeighedRows; ++r) {
+    const __m512 base = _mm512_set1_ps(b.base[row + r]);
+    __m512 logits[kBlockPages];
+    for (size_t slot = 0; slot < kBlockPages; ++slot) {
+      logits[slot] = _mm512_sub_ps(_mm512_loadu_ps(at + r * kBlockKeys + slot * kPageTokens), base);
+    }
+    w[r] = weigh(logits);
+    top = _mm512_max_ps(top, w[r].sums);
+  }
+  const __m512 limit = _mm512_set1_ps(kReachWeight);
+  if (_mm512_cmp_ps_mask(top, limit, _CMP_NLE_UQ) != 0) return false;
+  for (size_t r = 0; r < kWeighedRows; ++r) {
+    store(w[r], b.totals + (row + r) * 16, at + r * kBlockKeys);
+  }
+  return true;
 }
 
 void weigh_group(const AttendArgs& args, const PageBlock& block, const Buffers& b,
                  const Group& group, Prefetch& prefetch) {
-  for (size_t r = 0; r < group.rows; ++r) {
+  for (size_t r = 0; r < group.rows; r += kWeighedRows) {
     prefetch.call();
     float* at = b.logits + r * kBlockKeys;
-    if (group.adjusted) {
-      weigh_row<true>(args, block, b, group.row + r, at);
-    } else {
-      weigh_row<false>(args, block, b, group.row + r, at);
+    if (!group.adjusted && weigh_rows(b, group.row + r, at)) continue;
+    const size_t left = group.rows - r, rows = left < kWeighedRows ? left : kWeighedRows;
+    for (size_t i = 0; i < rows; ++i, at += kBlockKeys) {
+      if (group.adjusted) {
+        weigh_row<true>(args, block, b, group.row + r + i, at);
+      } else {
+        weigh_row<false>(args, block, b, group.row + r + i, at);
+      }
     }
   }
 }
@@ -192,7 +234,7 @@ void weigh_group(const AttendArgs& args, const PageBlock& block, const Buffers& 
 // One block for all rows.
 void attend_block(const AttendArgs& args, const PageBlock& block, size_t next_page,
                   const uint32_t* const* k, const Buffers& b) {
-  Prefetch prefetch(args, next_page, args.rows);
+  Prefetch prefetch(args, next_page, args.rows / kWeighedRows);
   for (size_t row = 0; row < args.rows; row += kGroupRows) {
     const Group group = find_group(args, block, b, row);
     if (group.last == 0) continue;

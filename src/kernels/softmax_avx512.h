@@ -68,8 +68,8 @@ static inline __m512 adjust_logits(const AttendArgs& args, size_t row, const Pag
 // weights: weights up to 2^kReach cost nothing in floating point, so most rows are never rescaled.
 static constexpr float kReach = 60.0f;
 
-// Moves the base of a row for logits whose lane-wise maximum is `top`, rescaling what was summed
-// before. The choice depends on nothing but the row's own logits.
+// Moves the base of a row, where it must, for logits whose lane-wise maximum is `top`, rescaling
+// what was summed before. The choice depends on nothing but the row's own logits.
 static inline void move_base(__m512 top, float* base, float* totals, float* sums, size_t dims) {
   const __m512 limit = _mm512_set1_ps(*base + kReach);
   if (_mm512_cmp_ps_mask(top, limit, _CMP_GT_OQ) == 0) return;
