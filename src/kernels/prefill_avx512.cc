@@ -20,12 +20,24 @@ inline __m512i round_pairs(__m512 even, __m512 odd) {
   return _mm512_permutexvar_epi16(_mm512_load_si512(kInterleave.index), (__m512i)halves);
 }
 
-template <int kByte>
+// 1 + code / 256 of a column of codes: the code becomes the mantissa of a float, so that the
+// product with the scale converts it as well.
+template <int kColumn>
 inline __m512 code_column(__m512i codes) {
-  if constexpr (kByte < 3)
-    codes = _mm512_and_si512(_mm512_srli_epi32(codes, 8 * kByte), _mm512_set1_epi32(255));
-  if constexpr (kByte == 3) codes = _mm512_srli_epi32(codes, 24);
-  return _mm512_cvtepi32_ps(codes);
+  constexpr int kAndOr = 0xea, kShift = 15 - 8 * kColumn;  // (a & b) | c
+  if constexpr (kShift > 0) codes = _mm512_slli_epi32(codes, kShift);
+  if constexpr (kShift < 0) codes = _mm512_srli_epi32(codes, -kShift);
+  return _mm512_castsi512_ps(_mm512_ternarylogic_epi32(codes, _mm512_set1_epi32(0xff << 15),
+                                                       _mm512_set1_epi32(0x3f800000), kAndOr));
+}
+
+// bf16 pairs (even, odd) of 16 rows, halves rounded away from zero.
+inline __m512i round_columns(__m512 even, __m512 odd) {
+  constexpr int kSelect = 0xca;  // a ? b : c
+  const __m512i half = _mm512_set1_epi32(0x8000);
+  const __m512i low = _mm512_srli_epi32(_mm512_add_epi32(_mm512_castps_si512(even), half), 16);
+  const __m512i high = _mm512_add_epi32(_mm512_castps_si512(odd), half);
+  return _mm512_ternarylogic_epi32(_mm512_set1_epi32(-65536), high, low, kSelect);
 }
 
 template <TensorType kType>
@@ -33,6 +45,7 @@ void expand_quantized(const PackedLayout& layout, const std::byte* panel, size_t
                       uint16_t* out) {
   constexpr QuantFormat kFormat = *quant_format(kType);
   constexpr size_t kGroups = ScaleReader<kType>::kGroups;
+  const __m512 unit = _mm512_set1_ps(256.0f);
   const std::byte* plane = panel + layout.codes_offset + begin * code_bytes(kFormat);
   ScaleReader<kType> scales(panel, begin);
   for (size_t step = begin; step < end; ++step, out += kTileElements) {
@@ -41,20 +54,20 @@ void expand_quantized(const PackedLayout& layout, const std::byte* panel, size_t
     plane += code_bytes(kFormat);
     __m512 scale[kGroups], min[kGroups];
     scales.next(scale, min);
+    for (size_t g = 0; g < kGroups; ++g) {
+      const auto zero = static_cast<float>(kFormat.zero());
+      if constexpr (!kFormat.has_min) min[g] = _mm512_mul_ps(scale[g], _mm512_set1_ps(-zero));
+      min[g] = _mm512_fnmadd_ps(scale[g], unit, min[g]);
+      scale[g] = _mm512_mul_ps(scale[g], unit);
+    }
     for (size_t j = 0; j < 8; ++j) {
-      const __m512 s = scale[j * kGroups / 8];
-      __m512 m;
-      if constexpr (kFormat.has_min) {
-        m = min[j * kGroups / 8];
-      } else {
-        m = _mm512_mul_ps(s, _mm512_set1_ps(static_cast<float>(-kFormat.zero())));
-      }
+      const __m512 s = scale[j * kGroups / 8], m = min[j * kGroups / 8];
       const __m512 c0 = _mm512_fmadd_ps(code_column<0>(codes[j]), s, m);
       const __m512 c1 = _mm512_fmadd_ps(code_column<1>(codes[j]), s, m);
       const __m512 c2 = _mm512_fmadd_ps(code_column<2>(codes[j]), s, m);
       const __m512 c3 = _mm512_fmadd_ps(code_column<3>(codes[j]), s, m);
-      _mm512_store_si512(out + 64 * j, round_pairs(c0, c1));
-      _mm512_store_si512(out + 64 * j + 32, round_pairs(c2, c3));
+      _mm512_store_si512(out + 64 * j, round_columns(c0, c1));
+      _mm512_store_si512(out + 64 * j + 32, round_columns(c2, c3));
     }
   }
 }
