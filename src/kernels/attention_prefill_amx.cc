@@ -219,7 +219,8 @@ void weigh_group(const AttendArgs& args, const PageBlock& block, const Buffers& 
   for (size_t r = 0; r < group.rows; r += kWeighedRows) {
     prefetch.call();
     float* at = b.logits + r * kBlockKeys;
-    if (!group.adjusted && weigh_rows(b, group.row + r, at)) continue;
+    const bool usual = !group.adjusted && b.base[group.row + r] != kNoBase;
+    if (usual && weigh_rows(b, group.row + r, at)) continue;
     const size_t left = group.rows - r, rows = left < kWeighedRows ? left : kWeighedRows;
     for (size_t i = 0; i < rows; ++i, at += kBlockKeys) {
       if (group.adjusted) {
