@@ -192,16 +192,18 @@ inline void weigh_row(const AttendArgs& args, const PageBlock& block, const Buff
   store(weigh(logits), totals, at);
 }
 
-// The same for some rows whose logits are as multiplied, without a look at every logit: false, with
-// nothing changed, if one may be out of its base's reach, which its weight shows.
+// The same for some rows whose logits are as multiplied and whose bases are 0, without a look at
+// every logit: false, with nothing changed, if a base is another or if a logit may be out of reach,
+// which its weight shows.
 inline bool weigh_rows(const Buffers& b, size_t row, float* at) {
+  static_assert(kWeighedRows == 4);
+  if (_mm_cmp_ps_mask(_mm_loadu_ps(b.base + row), _mm_setzero_ps(), _CMP_NEQ_UQ) != 0) return false;
   Weights w[kWeighedRows];
   __m512 top = _mm512_setzero_ps();
   for (size_t r = 0; r < kWeighedRows; ++r) {
-    const __m512 base = _mm512_set1_ps(b.base[row + r]);
     __m512 logits[kBlockPages];
     for (size_t slot = 0; slot < kBlockPages; ++slot) {
-      logits[slot] = _mm512_sub_ps(_mm512_loadu_ps(at + r * kBlockKeys + slot * kPageTokens), base);
+      logits[slot] = _mm512_loadu_ps(at + r * kBlockKeys + slot * kPageTokens);
     }
     w[r] = weigh(logits);
     top = _mm512_max_ps(top, w[r].sums);
@@ -214,13 +216,19 @@ inline bool weigh_rows(const Buffers& b, size_t row, float* at) {
   return true;
 }
 
+// The products that follow add to these sums.
+inline void fetch_sums(const Buffers& b, size_t row) {
+  const float *at = b.sums + row * b.dims, *end = at + kWeighedRows * b.dims;
+  for (; at < end; at += 16) _mm_prefetch(reinterpret_cast<const char*>(at), _MM_HINT_T0);
+}
+
 void weigh_group(const AttendArgs& args, const PageBlock& block, const Buffers& b,
                  const Group& group, Prefetch& prefetch) {
   for (size_t r = 0; r < group.rows; r += kWeighedRows) {
     prefetch.call();
+    fetch_sums(b, group.row + r);
     float* at = b.logits + r * kBlockKeys;
-    const bool usual = !group.adjusted && b.base[group.row + r] != kNoBase;
-    if (usual && weigh_rows(b, group.row + r, at)) continue;
+    if (!group.adjusted && weigh_rows(b, group.row + r, at)) continue;
     const size_t left = group.rows - r, rows = left < kWeighedRows ? left : kWeighedRows;
     for (size_t i = 0; i < rows; ++i, at += kBlockKeys) {
       if (group.adjusted) {
