@@ -7,7 +7,7 @@ namespace reprise {
 namespace {
 
 // Changes whenever kernels change what KV they compute for the same tokens.
-constexpr std::string_view kNumericsVersion = "1";
+constexpr std::string_view kNumericsVersion = "2";
 
 }  // namespace
 
