@@ -11,6 +11,17 @@
 namespace reprise {
 namespace {
 
+/// Positions at which a selection reads position-free keys.
+size_t positions_read(const Selection& selection, int32_t length) {
+  size_t keys = 0;
+  if (selection.all || selection.parts.empty()) return static_cast<size_t>(length);
+  for (const SelectionPart& part : selection.parts) {
+    if (!part.packed) return static_cast<size_t>(length);
+    for (const KeyRange& range : part.ranges) keys += static_cast<size_t>(range.end - range.begin);
+  }
+  return keys;
+}
+
 constexpr size_t kTaskRows = 16;  // rows of one task: those of a page stay on one core
 
 double elapsed_ms(std::chrono::steady_clock::time_point since) {
@@ -123,7 +134,7 @@ Status CpuExecutor::select(uint32_t layer, const float* q) {
       if (step.phase == kernels::Phase::kDecode) costs_[i].select_ms += elapsed_ms(start);
     }
     if (step.policy->position_free()) {
-      rotation_.reserve_pages(layer, static_cast<size_t>(rows.back().position) + 1);
+      rotation_.reserve_positions(layer, positions_read(selection, rows.back().position + 1));
     }
     if (Partial* captured = selection.captured) {
       captured->out.resize(rows.size() * config_.n_head * config_.head_dim);
@@ -216,15 +227,23 @@ void CpuExecutor::gather_queries(const Call& call, const AttentionJob& job,
                                  const SelectionPart& part, Scratch& scratch) const {
   const RopeTable& rope = rotation_.rope(call.layer);
   const size_t width = size_t{job.heads} * config_.head_dim;
+  const int32_t shift = part.packed ? part.row_shift() : 0;
   scratch.q.resize(std::max(scratch.q.size(), job.rows * width));
   scratch.cos_sin.resize(rope.pairs() * 2);
   bool capped = false;
   for (size_t row = 0; row < job.rows; ++row) {
     const size_t first = ((job.row + row) * config_.n_head + job.head) * config_.head_dim;
     float* q = &scratch.q[row * width];
-    const bool right_of_cap = rows_[job.row + row].position > part.max_query_position;
-    std::memcpy(q, (right_of_cap ? call.q : q_rotated_.data()) + first, width * sizeof(float));
-    if (!right_of_cap) continue;
+    const int32_t position = rows_[job.row + row].position;
+    const bool right_of_cap = position > part.max_query_position;
+    const bool moved = right_of_cap || shift != 0;
+    std::memcpy(q, (moved ? call.q : q_rotated_.data()) + first, width * sizeof(float));
+    if (!moved) continue;
+    if (!right_of_cap) {
+      const float* angles = rotation_.keys(call.layer, position - shift);
+      kernels::rope(q, angles, job.heads, config_.head_dim, rope.pairs());
+      continue;
+    }
     if (!capped) rope.cos_sin(part.max_query_position, scratch.cos_sin.data());
     capped = true;
     kernels::rope(q, scratch.cos_sin.data(), job.heads, config_.head_dim, rope.pairs());
@@ -244,7 +263,7 @@ void CpuExecutor::gather_pages(uint32_t layer, const AttentionJob& job, const Ke
     const std::byte* page = kv.page(layer, block.index);
     scratch.pages.push_back(
         {page + k_offset, page + v_offset, static_cast<int32_t>(block.index * kPageTokens),
-         block.slots, plan_.bias(block), rotate ? rotation_.page(layer, block.index) : nullptr});
+         block.slots, plan_.bias(block), rotate ? rotation_.keys(layer, block.position) : nullptr});
   }
 }
 

@@ -79,18 +79,22 @@ AttentionPlan::BlockList AttentionPlan::append_blocks(const SelectionPart& part,
                                                       KeyRange visible) {
   constexpr int32_t kTokens = static_cast<int32_t>(kPageTokens);
   BlockList blocks = {static_cast<uint32_t>(blocks_.size()), 0, 0};
-  size_t bias = 0;  // of the first key of the range
+  size_t bias = 0;     // of the first key of the range
+  int32_t packed = 0;  // keys of the ranges before
   for (size_t i = 0; i < part.offsets[list] && !part.bias.empty(); ++i) {
     bias += static_cast<size_t>(part.ranges[i].end - part.ranges[i].begin);
   }
   for (const KeyRange& range : part.list(list)) {
     const int32_t end = std::min(range.end, visible.end);
+    const int32_t shift = part.packed ? range.begin - packed : 0;
     for (int32_t key = std::max(range.begin, visible.begin); key < end;) {
       const int32_t block = key / kTokens;
       const int32_t stop = std::min(end, (block + 1) * kTokens);
       const auto index = static_cast<uint32_t>(block);
-      if (blocks_.size() == blocks.first || blocks_.back().index != index) {
-        blocks_.push_back({index, 0});
+      const int32_t position = block * kTokens - shift;
+      if (blocks_.size() == blocks.first || blocks_.back().index != index ||
+          blocks_.back().position != position) {
+        blocks_.push_back({index, 0, position});
       }
       const auto bits = (1u << (stop - key)) - 1;
       blocks.keys += static_cast<uint32_t>(stop - key);
@@ -103,6 +107,7 @@ AttentionPlan::BlockList AttentionPlan::append_blocks(const SelectionPart& part,
       key = stop;
     }
     bias += static_cast<size_t>(range.end - range.begin);
+    packed += range.end - range.begin;
   }
   blocks.count = static_cast<uint32_t>(blocks_.size()) - blocks.first;
   return blocks;

@@ -25,6 +25,7 @@ inline constexpr uint32_t kNoBias = ~0u;
 struct KeyBlock {
   uint32_t index;
   uint16_t slots;           // bit t: slot t
+  int32_t position = 0;     // where slot 0 is read; may be left of 0
   uint32_t bias = kNoBias;  // where its 16 biases stand in the plan
 };
 

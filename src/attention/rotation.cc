@@ -21,15 +21,16 @@ void RotationCache::begin(std::span<const Row> rows) {
   }
 }
 
-void RotationCache::reserve_pages(uint32_t layer, size_t length) {
+void RotationCache::reserve_positions(uint32_t layer, size_t count) {
   Table& table = tables_[layer_table_[layer]];
   const size_t row_floats = table.rope->pairs() * 2;
-  const size_t blocks = (length + kernels::kPageTokens - 1) / kernels::kPageTokens;
-  size_t position = row_floats == 0 ? 0 : table.pages.size() / row_floats;
-  if (position >= blocks * kernels::kPageTokens) return;
-  table.pages.resize(blocks * kernels::kPageTokens * row_floats);
-  for (; position < blocks * kernels::kPageTokens; ++position) {
-    table.rope->cos_sin(static_cast<int32_t>(position), &table.pages[position * row_floats]);
+  // A page that begins at the last position still has 16 slots.
+  const size_t rows = kMargin + (count / kernels::kPageTokens + 2) * kernels::kPageTokens;
+  size_t row = row_floats == 0 ? rows : table.keys.size() / row_floats;
+  if (row >= rows) return;
+  table.keys.resize(rows * row_floats);
+  for (; row < rows; ++row) {
+    table.rope->cos_sin(static_cast<int32_t>(row) - kMargin, &table.keys[row * row_floats]);
   }
 }
 

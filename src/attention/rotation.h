@@ -17,8 +17,8 @@ class RotationCache {
 
   /// Prepares the rows of a forward pass.
   void begin(std::span<const Row> rows);
-  /// Prepares page() for keys [0, length); kept between passes.
-  void reserve_pages(uint32_t layer, size_t length);
+  /// Prepares keys() for positions [0, count); kept between passes.
+  void reserve_positions(uint32_t layer, size_t count);
 
   const RopeTable& rope(uint32_t layer) const { return *tables_[layer_table_[layer]].rope; }
   /// [pairs][2] of a row of the pass.
@@ -26,17 +26,19 @@ class RotationCache {
     const Table& table = tables_[layer_table_[layer]];
     return &table.rows[row * table.rope->pairs() * 2];
   }
-  /// [16][pairs][2] of the keys of a page, at their positions in the sequence.
-  const float* page(uint32_t layer, size_t block) const {
+  /// [16][pairs][2] of the keys of a page whose slot 0 is read at position; what is left of 0 is
+  /// there but means nothing.
+  const float* keys(uint32_t layer, int32_t position) const {
     const Table& table = tables_[layer_table_[layer]];
-    return &table.pages[block * kernels::kPageTokens * table.rope->pairs() * 2];
+    return table.keys.data() + static_cast<size_t>(position + kMargin) * table.rope->pairs() * 2;
   }
 
  private:
+  static constexpr int32_t kMargin = kernels::kPageTokens;  // positions left of 0
   struct Table {
     const RopeTable* rope = nullptr;
-    std::vector<float> rows;   // [rows][pairs][2]
-    std::vector<float> pages;  // [blocks][16][pairs][2]
+    std::vector<float> rows;  // [rows][pairs][2]
+    std::vector<float> keys;  // [margin + positions, in whole pages][pairs][2]
   };
   std::vector<Table> tables_;          // one per distinct rotary table of the model
   std::vector<uint32_t> layer_table_;  // [n_layer] index into tables_

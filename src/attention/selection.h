@@ -31,6 +31,10 @@ struct SelectionPart {
   /// bounded (StreamingLLM's positions inside the cache).
   int32_t max_query_position = std::numeric_limits<int32_t>::max();
   bool rotate_keys = true;  // false: position-free keys are read as if they stood at position 0
+  /// Position-free keys are read as if the ranges followed each other without gaps from position 0,
+  /// and rows stand where that puts them (ReAttention). One shared list, whose last range holds all
+  /// rows of the step.
+  bool packed = false;
   const SequenceKv* side = nullptr;
   std::vector<float> bias;  // [keys of the ranges in order] added to their logits; or empty
   /// [n_head] A query head sees no key before this one; or empty. The group's list is still read
@@ -40,6 +44,12 @@ struct SelectionPart {
 
   std::span<const KeyRange> list(size_t index) const {
     return std::span(ranges).subspan(offsets[index], offsets[index + 1] - offsets[index]);
+  }
+  /// How far left of its own position packing puts a key of the last range of a packed part.
+  int32_t row_shift() const {
+    int32_t before = 0;
+    for (size_t i = 0; i + 1 < ranges.size(); ++i) before += ranges[i].end - ranges[i].begin;
+    return ranges.empty() ? 0 : ranges.back().begin - before;
   }
   void add_list(std::span<const KeyRange> list) {
     ranges.insert(ranges.end(), list.begin(), list.end());

@@ -189,6 +189,48 @@ TEST(Executor, PositionFreeKeysGiveTheSameAttention) {
   for (size_t i = 0; i < want_row.size(); ++i) ASSERT_NEAR(got_row[i], want_row[i], 2e-6) << i;
 }
 
+TEST(Executor, PackedKeysAreReadAsIfNothingLayBetweenThem) {
+  // Gaps inside a page, a page that two ranges share, and rows far from their own positions.
+  for (const std::vector<KeyRange>& ranges : std::vector<std::vector<KeyRange>>{
+           {{3, 5}, {18, 21}, {25, 64}, {150, 400}}, {{0, 16}, {80, 400}}, {{37, 400}}}) {
+    const std::vector<KeyRange> read = {ranges.begin(), ranges.end() - 1};
+    ScriptedPolicy policy(
+        [&](const QueryRows& rows, Selection& selection) {
+          auto list = read;
+          list.push_back({ranges.back().begin, rows.end()});
+          add_part(selection, list).packed = true;
+        },
+        true);
+    std::vector<int32_t> packed(400, -1);
+    int32_t position = 0;
+    for (const KeyRange& range : ranges) {
+      for (int32_t key = range.begin; key < range.end; ++key) {
+        packed[static_cast<size_t>(key)] = position++;
+      }
+    }
+    Toy toy({1, 6, 2, 32}, 205);
+    ScriptedPolicy everything({}, true);
+    SequenceKv kv = toy.new_sequence();
+    toy.step(kv, everything, 160, Phase::kPrefill);
+    for (const size_t count : {40, 1, 1}) {
+      const auto token = static_cast<size_t>(kv.length());
+      const auto out = toy.step(kv, policy, count, count > 1 ? Phase::kPrefill : Phase::kDecode);
+      for (size_t row = 0; row < count; row += 13) {
+        for (size_t head = 0; head < 6; ++head) {
+          const auto want = toy.expected(
+              0, token + row, head, [&](size_t key) { return packed[key] >= 0; },
+              [&](size_t key) {
+                return packed[token + row] - packed[key] + static_cast<int32_t>(key);
+              });
+          for (size_t d = 0; d < 32; ++d) {
+            ASSERT_NEAR(out[(row * 6 + head) * 32 + d], want[d], testing::kFloatTolerance);
+          }
+        }
+      }
+    }
+  }
+}
+
 TEST(Executor, RotationOfQueriesIsCappedPerPart) {
   Toy toy({}, 60);
   ScriptedPolicy policy([](const QueryRows& rows, Selection& selection) {
