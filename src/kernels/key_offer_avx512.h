@@ -1,0 +1,60 @@
+// Offers scores to running lists of the k best with AVX-512. Everything is static: see
+// simd_avx512.h.
+#pragma once
+
+#include "kernels/key_top_k_isa.h"
+#include "kernels/simd_avx512.h"
+
+namespace reprise::kernels {
+
+static constexpr size_t kOfferPages = 4;  // compared with the last of a list at once
+
+// Slow path: some of these up to four pages may have a score that belongs into the list.
+static inline void offer_pages(const float* scores, const PageSpan* pages, size_t count, size_t k,
+                               RankedKey* list) {
+  for (size_t p = count; p-- > 0;) {
+    const __m512 values = _mm512_loadu_ps(scores + p * kPageTokens);
+    uint32_t left = _mm512_mask_cmp_ps_mask(pages[p].slots, values,
+                                            _mm512_set1_ps(list[k - 1].score), _CMP_GT_OQ);
+    while (left != 0) {
+      const uint32_t slot = 31u - static_cast<uint32_t>(__builtin_clz(left));
+      left &= ~(1u << slot);
+      const float score = scores[p * kPageTokens + slot];
+      if (!(score > list[k - 1].score)) continue;
+      insert_ranked(list, k, score, pages[p].index + static_cast<int32_t>(slot));
+    }
+  }
+}
+
+// One row of a whole block of four pages, all of whose slots are read.
+static inline void offer_whole(const float* scores, const PageSpan* pages, size_t k,
+                               RankedKey* list) {
+  const __m512 a = _mm512_max_ps(_mm512_loadu_ps(scores), _mm512_loadu_ps(scores + kPageTokens));
+  const __m512 b = _mm512_max_ps(_mm512_loadu_ps(scores + 2 * kPageTokens),
+                                 _mm512_loadu_ps(scores + 3 * kPageTokens));
+  const __m512 last = _mm512_set1_ps(list[k - 1].score);
+  if (_mm512_cmp_ps_mask(_mm512_max_ps(a, b), last, _CMP_GT_OQ) == 0) return;
+  offer_pages(scores, pages, kOfferPages, k, list);
+}
+
+static inline bool all_slots(const PageSpan* pages, size_t count) {
+  for (size_t p = 0; p < count; ++p) {
+    if (pages[p].slots != kAllSlots) return false;
+  }
+  return true;
+}
+
+// Up to four pages for all rows of a block.
+static inline void offer_block(const ScoreBlock& block, size_t k, RankedKey* best) {
+  const bool whole = block.count == kOfferPages && all_slots(block.pages, kOfferPages);
+  for (size_t row = 0; row < block.rows; ++row) {
+    const float* scores = block.scores + row * block.stride;
+    if (whole) {
+      offer_whole(scores, block.pages, k, best + row * k);
+    } else {
+      offer_pages(scores, block.pages, block.count, k, best + row * k);
+    }
+  }
+}
+
+}  // namespace reprise::kernels
