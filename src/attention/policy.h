@@ -80,7 +80,8 @@ class Policy {
   virtual bool reads_everything() const { return false; }
   /// Whether keys are given up that a later row might have read.
   virtual bool evicts() const { return false; }
-  /// Whether KV stays bounded however long the sequence grows; lifts the context limit.
+  /// Whether positions stay in the trained range however long the sequence grows; lifts the context
+  /// limit.
   virtual bool unbounded() const { return false; }
   /// Forgets what depends on tokens from length on; they are dropped from the sequence.
   virtual void truncate(int32_t /*length*/) {}
@@ -99,6 +100,9 @@ class Policy {
   virtual int32_t next_cut(int32_t /*position*/) const {
     return std::numeric_limits<int32_t>::max();
   }
+  /// Prompt rows come in whole cells of a grid of so many positions, as far as the prompt goes,
+  /// because the rows of a call share what they read; 0 = in any number.
+  virtual int32_t prefill_grid() const { return 0; }
   /// Figures of the answer so far; cleared when an answer begins.
   virtual PolicyStats stats() const { return {}; }
   virtual void clear_stats() {}
@@ -157,6 +161,7 @@ class PolicyDecorator : public Policy {
   std::string prefill_key() const override { return inner_->prefill_key(); }
   int32_t observed_prompt_rows() const override { return inner_->observed_prompt_rows(); }
   int32_t next_cut(int32_t position) const override { return inner_->next_cut(position); }
+  int32_t prefill_grid() const override { return inner_->prefill_grid(); }
   PolicyStats stats() const override { return inner_->stats(); }
   void clear_stats() override { inner_->clear_stats(); }
   uint64_t state_bytes() const override { return inner_->state_bytes(); }

@@ -38,7 +38,7 @@ Status assign_options(std::string_view policy, OptionValues values, Options& opt
 
 /// The entry of a policy class P with options O, constructed as P(const O&, const ModelConfig&), or
 /// as P(const O&, const ModelConfig&, std::unique_ptr<Policy> inner) if it is a decorator, or by a
-/// static create() of these parameters that may fail. A decorator with a static Status
+/// static create() of either's parameters that may fail. A decorator with a static Status
 /// check_inner(const Policy&) refuses policies with it.
 template <class P, class O>
 PolicyEntry policy_entry(std::string_view name, std::string_view summary, std::string_view source,
@@ -100,6 +100,9 @@ PolicyEntry policy_entry(std::string_view name, std::string_view summary, std::s
   constexpr bool kCreates = requires(const O& options, const ModelConfig& config) {
     P::create(options, config, std::unique_ptr<Policy>());
   };
+  constexpr bool kCreatesAlone = requires(const O& options, const ModelConfig& config) {
+    P::create(options, config);
+  };
   constexpr bool kDecorator =
       kCreates || std::is_constructible_v<P, const O&, const ModelConfig&, std::unique_ptr<Policy>>;
   auto create = [name](OptionValues values, const ModelConfig& config,
@@ -115,6 +118,8 @@ PolicyEntry policy_entry(std::string_view name, std::string_view summary, std::s
     }
     if constexpr (kCreates) {
       return P::create(options, config, std::move(inner));
+    } else if constexpr (kCreatesAlone) {
+      return P::create(options, config);
     } else if constexpr (kDecorator) {
       return std::make_unique<P>(options, config, std::move(inner));
     } else {

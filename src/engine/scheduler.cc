@@ -214,8 +214,12 @@ Scheduler::Pass Scheduler::plan() {
   for (size_t i = 0; i < reading.size() && budget > 0; ++i) {
     Running& running = *reading[(first + i) % reading.size()];
     const size_t sharers = reading.size() - i;
-    const size_t rows = std::min((budget + sharers - 1) / sharers, running.prompt_left());
-    budget -= rows;
+    size_t rows = (budget + sharers - 1) / sharers;
+    if (const auto grid = static_cast<size_t>(running.sequence->policy->prefill_grid()); grid > 0) {
+      rows = grid - running.sequence->tokens.size() % grid;
+    }
+    rows = std::min(rows, running.prompt_left());
+    budget -= std::min(budget, rows);
     plan_request(running, rows, kernels::Phase::kPrefill, pass);
   }
   return pass;

@@ -14,6 +14,7 @@
 #include "methods/decorators/dense.h"
 #include "methods/decorators/probe.h"
 #include "methods/mac/mac.h"
+#include "methods/reattention/reattention.h"
 
 namespace reprise {
 
@@ -46,6 +47,9 @@ std::span<const PolicyEntry> policy_entries() {
       policy_entry<InfLlmPolicy, InfLlmOptions>(
           "infllm", "a recent window and the best past blocks at one distance; prefill too",
           "InfLLM, Xiao et al. 2024"),
+      policy_entry<ReAttentionPolicy, ReAttentionOptions>(
+          "reattention", "voted spans of the past as if nothing lay between; context without limit",
+          "ReAttention, arXiv 2407.15176"),
       policy_entry<DensePolicy, DenseOptions>(
           "dense", "keeps some layers dense for the policy on its right", "decorator"),
       policy_entry<AutoPolicy, AutoOptions>(

@@ -18,7 +18,10 @@ using testing::ToyShape;
 std::string spec_with_room(const PolicyEntry& entry, size_t keys) {
   for (const auto* room : {"budget", "window", "local"}) {
     for (const OptionInfo& option : entry.options) {
-      if (option.name == room) return fmt::format("{}:{}={}", entry.name, room, keys);
+      if (option.name != room) continue;
+      // Spans of 32 keys come on top of its window.
+      const auto spans = entry.name == "reattention" ? fmt::format(",spans={}", keys / 32) : "";
+      return fmt::format("{}:{}={}{}", entry.name, room, keys, spans);
     }
   }
   return std::string(entry.name);

@@ -1,0 +1,136 @@
+#include "methods/reattention/reattention.h"
+
+#include <algorithm>
+
+#include "base/try.h"
+#include "methods/key_list.h"
+#include "methods/reattention/scan.h"
+#include "methods/reattention/votes.h"
+
+namespace reprise {
+namespace {
+
+constexpr uint32_t kLocal = 4096, kSpans = 127, kChunk = 512;
+
+uint32_t local_of(const ReAttentionOptions& o, uint32_t trained) {
+  if (o.local > 0) return o.local;
+  return trained > 0 ? std::max(1u, std::min(kLocal, trained / 2)) : kLocal;
+}
+
+uint32_t spans_of(const ReAttentionOptions& o, uint32_t trained) {
+  const uint32_t always = o.sink + local_of(o, trained);
+  if (o.spans > 0 || trained == 0) return o.spans > 0 ? o.spans : kSpans;
+  return trained > always ? (trained - always) / o.span : 0;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Policy>> ReAttentionPolicy::create(const ReAttentionOptions& options,
+                                                          const ModelConfig& config) {
+  const uint32_t trained = config.context, local = local_of(options, trained);
+  const uint64_t scope =
+      uint64_t{options.sink} + local + uint64_t{spans_of(options, trained)} * options.span;
+  if (trained > 0 && scope > trained) {
+    return fail(ErrorCode::kInvalidArgument,
+                "reattention: sink {} + {} spans of {} + local {} are {} keys, more than the {} "
+                "that the model was trained on; choose less",
+                options.sink, spans_of(options, trained), options.span, local, scope, trained);
+  }
+  if (options.chunk > local) {
+    return fail(ErrorCode::kInvalidArgument,
+                "reattention: chunk={} is more than local={}, so that rows would not read the keys "
+                "before them; choose a smaller chunk",
+                options.chunk, local);
+  }
+  return std::unique_ptr<Policy>(new ReAttentionPolicy(options, config));
+}
+
+ReAttentionPolicy::ReAttentionPolicy(const ReAttentionOptions& o, const ModelConfig& config)
+    : config_(&config),
+      sink_(static_cast<int32_t>(o.sink)),
+      local_(static_cast<int32_t>(local_of(o, config.context))),
+      span_(static_cast<int32_t>(o.span)),
+      chunk_(o.chunk > 0 ? static_cast<int32_t>(o.chunk) : std::min<int32_t>(kChunk, local_)),
+      activate_(static_cast<int32_t>(o.activate > 0 ? o.activate : config.context)),
+      stride_(static_cast<int32_t>(o.stride)),
+      interval_(static_cast<int32_t>(o.interval)),
+      spans_(spans_of(o, config.context)),
+      picks_(o.picks),
+      decode_picks_(o.decode_picks > 0
+                        ? o.decode_picks
+                        : std::max<size_t>(1, (spans_ + config.n_head - 1) / config.n_head)),
+      fill_(o.fill),
+      layers_(config.n_layer) {}
+
+void ReAttentionPolicy::select(const QueryRows& rows, Selection& selection) {
+  const int32_t length = rows.end();
+  const KeyRange middle = {sink_, std::min(rows.first(), length - local_)};
+  if (length <= activate_ || middle.begin >= middle.end) return;
+  Layer& layer = layers_[rows.layer];
+  if (!keeps_spans(rows, layer)) {
+    layer.spans = choose(rows, middle);
+    layer.chosen_at = length;
+    const auto pages = static_cast<uint64_t>(middle.end - middle.begin) / kPageTokens + 1;
+    selection.index_bytes_read = pages * config_->n_kv_head * rows.kv->pool().layout().tile_bytes();
+  }
+  selection.all = false;
+  SelectionPart& part = selection.parts.emplace_back();
+  part.packed = true;
+  append_range({0, sink_}, 0, part.ranges);
+  for (const KeyRange& span : layer.spans) append_range(span, 0, part.ranges);
+  append_range({middle.end, length}, 0, part.ranges);
+  part.offsets.push_back(static_cast<uint32_t>(part.ranges.size()));
+  if (rows.phase != kernels::Phase::kDecode) return;
+  stats_.rows += rows.rows.size();
+  stats_.keys += rows.rows.size() * static_cast<uint64_t>(keys_in(part.ranges));
+  stats_.ranges += rows.rows.size() * part.ranges.size();
+}
+
+bool ReAttentionPolicy::keeps_spans(const QueryRows& rows, const Layer& layer) const {
+  return rows.phase == kernels::Phase::kDecode && layer.chosen_at > 0 &&
+         layer.chosen_at > rows.prompt_end && rows.end() - layer.chosen_at < interval_;
+}
+
+std::vector<KeyRange> ReAttentionPolicy::choose(const QueryRows& rows, KeyRange middle) const {
+  if (spans_ == 0) return {};
+  auto picks = pick(rows, middle);
+  const std::vector<Candidate> candidates = count_votes(picks);
+  const auto budget = static_cast<int64_t>(spans_) * span_;
+  if (fill_) return fill(candidates, spans_, budget, span_, middle);
+  return cover(std::span(candidates).first(std::min(spans_, candidates.size())), span_, middle);
+}
+
+std::vector<kernels::RankedKey> ReAttentionPolicy::pick(const QueryRows& rows,
+                                                        KeyRange middle) const {
+  const bool decodes = rows.phase == kernels::Phase::kDecode;
+  const auto step = static_cast<size_t>(decodes ? 1 : stride_);
+  std::vector<size_t> which;  // counted from the last row, which is always among them
+  for (size_t row = rows.rows.size(); row > 0; row -= std::min(step, row)) {
+    which.push_back(row - 1);
+  }
+  return best_keys(rows, which, middle, decodes ? decode_picks_ : picks_, *config_);
+}
+
+void ReAttentionPolicy::truncate(int32_t) {
+  for (Layer& layer : layers_) layer = {};
+}
+
+void ReAttentionPolicy::leave_alone(uint32_t layer) {
+  Policy::leave_alone(layer);
+  unbounded_ = unbounded_ && config_->window[layer] > 0;
+}
+
+PolicyStats ReAttentionPolicy::stats() const {
+  if (stats_.rows == 0) return {};
+  const auto rows = static_cast<double>(stats_.rows);
+  return {{"reattention_scope", static_cast<double>(stats_.keys) / rows},
+          {"reattention_ranges", static_cast<double>(stats_.ranges) / rows}};
+}
+
+uint64_t ReAttentionPolicy::state_bytes() const {
+  uint64_t ranges = 0;
+  for (const Layer& layer : layers_) ranges += layer.spans.capacity();
+  return ranges * sizeof(KeyRange);
+}
+
+}  // namespace reprise

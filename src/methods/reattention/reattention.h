@@ -1,0 +1,118 @@
+// ReAttention (arXiv 2407.15176): the first keys, spans of past keys that the rows vote for, and a
+// recent window are read as if nothing lay between them, so that no position ever leaves the range
+// that the model was trained on, however long the text is. Keys are stored without positions and
+// nothing is evicted.
+//
+// Every voting row of every query head picks the keys of the middle (between the first keys and the
+// window) with the largest products with its query, both before rotation. The keys with most picks
+// win; each is widened to a span; all heads of a layer read the same keys. Up to `activate` tokens
+// everything is read, as by full attention.
+//
+// Decided apart from the published code: the scan is exact (see kernels/key_top_k.h); of equal keys
+// the most recent one wins, or else the first occurrence of a word would in the first layer, whose
+// keys know only the word; the window has a fixed size.
+//
+// Rows of one call share what they read, so results depend on where prompts are cut: at multiples
+// of `chunk`, where a prompt begins and where it ends.
+#pragma once
+
+#include <vector>
+
+#include "attention/policy.h"
+#include "kernels/key_top_k.h"
+#include "model/config.h"
+#include "reprise/error.h"
+#include "reprise/options.h"
+
+namespace reprise {
+
+struct ReAttentionOptions {
+  uint32_t sink = 32;
+  uint32_t local = 0;
+  uint32_t span = 32;
+  uint32_t spans = 0;
+  uint32_t picks = 4;
+  uint32_t decode_picks = 0;
+  uint32_t chunk = 0;
+  uint32_t activate = 0;
+  uint32_t stride = 1;
+  uint32_t interval = 1;
+  bool fill = false;
+};
+
+template <class Visitor>
+void visit_options(ReAttentionOptions& o, Visitor&& visit) {
+  visit(OptionSpec{"sink", "first keys that are always read", "tokens", 0, 1 << 20}, o.sink);
+  visit(OptionSpec{"local",
+                   "recent keys that are always read; 0 = 4096, or half of what the model was "
+                   "trained on",
+                   "tokens", 0, 1 << 24},
+        o.local);
+  visit(OptionSpec{"span", "keys read around a key that wins the vote", "tokens", 1, 1 << 16},
+        o.span);
+  visit(OptionSpec{"spans", "keys that win; 0 = as many as the trained context has room for",
+                   "keys", 0, 1 << 20},
+        o.spans);
+  visit(OptionSpec{"picks", "keys that each prompt row and query head votes for", "keys", 1, 256},
+        o.picks);
+  visit(OptionSpec{"decode-picks",
+                   "the same for a decoded token; 0 = as many as make the votes of all heads as "
+                   "many as spans",
+                   "keys", 0, 4096},
+        o.decode_picks);
+  visit(OptionSpec{"chunk", "prompt rows that share what they read; 0 = 512, or local if less",
+                   "tokens", 0, 1 << 20},
+        o.chunk);
+  visit(OptionSpec{"activate",
+                   "up to this context everything is read; 0 = what the model was trained on",
+                   "tokens", 0, 1 << 30},
+        o.activate);
+  visit(OptionSpec{"stride", "one prompt row of so many votes", "rows", 1, 1 << 16}, o.stride);
+  visit(OptionSpec{"interval", "decoded tokens that read the same spans", "tokens", 1, 1 << 16},
+        o.interval);
+  visit(OptionSpec{"fill", "more keys win while their spans overlap and leave room"}, o.fill);
+}
+
+class ReAttentionPolicy : public Policy {
+ public:
+  /// Errors: kInvalidArgument where the options do not fit the model or each other.
+  static Result<std::unique_ptr<Policy>> create(const ReAttentionOptions& options,
+                                                const ModelConfig& config);
+
+  std::unique_ptr<Policy> fork() const override {
+    return std::make_unique<ReAttentionPolicy>(*this);
+  }
+  void select(const QueryRows& rows, Selection& selection) override;
+  void truncate(int32_t length) override;
+  bool position_free() const override { return true; }
+  bool unbounded() const override { return unbounded_; }
+  int32_t prefill_grid() const override { return chunk_; }
+  void leave_alone(uint32_t layer) override;
+  PolicyStats stats() const override;
+  void clear_stats() override { stats_ = {}; }
+  uint64_t state_bytes() const override;
+
+ private:
+  struct Layer {
+    std::vector<KeyRange> spans;
+    int32_t chosen_at = -1;  // length when they were chosen, or -1
+  };
+  struct Stats {
+    uint64_t rows = 0, keys = 0, ranges = 0;  // of decoded rows in all layers
+  };
+
+  ReAttentionPolicy(const ReAttentionOptions& options, const ModelConfig& config);
+  bool keeps_spans(const QueryRows& rows, const Layer& layer) const;
+  std::vector<KeyRange> choose(const QueryRows& rows, KeyRange middle) const;
+  /// [rows that vote, n_head, picks]
+  std::vector<kernels::RankedKey> pick(const QueryRows& rows, KeyRange middle) const;
+
+  const ModelConfig* config_;
+  int32_t sink_, local_, span_, chunk_, activate_, stride_, interval_;
+  size_t spans_, picks_, decode_picks_;
+  bool fill_, unbounded_ = true;
+  std::vector<Layer> layers_;
+  Stats stats_;
+};
+
+}  // namespace reprise
