@@ -7,7 +7,7 @@
 namespace reprise {
 namespace {
 
-constexpr size_t kTaskRows = 256, kMinTasks = 24, kMinPages = 16;
+constexpr size_t kTaskRows = 256, kThreadTasks = 4, kMinPages = 16;
 
 size_t pieces_of(size_t count, size_t size) { return (count + size - 1) / size; }
 
@@ -28,7 +28,8 @@ class Scan {
         tiles_(pieces_of(queries_, kTaskRows)) {
     const auto tokens = static_cast<size_t>(keys.end - keys.begin);
     const size_t most = std::max<size_t>(1, tokens / (kMinPages * kPageTokens));
-    pieces_ = std::min(most, pieces_of(kMinTasks, kv_heads_ * tiles_));
+    pieces_ = std::min(
+        most, pieces_of(kThreadTasks * static_cast<size_t>(rows.pool->size()), kv_heads_ * tiles_));
   }
 
   std::vector<kernels::RankedKey> run() {

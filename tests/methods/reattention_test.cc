@@ -1,0 +1,267 @@
+#include "methods/reattention/reattention.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "methods/reattention/votes.h"
+#include "methods/selecting.h"
+
+namespace reprise {
+namespace {
+
+using kernels::KvType;
+using kernels::Phase;
+using testing::Recorder;
+using testing::Toy;
+using testing::ToyShape;
+
+constexpr const char* kSpec =
+    "reattention:sink=5,local=40,span=6,spans=7,picks=3,decode-picks=2,activate=60";
+
+/// The keys that rows [first, first + count) read by the paper's definition (eqs. 1 to 3).
+std::vector<int32_t> expected_keys(Toy& toy, size_t layer, size_t first, size_t count,
+                                   size_t picks) {
+  const ModelConfig& config = toy.config();
+  const size_t end = first + count, dim = config.head_dim, group = config.n_head / config.n_kv_head;
+  const size_t begin = 5, stop = std::min(first, end - 40);
+  std::map<size_t, std::pair<int, double>> votes;  // key -> count, best score
+  for (size_t row = first; row < end; ++row) {
+    for (size_t head = 0; head < config.n_head; ++head) {
+      std::vector<std::pair<double, size_t>> scores;
+      for (size_t key = begin; key < stop; ++key) {
+        const float* k = toy.k(layer, key) + head / group * dim;
+        scores.emplace_back(testing::dot(toy.q(layer, row) + head * dim, k, dim), key);
+      }
+      std::sort(scores.rbegin(), scores.rend());
+      for (size_t i = 0; i < std::min(picks, scores.size()); ++i) {
+        auto& [number, best] = votes.try_emplace(scores[i].second, 0, -INFINITY).first->second;
+        ++number;
+        best = std::max(best, scores[i].first);
+      }
+    }
+  }
+  std::vector<std::tuple<int, double, size_t>> ranked;
+  for (const auto& [key, vote] : votes) ranked.emplace_back(vote.first, vote.second, key);
+  std::sort(ranked.rbegin(), ranked.rend());
+  std::set<int32_t> keys;
+  for (size_t i = 0; i < std::min<size_t>(7, ranked.size()); ++i) {
+    const auto winner = static_cast<int32_t>(std::get<2>(ranked[i]));
+    for (int32_t key = winner - 3; key < winner + 3; ++key) {
+      if (key >= 5 && key < static_cast<int32_t>(stop)) keys.insert(key);
+    }
+  }
+  for (int32_t key = 0; key < 5; ++key) keys.insert(key);
+  for (size_t key = stop; key < end; ++key) keys.insert(static_cast<int32_t>(key));
+  return {keys.begin(), keys.end()};
+}
+
+class ReAttention : public ::testing::TestWithParam<ToyShape> {};
+
+INSTANTIATE_TEST_SUITE_P(Shapes, ReAttention,
+                         ::testing::Values(ToyShape{2, 2, 2, 64}, ToyShape{2, 6, 2, 80},
+                                           ToyShape{2, 9, 1, 128}, ToyShape{2, 8, 4, 32}));
+
+TEST_P(ReAttention, ReadsWhatTheDefinitionSaysInPrefillAndDecode) {
+  Toy toy(GetParam(), 330);
+  Recorder policy(toy, kSpec);
+  SequenceKv kv = toy.new_sequence();
+  const size_t heads = toy.config().n_head, dim = toy.config().head_dim;
+  size_t token = 0;
+  for (const size_t count : {60, 1, 39, 40, 17, 40, 40, 1, 1, 1}) {
+    const auto out = toy.step(kv, policy, count, count > 1 ? Phase::kPrefill : Phase::kDecode);
+    for (const uint32_t layer : {0u, 1u}) {
+      const Selection& selection = policy.seen[layer].selection;
+      ASSERT_EQ(selection.all, token + count <= 60);
+      if (selection.all) continue;
+      ASSERT_TRUE(selection.parts.at(0).packed);
+      const auto keys = testing::keys_of(selection.parts[0], 0);
+      ASSERT_EQ(keys, expected_keys(toy, layer, token, count, count > 1 ? 3 : 2)) << token;
+      std::vector<int32_t> packed(330, -1);
+      for (size_t i = 0; i < keys.size(); ++i) {
+        packed[static_cast<size_t>(keys[i])] = static_cast<int32_t>(i);
+      }
+      for (size_t row = 0; row < count; row += 7) {
+        for (size_t head = 0; head < heads; ++head) {
+          const auto want = toy.expected(
+              layer, token + row, head, [&](size_t key) { return packed[key] >= 0; },
+              [&](size_t key) {
+                return packed[token + row] - packed[key] + static_cast<int32_t>(key);
+              });
+          for (size_t d = 0; d < dim; ++d) {
+            ASSERT_NEAR(out[((layer * count + row) * heads + head) * dim + d], want[d],
+                        testing::kFloatTolerance);
+          }
+        }
+      }
+    }
+    token += count;
+  }
+}
+
+TEST(ReAttentionPolicy, EverythingSelectedEqualsFullAttentionBitByBit) {
+  Toy toy({2, 6, 2, 64, KvType::kBF16}, 420);
+  const auto policy = testing::make_policy(
+      toy, "reattention:sink=3,local=40,span=64,spans=64,picks=32,decode-picks=32,activate=1");
+  const auto full = testing::make_policy(toy, "full:keys=position-free");
+  SequenceKv a = toy.new_sequence(), b = toy.new_sequence();
+  for (const size_t count : {200, 40, 40, 40, 1, 1, 40, 1}) {
+    const Phase phase = count > 1 ? Phase::kPrefill : Phase::kDecode;
+    ASSERT_EQ(toy.step(a, *policy, count, phase), toy.step(b, *full, count, phase));
+  }
+}
+
+TEST(ReAttentionPolicy, PositionsAreThoseOfATextWithoutTheUnreadKeys) {
+  // Two texts with the same sink, spans and window, and more or less between them.
+  Toy longer({1, 4, 2, 32}, 1200), shorter({1, 4, 2, 32}, 300);
+  for (Toy* toy : {&longer, &shorter}) {
+    const size_t length = toy == &longer ? 1200 : 300;
+    for (size_t i = 0; i < length; ++i) {
+      const size_t from_end = length - i;
+      const bool kept = i < 8 || from_end <= 64;
+      for (size_t d = 0; d < 64; ++d) {
+        const float value = std::sin(static_cast<float>(d * 37 + (i < 8 ? i : from_end * 11)));
+        toy->k(0, i)[d] = kept ? value : 0.01f;
+        toy->v(0, i)[d] = kept ? value : 0.5f;
+      }
+      for (size_t d = 0; d < 128; ++d) {
+        toy->q(0, i)[d] = std::sin(static_cast<float>(d * 5 + from_end));
+      }
+    }
+  }
+  // Keys between sink and window are all alike: the latest ones win, and as many in both texts.
+  const char* spec = "reattention:sink=8,local=64,span=4,spans=3,decode-picks=3,activate=80";
+  std::vector<std::vector<float>> outputs;
+  for (Toy* toy : {&longer, &shorter}) {
+    const auto policy = testing::make_policy(*toy, spec);
+    SequenceKv kv = toy->new_sequence();
+    const size_t length = toy == &longer ? 1200 : 300;
+    toy->step(kv, *policy, length - 1, Phase::kPrefill);
+    outputs.push_back(toy->step(kv, *policy, 1, Phase::kDecode));
+  }
+  for (size_t i = 0; i < outputs[0].size(); ++i) {  // pieces of other lengths are summed
+    ASSERT_NEAR(outputs[0][i], outputs[1][i], 1e-6);
+  }
+}
+
+TEST(ReAttentionPolicy, EveryHeadVotesWithTheKeysOfItsOwnKvHead) {
+  Toy toy({1, 6, 3, 32}, 400);
+  for (size_t i = 0; i < 400; ++i) {
+    std::fill_n(toy.k(0, i), 3 * 32, 0.0f);
+    std::fill_n(toy.q(0, i), 6 * 32, 1.0f);
+  }
+  // One needle per KV head, where the other heads see nothing.
+  for (size_t head = 0; head < 3; ++head)
+    std::fill_n(toy.k(0, 50 + 80 * head) + head * 32, 32, 1.f);
+  for (const Phase phase : {Phase::kDecode, Phase::kPrefill}) {
+    Recorder policy(toy,
+                    "reattention:sink=4,local=64,span=2,spans=3,picks=1,decode-picks=1,"
+                    "activate=80");
+    SequenceKv kv = toy.new_sequence();
+    toy.step(kv, policy, 399, Phase::kPrefill);
+    toy.step(kv, policy, 1, phase);
+    const auto& ranges = policy.seen[0].selection.parts.at(0).ranges;
+    ASSERT_EQ(ranges.size(), 5u);
+    for (size_t head = 0; head < 3; ++head) {
+      EXPECT_EQ(ranges[head + 1].end, static_cast<int32_t>(50 + 80 * head) + 1);
+    }
+  }
+}
+
+TEST(ReAttentionPolicy, StrideAndIntervalOfOneChangeNothingAndMoreReadOlderSpans) {
+  Toy toy({1, 4, 2, 32}, 500);
+  const auto spans_of = [&](const std::string& more, int steps) {
+    Recorder policy(toy, std::string(kSpec) + more);
+    SequenceKv kv = toy.new_sequence();
+    toy.step(kv, policy, 400, Phase::kPrefill);
+    toy.prompt_end = 400;
+    for (int i = 0; i < steps; ++i) toy.step(kv, policy, 1, Phase::kDecode);
+    const auto& ranges = policy.seen[0].selection.parts.at(0).ranges;
+    std::vector<std::pair<int32_t, int32_t>> spans;
+    for (size_t i = 1; i + 1 < ranges.size(); ++i)
+      spans.emplace_back(ranges[i].begin, ranges[i].end);
+    return spans;
+  };
+  EXPECT_EQ(spans_of(",stride=1,interval=1", 3), spans_of("", 3));
+  EXPECT_EQ(spans_of(",interval=3", 1), spans_of(",interval=3", 3));
+  EXPECT_EQ(spans_of(",interval=3", 3), spans_of("", 1));
+  EXPECT_EQ(spans_of(",interval=3", 4), spans_of("", 4));
+}
+
+TEST(ReAttentionPolicy, ForksAndTruncatedSequencesGoOnAsIfAlone) {
+  Toy toy({2, 6, 2, 32}, 400);
+  const std::string spec = std::string(kSpec) + ",interval=4";
+  const auto policy = testing::make_policy(toy, spec), fresh = testing::make_policy(toy, spec);
+  SequenceKv kv = toy.new_sequence(), fresh_kv = toy.new_sequence();
+  const auto decode = [&](SequenceKv& which, Policy& how, int steps) {
+    std::vector<float> all;
+    for (int i = 0; i < steps; ++i) {
+      const auto out = toy.step(which, how, 1, Phase::kDecode);
+      all.insert(all.end(), out.begin(), out.end());
+    }
+    return all;
+  };
+  toy.step(kv, *policy, 250, Phase::kPrefill);
+  const auto copy = policy->fork();
+  SequenceKv copy_kv = kv;
+  decode(kv, *policy, 70);
+  for (auto [which, how] : {std::pair{&kv, policy.get()}, {&copy_kv, copy.get()}}) {
+    how->truncate(250);
+    which->truncate(250);
+  }
+  testing::change_tokens(toy, 250, 350);
+  toy.step(fresh_kv, *fresh, 250, Phase::kPrefill);
+  const auto want = decode(fresh_kv, *fresh, 100);
+  EXPECT_EQ(decode(kv, *policy, 100), want);
+  EXPECT_EQ(decode(copy_kv, *copy, 100), want);
+}
+
+TEST(ReAttentionPolicy, OptionsThatDoNotFitTheModelAreRefused) {
+  ModelConfig config = testing::toy_config({});
+  config.context = 1024;
+  const auto message = [&](const char* spec) {
+    const auto policy = create_policy(policy_entries(), spec, config);
+    return policy ? std::string("fine") : policy.error().message;
+  };
+  EXPECT_EQ(message("reattention"), "fine");
+  EXPECT_NE(message("reattention:local=512,spans=100").find("more than the 1024"),
+            std::string::npos);
+  EXPECT_NE(message("reattention:local=128,chunk=129").find("chunk=129"), std::string::npos);
+  const auto policy = create_policy(policy_entries(), "reattention", config);
+  EXPECT_TRUE((*policy)->unbounded());
+  EXPECT_TRUE((*policy)->position_free());
+  EXPECT_EQ((*policy)->prefill_grid(), 512);
+}
+
+TEST(Votes, OrderByCountThenScoreThenRecency) {
+  std::vector<kernels::RankedKey> picks = {{1, 7}, {5, 3}, {2, 7}, {5, 9}, {0, -1}, {9, 4}};
+  const auto candidates = count_votes(picks);
+  std::vector<int32_t> order;
+  for (const Candidate& candidate : candidates) order.push_back(candidate.key);
+  EXPECT_EQ(order, (std::vector<int32_t>{7, 4, 9, 3}));
+  EXPECT_EQ(candidates[0].votes, 2u);
+  EXPECT_EQ(candidates[0].score, 2.0f);
+}
+
+TEST(Votes, SpansAreClippedMergedAndFilledUpToTheBudget) {
+  const std::vector<Candidate> candidates = {
+      {20, 4, 0}, {1, 3, 0}, {22, 2, 0}, {99, 1, 0}, {50, 1, 0}};
+  const auto ranges = [&](size_t count) {
+    std::vector<std::pair<int32_t, int32_t>> found;
+    for (const KeyRange& range : cover(std::span(candidates).first(count), 8, {0, 100})) {
+      found.emplace_back(range.begin, range.end);
+    }
+    return found;
+  };
+  EXPECT_EQ(ranges(1), (std::vector<std::pair<int32_t, int32_t>>{{16, 24}}));
+  EXPECT_EQ(ranges(3), (std::vector<std::pair<int32_t, int32_t>>{{0, 5}, {16, 26}}));
+  EXPECT_EQ(ranges(4).back(), (std::pair<int32_t, int32_t>{95, 100}));
+  EXPECT_EQ(keys_in(fill(candidates, 2, 16, 8, {0, 100})), 15);  // 5 + 10; the next would be 20
+  EXPECT_EQ(keys_in(fill(candidates, 2, 1000, 8, {0, 100})), 28);
+  EXPECT_TRUE(cover({}, 8, {0, 100}).empty());
+}
+
+}  // namespace
+}  // namespace reprise
