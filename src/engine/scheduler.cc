@@ -78,6 +78,7 @@ Status Scheduler::submit(Sequence& sequence, Request request, DoneFn on_done) {
         "was trained for {}), or bound what is kept with --policy streaming",
         length, limits_.context, config_.context);
   }
+  if (!sequence.policy->evicts()) REPRISE_CHECK(check_room(length));
   sequence.busy = true;
   waiting_.push_back(
       std::make_unique<Running>(sequence, std::move(request), std::move(on_done), tokenizer_));
@@ -281,6 +282,20 @@ std::optional<Scheduler::Pass> Scheduler::plan_ahead() {
   }
   for (Row& row : next.rows) row = {row.sequence, row.position + 1, kChosenToken};
   return next;
+}
+
+Status Scheduler::check_room(size_t tokens) const {
+  const KvTiers tiers = pool_.tiers();
+  const uint64_t room = tiers.memory.limit_bytes + tiers.host.limit_bytes;
+  const uint64_t block = pool_.page_bytes() * pool_.layers();  // of 16 tokens
+  const uint64_t need = (tokens + kPageTokens - 1) / kPageTokens * block;
+  if (need <= room) return {};
+  return fail(
+      ErrorCode::kOutOfMemory,
+      "the KV of the prompt's {} tokens needs {} MiB, there is room for {} MiB ({} tokens); "
+      "raise --kv-memory, use --kv-type q8_0, or bound what is kept with --policy streaming "
+      "(--kv-disk holds only what rests)",
+      tokens, (need >> 20) + 1, room >> 20, room / block * kPageTokens);
 }
 
 Status Scheduler::reserve(SequenceKv& kv, size_t rows) const {

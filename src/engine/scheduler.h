@@ -113,6 +113,8 @@ class Scheduler {
   void start(Pass pass);
   void finish_oldest();
   Status reserve(SequenceKv& kv, size_t rows) const;
+  /// Whether memory can ever hold so many tokens: before hours are spent on them.
+  Status check_room(size_t tokens) const;
   void commit(const Pass& pass, size_t step);
   void advance(const Planned& planned, const RowResult* what, size_t result);
   void finish_prefill(Running& running);

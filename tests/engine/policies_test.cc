@@ -79,6 +79,39 @@ TEST(EnginePolicies, AnswersDoNotDependOnTheBatch) {
   }
 }
 
+TEST(EnginePolicies, CellsOfPromptRowsStayWholeWhateverTheChunk) {
+  const std::string spec = "reattention:sink=8,local=64,span=8,spans=6,activate=80,chunk=48";
+  const Request request = request_of(tiny_prompt(700), 24);
+  std::vector<std::vector<int32_t>> answers;
+  for (const uint32_t chunk : {16, 48, 512}) {
+    EngineOptions options = tiny_options();
+    options.chunk = chunk;
+    answers.push_back(answer_of(*tiny_engine(options), request, spec).tokens);
+  }
+  EXPECT_EQ(answers[1], answers[0]);
+  EXPECT_EQ(answers[2], answers[0]);
+}
+
+TEST(EnginePolicies, ReAttentionGoesOnBeyondTheContextAndFromAFile) {
+  EngineOptions options = tiny_options();
+  options.ctx = 100;
+  const std::string spec = "reattention:sink=8,local=32,span=8,spans=6,activate=48,interval=3";
+  const auto engine = tiny_engine(options);
+  auto session = *engine->open(spec), restored = *engine->open(spec);
+  auto prompt = tiny_prompt(250);
+  const Answer first = *session->generate(request_of(prompt, 40));
+  EXPECT_EQ(first.tokens.size(), 40u);
+  const std::string path = scratch_folder() + "/reattention";
+  ASSERT_TRUE(session->save(path, ""));
+  ASSERT_TRUE(restored->restore(path));
+  prompt.insert(prompt.end(), first.tokens.begin(), first.tokens.end());
+  prompt.push_back(65);
+  const Answer live = *session->generate(request_of(prompt, 40));
+  const Answer again = *restored->generate(request_of(prompt, 40));
+  EXPECT_GE(again.counters.reused_tokens, 280u);
+  EXPECT_EQ(again.tokens, live.tokens);
+}
+
 TEST(EnginePolicies, AConversationGoesOnUnderEveryPolicy) {
   const auto engine = tiny_engine();
   for (const std::string spec : kSpecs) {
