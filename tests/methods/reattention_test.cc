@@ -6,6 +6,7 @@
 #include <map>
 #include <set>
 
+#include "kernels/ops.h"
 #include "methods/reattention/votes.h"
 #include "methods/selecting.h"
 
@@ -168,6 +169,33 @@ TEST(ReAttentionPolicy, EveryHeadVotesWithTheKeysOfItsOwnKvHead) {
       EXPECT_EQ(ranges[head + 1].end, static_cast<int32_t>(50 + 80 * head) + 1);
     }
   }
+}
+
+TEST(ReAttentionPolicy, MeanScoresAreThoseOfRotatedQueriesOverAllDistancesOfSpans) {
+  Toy toy({1, 4, 2, 32}, 300);
+  Recorder policy(toy,
+                  "reattention:sink=4,local=40,span=1,spans=20,decode-picks=1,activate=50,"
+                  "score=mean");
+  SequenceKv kv = toy.new_sequence();
+  toy.step(kv, policy, 299, Phase::kPrefill);
+  toy.step(kv, policy, 1, Phase::kDecode);
+  const auto read = testing::keys_of(policy.seen[0].selection.parts.at(0), 0);
+  std::set<int32_t> want;
+  for (size_t head = 0; head < 4; ++head) {
+    std::pair<double, int32_t> best = {-INFINITY, 0};
+    for (size_t key = 4; key < 260; ++key) {
+      double sum = 0.0;
+      for (int32_t distance = 40; distance < 60; ++distance) {
+        std::vector<float> angles(32), q(toy.q(0, 299) + head * 32, toy.q(0, 299) + head * 32 + 32);
+        toy.rope().cos_sin(distance, angles.data());
+        kernels::rope(q.data(), angles.data(), 1, 32, 16);
+        sum += testing::dot(q.data(), toy.k(0, key) + head / 2 * 32, 32);
+      }
+      best = std::max(best, {sum, static_cast<int32_t>(key)});
+    }
+    want.insert(best.second);
+  }
+  EXPECT_EQ(std::set<int32_t>(read.begin() + 4, read.end() - 40), want);
 }
 
 TEST(ReAttentionPolicy, StrideAndIntervalOfOneChangeNothingAndMoreReadOlderSpans) {

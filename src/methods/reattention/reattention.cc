@@ -6,6 +6,7 @@
 #include "methods/key_list.h"
 #include "methods/reattention/scan.h"
 #include "methods/reattention/votes.h"
+#include "model/rope.h"
 
 namespace reprise {
 namespace {
@@ -21,6 +22,23 @@ uint32_t spans_of(const ReAttentionOptions& o, uint32_t trained) {
   const uint32_t always = o.sink + local_of(o, trained);
   if (o.spans > 0 || trained == 0) return o.spans > 0 ? o.spans : kSpans;
   return trained > always ? (trained - always) / o.span : 0;
+}
+
+/// The mean of the angles of distances [first, last): [pairs][2].
+std::vector<float> mean_angles(const RopeConfig& config, uint32_t context, int32_t first,
+                               int32_t last) {
+  if (config.dims == 0) return {};
+  const RopeTable table(config, context);
+  std::vector<float> angles(table.pairs() * 2);
+  std::vector<double> sums(angles.size());
+  for (int32_t distance = first; distance < last; ++distance) {
+    table.cos_sin(distance, angles.data());
+    for (size_t i = 0; i < sums.size(); ++i) sums[i] += angles[i];
+  }
+  for (size_t i = 0; i < sums.size(); ++i) {
+    angles[i] = static_cast<float>(sums[i] / std::max(1, last - first));
+  }
+  return angles;
 }
 
 }  // namespace
@@ -60,7 +78,15 @@ ReAttentionPolicy::ReAttentionPolicy(const ReAttentionOptions& o, const ModelCon
                         ? o.decode_picks
                         : std::max<size_t>(1, (spans_ + config.n_head - 1) / config.n_head)),
       fill_(o.fill),
-      layers_(config.n_layer) {}
+      angles_(3),
+      layers_(config.n_layer) {
+  if (o.score != "mean") return;
+  const int32_t reach = local_ + static_cast<int32_t>(spans_) * span_;
+  angles_[static_cast<size_t>(LayerRope::kGlobal)] =
+      mean_angles(config.rope, config.context, local_, reach);
+  angles_[static_cast<size_t>(LayerRope::kLocal)] =
+      mean_angles(config.local_rope, config.context, local_, reach);
+}
 
 void ReAttentionPolicy::select(const QueryRows& rows, Selection& selection) {
   const int32_t length = rows.end();
@@ -108,7 +134,10 @@ std::vector<kernels::RankedKey> ReAttentionPolicy::pick(const QueryRows& rows,
   for (size_t row = rows.rows.size(); row > 0; row -= std::min(step, row)) {
     which.push_back(row - 1);
   }
-  return best_keys(rows, which, middle, decodes ? decode_picks_ : picks_, *config_);
+  const auto kind =
+      config_->layer_rope.empty() ? LayerRope::kGlobal : config_->layer_rope[rows.layer];
+  return best_keys(rows, which, middle, decodes ? decode_picks_ : picks_,
+                   angles_[static_cast<size_t>(kind)], *config_);
 }
 
 void ReAttentionPolicy::truncate(int32_t) {

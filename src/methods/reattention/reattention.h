@@ -38,6 +38,7 @@ struct ReAttentionOptions {
   uint32_t stride = 1;
   uint32_t interval = 1;
   bool fill = false;
+  std::string score = "raw";
 };
 
 template <class Visitor>
@@ -71,6 +72,11 @@ void visit_options(ReAttentionOptions& o, Visitor&& visit) {
   visit(OptionSpec{"interval", "decoded tokens that read the same spans", "tokens", 1, 1 << 16},
         o.interval);
   visit(OptionSpec{"fill", "more keys win while their spans overlap and leave room"}, o.fill);
+  visit(OptionSpec{"score",
+                   "what keys are ranked by: products before rotation, or products with what "
+                   "rotation leaves of a query on average over the distances of spans",
+                   "", 0, 0, "raw|mean"},
+        o.score);
 }
 
 class ReAttentionPolicy : public Policy {
@@ -111,6 +117,7 @@ class ReAttentionPolicy : public Policy {
   int32_t sink_, local_, span_, chunk_, activate_, stride_, interval_;
   size_t spans_, picks_, decode_picks_;
   bool fill_, unbounded_ = true;
+  std::vector<std::vector<float>> angles_;  // [3]: one per LayerRope, [pairs][2] of score=mean
   std::vector<Layer> layers_;
   Stats stats_;
 };

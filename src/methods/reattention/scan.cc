@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "kernels/ops.h"
 #include "methods/key_list.h"
 
 namespace reprise {
@@ -15,11 +16,12 @@ size_t pieces_of(size_t count, size_t size) { return (count + size - 1) / size; 
 class Scan {
  public:
   Scan(const QueryRows& rows, std::span<const size_t> which, KeyRange keys, size_t k,
-       const ModelConfig& config)
+       std::span<const float> angles, const ModelConfig& config)
       : rows_(rows),
         which_(which),
         keys_(keys),
         k_(k),
+        angles_(angles),
         heads_(config.n_head),
         kv_heads_(config.n_kv_head),
         group_(config.n_head / config.n_kv_head),
@@ -50,7 +52,9 @@ class Scan {
     rows_.pool->run(which_.size(), [&](size_t row, int) {
       for (size_t kv_head = 0; kv_head < kv_heads_; ++kv_head) {
         const float* from = rows_.q + (which_[row] * heads_ + kv_head * group_) * dim_;
-        std::copy_n(from, group_ * dim_, &q_[(kv_head * queries_ + row * group_) * dim_]);
+        float* q = &q_[(kv_head * queries_ + row * group_) * dim_];
+        std::copy_n(from, group_ * dim_, q);
+        if (!angles_.empty()) kernels::rope(q, angles_.data(), group_, dim_, angles_.size() / 2);
       }
     });
   }
@@ -95,7 +99,9 @@ class Scan {
   const QueryRows& rows_;
   std::span<const size_t> which_;
   KeyRange keys_;
-  size_t k_, heads_, kv_heads_, group_, dim_, queries_, tiles_, pieces_;
+  size_t k_;
+  std::span<const float> angles_;
+  size_t heads_, kv_heads_, group_, dim_, queries_, tiles_, pieces_;
   std::vector<float> q_;                   // [kv_heads, queries, dim]
   std::vector<kernels::RankedKey> found_;  // [kv_heads, pieces, queries, k]
 };
@@ -103,8 +109,9 @@ class Scan {
 }  // namespace
 
 std::vector<kernels::RankedKey> best_keys(const QueryRows& rows, std::span<const size_t> which,
-                                          KeyRange keys, size_t k, const ModelConfig& config) {
-  return Scan(rows, which, keys, k, config).run();
+                                          KeyRange keys, size_t k, std::span<const float> angles,
+                                          const ModelConfig& config) {
+  return Scan(rows, which, keys, k, angles, config).run();
 }
 
 }  // namespace reprise
