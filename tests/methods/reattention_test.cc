@@ -260,7 +260,7 @@ TEST(ReAttentionPolicy, OptionsThatDoNotFitTheModelAreRefused) {
   const auto policy = create_policy(policy_entries(), "reattention", config);
   EXPECT_TRUE((*policy)->unbounded());
   EXPECT_TRUE((*policy)->position_free());
-  EXPECT_EQ((*policy)->prefill_grid(), 512);
+  EXPECT_EQ((*policy)->prefill_grid(), 128);  // its window
 }
 
 TEST(Votes, OrderByCountThenScoreThenRecency) {

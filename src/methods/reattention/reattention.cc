@@ -11,17 +11,18 @@
 namespace reprise {
 namespace {
 
-constexpr uint32_t kLocal = 4096, kSpans = 127, kChunk = 512;
+constexpr uint32_t kLocal = 4096, kScope = 8192, kChunk = 512;
 
 uint32_t local_of(const ReAttentionOptions& o, uint32_t trained) {
   if (o.local > 0) return o.local;
-  return trained > 0 ? std::max(1u, std::min(kLocal, trained / 2)) : kLocal;
+  return trained > 0 ? std::clamp(trained / 8, 1u, kLocal) : kLocal;
 }
 
 uint32_t spans_of(const ReAttentionOptions& o, uint32_t trained) {
   const uint32_t always = o.sink + local_of(o, trained);
-  if (o.spans > 0 || trained == 0) return o.spans > 0 ? o.spans : kSpans;
-  return trained > always ? (trained - always) / o.span : 0;
+  if (o.spans > 0) return o.spans;
+  const uint32_t scope = trained > 0 ? std::min(kScope, trained / 2) : kScope;
+  return scope > always ? (scope - always) / o.span : 0;
 }
 
 /// The mean of the angles of distances [first, last): [pairs][2].

@@ -8,9 +8,10 @@
 // win; each is widened to a span; all heads of a layer read the same keys. Up to `activate` tokens
 // everything is read, as by full attention.
 //
-// Decided apart from the published code: the scan is exact (see kernels/key_top_k.h); of equal keys
-// the most recent one wins, or else the first occurrence of a word would in the first layer, whose
-// keys know only the word; the window has a fixed size.
+// Decided apart from the published code: half of the trained context is read and not all of it,
+// from which a small model retrieves better (docs/evaluation.md); the scan is exact (see
+// kernels/key_top_k.h); of equal keys the most recent one wins, or else the first occurrence of a
+// word would in the first layer, whose keys know only the word; the window has a fixed size.
 //
 // Rows of one call share what they read, so results depend on where prompts are cut: at multiples
 // of `chunk`, where a prompt begins and where it ends.
@@ -45,15 +46,19 @@ template <class Visitor>
 void visit_options(ReAttentionOptions& o, Visitor&& visit) {
   visit(OptionSpec{"sink", "first keys that are always read", "tokens", 0, 1 << 20}, o.sink);
   visit(OptionSpec{"local",
-                   "recent keys that are always read; 0 = 4096, or half of what the model was "
-                   "trained on",
+                   "recent keys that are always read; 0 = an eighth of what the model was trained "
+                   "on, 4096 at most",
                    "tokens", 0, 1 << 24},
         o.local);
   visit(OptionSpec{"span", "keys read around a key that wins the vote", "tokens", 1, 1 << 16},
         o.span);
-  visit(OptionSpec{"spans", "keys that win; 0 = as many as the trained context has room for",
-                   "keys", 0, 1 << 20},
-        o.spans);
+  visit(
+      OptionSpec{
+          "spans",
+          "keys that win; 0 = as many as make half of the trained context, 8192 keys at most, "
+          "be read",
+          "keys", 0, 1 << 20},
+      o.spans);
   visit(OptionSpec{"picks", "keys that each prompt row and query head votes for", "keys", 1, 256},
         o.picks);
   visit(OptionSpec{"decode-picks",
