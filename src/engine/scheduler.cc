@@ -74,8 +74,8 @@ Status Scheduler::submit(Sequence& sequence, Request request, DoneFn on_done) {
   if (length > limits_.context && !sequence.policy->unbounded()) {
     return fail(
         ErrorCode::kContextExceeded,
-        "the prompt has {} tokens, the context holds {}; shorten it, raise --ctx (the model "
-        "was trained for {}), or bound what is kept with --policy streaming",
+        "the prompt has {} tokens, the context holds {}; shorten it, raise --ctx (the model was "
+        "trained for {}), or choose --policy reattention or streaming, which read any length",
         length, limits_.context, config_.context);
   }
   if (!sequence.policy->evicts()) REPRISE_CHECK(check_room(length));
