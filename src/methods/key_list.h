@@ -21,14 +21,14 @@ inline void append_range(KeyRange keys, size_t first, std::vector<KeyRange>& ran
   }
 }
 
-/// Adds a list of keys: [0, sink), then offset + picks, then [recent.begin, recent.end). Everything
-/// ascends, picks included.
+/// Adds a list of keys: [0, sink), then runs of `unit` keys from offset + unit picks on, then
+/// [recent.begin, recent.end). Everything ascends, picks included.
 inline void add_keys(SelectionPart& part, int32_t sink, std::span<const int32_t> picks,
-                     int32_t offset, KeyRange recent) {
+                     int32_t offset, KeyRange recent, int32_t unit = 1) {
   const size_t first = part.ranges.size();
   append_range({0, sink}, first, part.ranges);
   for (const int32_t pick : picks) {
-    append_range({offset + pick, offset + pick + 1}, first, part.ranges);
+    append_range({offset + unit * pick, offset + unit * (pick + 1)}, first, part.ranges);
   }
   append_range(recent, first, part.ranges);
   part.offsets.push_back(static_cast<uint32_t>(part.ranges.size()));

@@ -37,25 +37,51 @@ Rows read_rows(const KeyPoints& points) {
   return rows;
 }
 
-float squared_norm(const float* x, size_t n) {
-  float sum = 0.0f;
-  for (size_t i = 0; i < n; ++i) sum += x[i] * x[i];
-  return sum;
+// x M x of the dims of a point.
+float norm_of(const KeyPoints& points, const float* x) {
+  const size_t dims = 2 * points.pairs.size();
+  float norm = 0.0f;
+  for (size_t i = 0; i < dims; ++i) {
+    float product = points.metric.empty() ? x[i] : 0.0f;
+    for (size_t j = 0; j < dims && !points.metric.empty(); ++j) {
+      product += points.metric[i * dims + j] * x[j];
+    }
+    norm += x[i] * product;
+  }
+  return norm;
 }
 
-float squared_norm(const float* centroid, std::span<const uint16_t> pairs) {
-  float sum = 0.0f;
-  for (const uint16_t pair : pairs) sum += squared_norm(centroid + 2 * pair, 2);
-  return sum;
+// out <- M x of a row of head_dim, of which only the dims of points.pairs count; returns x M x.
+float weigh(const KeyPoints& points, const float* x, float* out) {
+  const size_t dims = 2 * points.pairs.size();
+  const auto dim_of = [&](size_t i) { return 2 * size_t{points.pairs[i / 2]} + i % 2; };
+  float norm = 0.0f;
+  for (size_t i = 0; i < dims; i += 2) {
+    const size_t d = dim_of(i);
+    out[d] = x[d];
+    out[d + 1] = x[d + 1];
+    if (!points.metric.empty()) {
+      out[d] = out[d + 1] = 0.0f;
+      for (size_t j = 0; j < dims; ++j) {
+        out[d] += points.metric[i * dims + j] * x[dim_of(j)];
+        out[d + 1] += points.metric[(i + 1) * dims + j] * x[dim_of(j)];
+      }
+    }
+    float sum = 0.0f;
+    sum += out[d] * x[d];
+    sum += out[d + 1] * x[d + 1];
+    norm += sum;
+  }
+  return norm;
 }
 
-// out [rows, 16 pages] = centroid . key
+// out [rows, 16 pages] = direction . key
 void products(const KeyPoints& points, std::span<const kernels::PageSpan> pages,
-              const float* centroids, size_t rows, float* out) {
+              const float* directions, size_t rows, float* out) {
   kernels::KeyLogitsArgs args;
   args.layout = points.layout;
   args.rows = rows;
-  args.q = centroids;
+  args.q = directions;
   args.q_stride = points.layout->head_dim;
   args.pages = pages;
   args.pairs = points.pairs;
@@ -89,16 +115,17 @@ void seed_centroids(const KeyPoints& points, const Rows& rows, const KMeansOptio
   const size_t count = rows.places.size(), dim = points.layout->head_dim;
   std::mt19937_64 random(options.seed);
   std::vector<float> dots(points.pages.size() * kPageTokens), distances(count, kInfinity);
+  std::vector<float> direction(dim), norms(count);
+  for (size_t i = 0; i < count; ++i) norms[i] = norm_of(points, &rows.values[i * rows.dims]);
   size_t chosen = static_cast<size_t>(random() % count);
   for (size_t cluster = 0; cluster < options.clusters; ++cluster) {
     float* centroid = centroids + cluster * dim;
     set_centroid(points, &rows.values[chosen * rows.dims], centroid);
-    products(points, points.pages, centroid, 1, dots.data());
-    const float norm = squared_norm(centroid, points.pairs);
+    const float norm = weigh(points, centroid, direction.data());
+    products(points, points.pages, direction.data(), 1, dots.data());
     double total = 0.0;
     for (size_t i = 0; i < count; ++i) {
-      const float own = squared_norm(&rows.values[i * rows.dims], rows.dims);
-      distances[i] = std::clamp(own + norm - 2.0f * dots[rows.places[i]], 0.0f, distances[i]);
+      distances[i] = std::clamp(norms[i] + norm - 2.0f * dots[rows.places[i]], 0.0f, distances[i]);
       total += distances[i];
     }
     distances[chosen] = 0.0f;  // exactly, whatever the products' rounding left
@@ -138,24 +165,26 @@ void kmeans(const KeyPoints& points, const KMeansOptions& options, float* centro
   }
 }
 
-// The nearest centroid has the largest c.x - |c|^2 / 2: |x|^2 is common to all.
+// The nearest centroid has the largest c M x - c M c / 2: x M x is common to all.
 void nearest_centroids(const KeyPoints& points, const float* centroids, size_t clusters,
                        int32_t* nearest) {
-  const size_t piece = std::min(kPiecePages, points.pages.size());
+  const size_t piece = std::min(kPiecePages, points.pages.size()), dim = points.layout->head_dim;
   std::vector<float> dots(clusters * piece * kPageTokens), best(piece * kPageTokens);
+  std::vector<float> directions(clusters * dim), halves(clusters);
+  for (size_t cluster = 0; cluster < clusters; ++cluster) {
+    halves[cluster] = 0.5f * weigh(points, centroids + cluster * dim, &directions[cluster * dim]);
+  }
   for (size_t first = 0; first < points.pages.size(); first += piece) {
     const auto pages = points.pages.subspan(first, std::min(piece, points.pages.size() - first));
     const size_t count = pages.size() * kPageTokens;
-    products(points, pages, centroids, clusters, dots.data());
+    products(points, pages, directions.data(), clusters, dots.data());
     int32_t* found = nearest + first * kPageTokens;
     std::fill_n(best.begin(), count, -kInfinity);
     std::fill_n(found, count, 0);
     for (size_t cluster = 0; cluster < clusters; ++cluster) {
-      const float half =
-          0.5f * squared_norm(centroids + cluster * points.layout->head_dim, points.pairs);
       const float* dot = &dots[cluster * count];
       for (size_t i = 0; i < count; ++i) {
-        const float closeness = dot[i] - half;
+        const float closeness = dot[i] - halves[cluster];
         found[i] = closeness > best[i] ? static_cast<int32_t>(cluster) : found[i];
         best[i] = closeness > best[i] ? closeness : best[i];
       }

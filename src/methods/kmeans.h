@@ -14,6 +14,9 @@ struct KeyPoints {
   const kernels::KvLayout* layout = nullptr;
   std::span<const kernels::PageSpan> pages;  // the slots that are set are points
   std::span<const uint16_t> pairs;           // ascending
+  /// [dims, dims], dims = 2 pairs: M, symmetric and positive, of the squared distance x M x; empty:
+  /// Euclidean.
+  std::span<const float> metric = {};
 };
 
 struct KMeansOptions {
@@ -27,7 +30,7 @@ struct KMeansOptions {
 /// stays where it was. Deterministic; uses no threads. There must be a point.
 void kmeans(const KeyPoints& points, const KMeansOptions& options, float* centroids);
 
-/// nearest: [16 pages] index of the centroid (see kmeans) at the smallest Euclidean distance, the
+/// nearest: [16 pages] index of the centroid (see kmeans) at the smallest distance, the
 /// lowest among equals; unspecified for slots that are not set.
 void nearest_centroids(const KeyPoints& points, const float* centroids, size_t clusters,
                        int32_t* nearest);

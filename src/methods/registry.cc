@@ -10,6 +10,7 @@
 #include "methods/baselines/snapkv.h"
 #include "methods/baselines/sparq.h"
 #include "methods/baselines/streaming.h"
+#include "methods/csattention/csattention.h"
 #include "methods/decorators/auto.h"
 #include "methods/decorators/dense.h"
 #include "methods/decorators/probe.h"
@@ -50,6 +51,9 @@ std::span<const PolicyEntry> policy_entries() {
       policy_entry<ReAttentionPolicy, ReAttentionOptions>(
           "reattention", "voted spans of the past as if nothing lay between; context without limit",
           "ReAttention, arXiv 2407.15176"),
+      policy_entry<CsAttentionPolicy, CsAttentionOptions>(
+          "csattention", "the keys whose copies, coded for the prompt's queries, give large logits",
+          "after CSAttention, arXiv 2604.08584"),
       policy_entry<DensePolicy, DenseOptions>(
           "dense", "keeps some layers dense for the policy on its right", "decorator"),
       policy_entry<AutoPolicy, AutoOptions>(

@@ -18,6 +18,8 @@ const char* const kSpecs[] = {
     "quest:budget=48",
     "sparq:budget=48,local=16",
     "pqcache:budget=64,sink=8",
+    "csattention:budget=64,window=16,observe=16",
+    "csattention:budget=64,mode=paper,centroids=8,observe=16",
     "magicpig:tables=20,bits=4",
     "dense:first=1+quest:budget=48",
     "probe+quest:budget=48",

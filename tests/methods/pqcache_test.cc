@@ -102,7 +102,7 @@ TEST_P(Codes, AreTheNearestCentroids) {
           distances.push_back(sum);
         }
         const double least = *std::min_element(distances.begin(), distances.end());
-        const uint8_t code = codes.codes(0, head, part)[static_cast<size_t>(key)];
+        const size_t code = codes.code(0, head, part, static_cast<size_t>(key));
         ASSERT_NEAR(distances[code], least, 1e-4 * least);
       }
     }
@@ -124,7 +124,7 @@ TEST_P(Codes, LookupsEqualProductsWithReconstructedKeys) {
     for (size_t i = 0; i < 160; ++i) {
       std::vector<float> key(shape.head_dim);
       for (size_t part = 0; part < 2; ++part) {
-        const size_t code = codes.codes(0, head, part)[30 + i];
+        const size_t code = codes.code(0, head, part, 30 + i);
         for (const size_t pair : codes.part_pairs(part)) {
           for (const size_t d : {2 * pair, 2 * pair + 1}) {
             key[d] = codes.centroids(0, head)[code * shape.head_dim + d];

@@ -1,0 +1,206 @@
+#include "methods/csattention/centroid_lists.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+#include "methods/csattention/centroid_products.h"
+#include "methods/csattention/spherical_kmeans.h"
+#include "methods/key_codes.h"
+#include "methods/top_k.h"
+
+namespace reprise {
+namespace {
+
+constexpr float kNoCosine = 2.0f;      // larger than any
+constexpr float kMemory = 1.0f / 16;   // weight of the newest cosine in its average
+constexpr float kDrift = 3.0f;         // standard deviations below the usual cosine
+constexpr float kRidge = 1e-4f;        // of the least squares of two centroids
+constexpr int32_t kPieceTokens = 512;  // keys whose scores are computed together
+constexpr float kUnlisted = -std::numeric_limits<float>::infinity();
+
+}  // namespace
+
+CentroidLists::CentroidLists(const CentroidListsOptions& options, const ModelConfig& config)
+    : config_(&config),
+      options_(options),
+      parts_(split_pairs(config.head_dim, options.parts)),
+      layers_(config.n_layer, Layer(config)) {}
+
+std::span<const float> CentroidLists::centroid(uint32_t layer, size_t kv_head, size_t part,
+                                               size_t index) const {
+  const size_t dims = 2 * parts_[part].size();
+  return std::span(layers_[layer].parts[kv_head * parts_.size() + part].centroids)
+      .subspan(index * dims, dims);
+}
+
+void CentroidLists::take_queries(const QueryRows& rows, const QueryWindow& window) {
+  Layer& layer = layers_[rows.layer];
+  if (rows.phase == kernels::Phase::kDecode && layer.built_end > 0) return;
+  layer.samples.take(rows, window);
+}
+
+void CentroidLists::build(const QueryRows& rows, KeyRange keys) {
+  Layer& layer = layers_[rows.layer];
+  layer.parts.resize(config_->n_kv_head * parts_.size());
+  rows.pool->run(layer.parts.size(),
+                 [&](size_t task, int) { build_part(layer, task, layer.parts[task]); });
+  layer.cosines.assign(config_->n_head * parts_.size(), kNoCosine);
+  layer.built_end = keys.end;
+  layer.listed = 0;
+}
+
+void CentroidLists::build_part(const Layer& layer, size_t task, Part& part) const {
+  const auto& pairs = parts_[task % parts_.size()];
+  const size_t dims = 2 * pairs.size();
+  const auto samples = layer.samples.directions(task / parts_.size(), pairs);
+  part.centroids.resize(options_.centroids * dims);
+  part.lists.resize(options_.centroids);
+  spherical_kmeans(samples, dims, {options_.centroids, options_.iterations, options_.seed},
+                   part.centroids.data());
+  double sum = 0.0, squares = 0.0;
+  const auto count = static_cast<double>(samples.size() / dims);
+  for (size_t i = 0; i < samples.size(); i += dims) {
+    float cosine = 0.0f;
+    nearest_direction(&samples[i], part.centroids.data(), options_.centroids, dims, &cosine);
+    sum += cosine;
+    squares += double{cosine} * cosine;
+  }
+  part.usual = static_cast<float>(sum / count);
+  part.spread =
+      static_cast<float>(std::sqrt(std::max(0.0, squares / count - std::pow(sum / count, 2))));
+}
+
+void CentroidLists::extend(const QueryRows& rows, int32_t end) {
+  Layer& layer = layers_[rows.layer];
+  if (layer.listed >= end) return;
+  if (layer.listed == 0) {
+    const auto length = static_cast<size_t>(std::ceil(options_.share * static_cast<float>(end)));
+    for (Part& part : layer.parts) {
+      for (ScoreList& list : part.lists) list.reset(length);
+    }
+  }
+  rows.pool->run(layer.parts.size(), [&](size_t task, int) {
+    for (int32_t first = layer.listed; first < end; first += kPieceTokens) {
+      offer_keys(rows, task, {first, std::min(end, first + kPieceTokens)}, layer.parts[task]);
+    }
+  });
+  layer.listed = end;
+}
+
+void CentroidLists::offer_keys(const QueryRows& rows, size_t task, KeyRange keys,
+                               Part& part) const {
+  const auto& pairs = parts_[task % parts_.size()];
+  CentroidProducts products;
+  centroid_products(rows, task / parts_.size(), keys, pairs, part.centroids,
+                    config_->attention_scale, products);
+  for (size_t centroid = 0; centroid < options_.centroids; ++centroid) {
+    for (int32_t key = keys.begin; key < keys.end; ++key) {
+      part.lists[centroid].offer(static_cast<uint32_t>(key),
+                                 products.at(centroid, static_cast<size_t>(key - keys.begin)));
+    }
+  }
+}
+
+// q: [dims] of unit length. cosine: the moving average, updated.
+CentroidLists::Atoms CentroidLists::atoms(const Part& part, const float* q, size_t dims,
+                                          float& cosine) const {
+  float best = 0.0f;
+  Atoms atoms = {
+      {nearest_direction(q, part.centroids.data(), options_.centroids, dims, &best)}, {1.0f}, 1};
+  cosine = cosine == kNoCosine ? part.usual : cosine;
+  cosine += kMemory * (best - cosine);
+  if (!options_.backoff || cosine >= part.usual - kDrift * part.spread) return atoms;
+  const float* first = &part.centroids[atoms.centroid[0] * dims];
+  float second_best = -kNoCosine;
+  for (size_t i = 0; i < options_.centroids; ++i) {
+    const float product = std::inner_product(q, q + dims, &part.centroids[i * dims], 0.0f);
+    if (i == atoms.centroid[0] || product <= second_best) continue;
+    second_best = product;
+    atoms.centroid[1] = i;
+    atoms.count = 2;
+  }
+  if (atoms.count == 1) return atoms;
+  const float between =
+      std::inner_product(first, first + dims, &part.centroids[atoms.centroid[1] * dims], 0.0f);
+  const float diagonal = 1.0f + kRidge, determinant = diagonal * diagonal - between * between;
+  atoms.weight[0] = (diagonal * best - between * second_best) / determinant;
+  atoms.weight[1] = (diagonal * second_best - between * best) / determinant;
+  return atoms;
+}
+
+// scores: [candidates] sums of list entries, kUnlisted where there is none. Returns the bytes read.
+uint64_t CentroidLists::score(Layer& layer, const float* q, size_t head, KeyRange candidates,
+                              std::vector<float>& scores, size_t& backoffs) const {
+  const size_t kv_head = head / (config_->n_head / config_->n_kv_head);
+  scores.assign(static_cast<size_t>(candidates.end - candidates.begin), kUnlisted);
+  std::vector<float> unit(config_->head_dim);
+  uint64_t entries = 0;
+  for (size_t i = 0; i < parts_.size(); ++i) {
+    if (!direction(q, parts_[i], unit.data())) continue;
+    const Part& part = layer.parts[kv_head * parts_.size() + i];
+    const Atoms found =
+        atoms(part, unit.data(), 2 * parts_[i].size(), layer.cosines[head * parts_.size() + i]);
+    backoffs += found.count > 1;
+    for (size_t atom = 0; atom < found.count; ++atom) {
+      const ScoreList& list = part.lists[found.centroid[atom]];
+      entries += list.keys().size();
+      for (size_t entry = 0; entry < list.keys().size(); ++entry) {
+        const auto key = static_cast<int32_t>(list.keys()[entry]);
+        if (key < candidates.begin || key >= candidates.end) continue;
+        float& sum = scores[static_cast<size_t>(key - candidates.begin)];
+        sum = (sum == kUnlisted ? 0.0f : sum) + found.weight[atom] * list.score(entry);
+      }
+    }
+  }
+  return entries * (sizeof(uint32_t) + sizeof(F16));
+}
+
+uint64_t CentroidLists::find(const QueryRows& rows, KeyRange candidates, size_t k,
+                             KeyPicks& picks) {
+  Layer& layer = layers_[rows.layer];
+  picks.resize(config_->n_head);
+  std::vector<uint64_t> bytes(config_->n_head);
+  std::vector<size_t> backoffs(config_->n_head);
+  rows.pool->run(config_->n_head, [&](size_t head, int) {
+    std::vector<float> scores;
+    bytes[head] = score(layer, rows.q_rotated + head * config_->head_dim, head, candidates, scores,
+                        backoffs[head]);
+    top_k(scores, k, picks[head]);
+    std::erase_if(picks[head],
+                  [&](int32_t key) { return scores[static_cast<size_t>(key)] == kUnlisted; });
+  });
+  lookups_ += config_->n_head * parts_.size();
+  backoffs_ += std::accumulate(backoffs.begin(), backoffs.end(), uint64_t{0});
+  return std::accumulate(
+      bytes.begin(), bytes.end(),
+      uint64_t{config_->n_kv_head} * options_.centroids * config_->head_dim * sizeof(float));
+}
+
+// A list forgets what newer keys pushed out, so it cannot be cut back.
+void CentroidLists::truncate(int32_t length) {
+  for (Layer& layer : layers_) {
+    layer.samples.truncate(length);
+    if (layer.built_end > length || layer.listed > length) layer.built_end = layer.listed = 0;
+  }
+}
+
+uint64_t CentroidLists::bytes() const {
+  uint64_t bytes = 0;
+  for (const Layer& layer : layers_) {
+    bytes += layer.samples.bytes();
+    for (const Part& part : layer.parts) {
+      bytes += part.centroids.capacity() * sizeof(float);
+      for (const ScoreList& list : part.lists) bytes += list.bytes();
+    }
+  }
+  return bytes;
+}
+
+PolicyStats CentroidLists::stats() const {
+  if (lookups_ == 0) return {};
+  return {{"backoff", static_cast<double>(backoffs_) / static_cast<double>(lookups_)}};
+}
+
+}  // namespace reprise

@@ -1,0 +1,37 @@
+// CSAttention's default index: product-quantised keys under the queries' metric.
+#pragma once
+
+#include "methods/csattention/logit_index.h"
+#include "methods/csattention/query_moments.h"
+#include "methods/key_codes.h"
+
+namespace reprise {
+
+/// Keys are quantised so that the mean squared error of logits is least for the prompt's queries
+/// (QueryMoments): what clusters of queries are for in the paper, at a byte per part.
+class CodeIndex : public LogitIndex {
+ public:
+  CodeIndex(const KeyCodesOptions& options, const ModelConfig& config, int32_t unit = 1);
+
+  std::unique_ptr<KeyIndex> clone() const override { return std::make_unique<CodeIndex>(*this); }
+  void take_queries(const QueryRows& rows, const QueryWindow& window) override;
+  void build(const QueryRows& rows, KeyRange keys) override;
+  int32_t built_end(uint32_t layer) const override { return codes_.trained_end(layer); }
+  void extend(const QueryRows& rows, int32_t end) override { codes_.encode(rows, end); }
+  void truncate(int32_t length) override;
+  uint64_t bytes() const override { return codes_.bytes() + moments_.bytes(); }
+
+  const KeyCodes& codes() const { return codes_; }
+
+ private:
+  void estimate(uint32_t layer, size_t kv_head, const float* q, KeyRange keys, float* logits,
+                size_t stride) const override;
+  uint64_t bytes_read(size_t keys) const override {
+    return keys * codes_.code_bytes() + codes_.codebook_bytes();
+  }
+
+  KeyCodes codes_;
+  QueryMoments moments_;
+};
+
+}  // namespace reprise

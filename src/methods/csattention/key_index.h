@@ -1,0 +1,50 @@
+// What ranks the keys of one sequence: the interface of CSAttention's indexes.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "attention/policy.h"
+
+namespace reprise {
+
+/// The rows of a layer's prompt whose queries shape its index: position >= first.
+struct QueryWindow {
+  int32_t first = 0;
+  int32_t rows = 0;  // of the whole prompt that will have been seen at its end
+};
+
+/// Best units of a search; lists are KV heads or query heads.
+using KeyPicks =
+    std::vector<std::vector<int32_t>>;  // [lists] ascending, from the first candidate on
+
+class KeyIndex {
+ public:
+  virtual ~KeyIndex() = default;
+  virtual std::unique_ptr<KeyIndex> clone() const = 0;
+
+  /// Learns from the queries of rows at positions of the window, before and after a build.
+  virtual void take_queries(const QueryRows& rows, const QueryWindow& window) = 0;
+  /// Makes the index of the rows' layer anew; it holds no key yet. keys: those it is fitted to.
+  virtual void build(const QueryRows& rows, KeyRange keys) = 0;
+  /// End of the keys that the layer's index was fitted to; 0 = there is none yet.
+  virtual int32_t built_end(uint32_t layer) const = 0;
+  /// Takes in the keys below end that it does not hold yet.
+  virtual void extend(const QueryRows& rows, int32_t end) = 0;
+  /// The k best units of the candidates, all of which it holds, for the one row of a decode step;
+  /// fewer where it knows fewer. Returns the bytes read for it.
+  virtual uint64_t find(const QueryRows& rows, KeyRange candidates, size_t k, KeyPicks& picks) = 0;
+  /// Keys that are chosen together, from the first candidate on; candidates are a multiple of it.
+  virtual int32_t unit() const { return 1; }
+  /// Which heads share a list.
+  virtual HeadSplit split() const = 0;
+  /// Forgets what depends on tokens from length on.
+  virtual void truncate(int32_t length) = 0;
+  virtual uint64_t bytes() const = 0;
+  /// Named figures, summed over the searches since clear_stats().
+  virtual PolicyStats stats() const { return {}; }
+  virtual void clear_stats() {}
+};
+
+}  // namespace reprise

@@ -1,0 +1,39 @@
+// Indexes that estimate logits: how estimates become the keys that a KV head reads.
+#pragma once
+
+#include "methods/csattention/key_index.h"
+#include "methods/token_ranking.h"
+
+namespace reprise {
+
+/// Query heads of a KV head share the keys with the largest sums of estimated softmax weights. The
+/// logits of sinks and recent keys, which are read anyway, are exact: a head that attends to them
+/// has little say in what else is read.
+class LogitIndex : public KeyIndex {
+ public:
+  LogitIndex(const ModelConfig& config, int32_t unit);
+
+  uint64_t find(const QueryRows& rows, KeyRange candidates, size_t k, KeyPicks& picks) final;
+  int32_t unit() const final { return unit_; }
+  HeadSplit split() const final { return HeadSplit::kPerKvHead; }
+
+ protected:
+  const ModelConfig& config() const { return *config_; }
+  /// logits [group, keys], rows stride apart, of the query heads of a KV head. q: [group,
+  /// head_dim], scaled. Called for many KV heads and ranges of keys at once.
+  virtual void estimate(uint32_t layer, size_t kv_head, const float* q, KeyRange keys,
+                        float* logits, size_t stride) const = 0;
+  /// Bytes that a search over so many keys reads.
+  virtual uint64_t bytes_read(size_t keys) const = 0;
+
+ private:
+  void score_candidates(const QueryRows& rows, KeyRange candidates);
+  uint64_t score_others(const QueryRows& rows, KeyRange candidates, size_t first);
+
+  const ModelConfig* config_;
+  int32_t unit_;
+  TokenRanking ranking_;
+  std::vector<float> q_;  // [n_head, head_dim] scaled
+};
+
+}  // namespace reprise

@@ -1,0 +1,82 @@
+#include "methods/csattention/query_moments.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace reprise {
+namespace {
+
+// Weight of isotropic queries beside those that were seen: errors in no direction are free.
+constexpr float kPrior = 0.01f;
+
+}  // namespace
+
+QueryMoments::QueryMoments(const ModelConfig& config, std::vector<std::vector<uint16_t>> parts)
+    : config_(&config), parts_(std::move(parts)), layers_(config.n_layer) {}
+
+void QueryMoments::add(const QueryRows& rows, int32_t first) {
+  first = std::max(first, rows.first());
+  if (first >= rows.end()) return;
+  Layer& layer = layers_[rows.layer];
+  layer.end = rows.end();
+  layer.sums.resize(config_->n_kv_head * parts_.size());
+  const size_t dim = config_->head_dim, group = config_->n_head / config_->n_kv_head;
+  rows.pool->run(layer.sums.size(), [&](size_t task, int) {
+    const size_t kv_head = task / parts_.size(), part = task % parts_.size();
+    const size_t dims = 2 * parts_[part].size();
+    layer.sums[task].resize(dims * dims);
+    for (int32_t row = first - rows.first(); row < rows.end() - rows.first(); ++row) {
+      const float* q = rows.q_rotated + static_cast<size_t>(row) * config_->n_head * dim;
+      for (size_t head = kv_head * group; head < (kv_head + 1) * group; ++head) {
+        add_query(q + head * dim, part, layer.sums[task]);
+      }
+    }
+  });
+}
+
+void QueryMoments::add_query(const float* q, size_t part, std::vector<float>& sums) const {
+  const auto& pairs = parts_[part];
+  const size_t dims = 2 * pairs.size();
+  float norm = 0.0f;
+  for (const uint16_t pair : pairs) {
+    norm += q[2 * pair] * q[2 * pair] + q[2 * pair + 1] * q[2 * pair + 1];
+  }
+  if (!std::isfinite(norm)) return;
+  for (size_t i = 0; i < dims; ++i) {
+    const float factor = q[2 * pairs[i / 2] + i % 2];
+    for (size_t j = 0; j < dims; ++j) sums[i * dims + j] += factor * q[2 * pairs[j / 2] + j % 2];
+  }
+}
+
+PartMetrics QueryMoments::metrics(uint32_t layer) const {
+  PartMetrics metrics = layers_[layer].sums;
+  for (std::vector<float>& metric : metrics) {
+    const auto dims = static_cast<size_t>(std::lround(std::sqrt(metric.size())));
+    float trace = 0.0f;
+    for (size_t i = 0; i < dims; ++i) trace += metric[i * dims + i];
+    if (!(trace > 0.0f) || !std::isfinite(trace)) {
+      metric.clear();  // Euclidean
+      continue;
+    }
+    const float scale = static_cast<float>(dims) / trace;
+    for (float& value : metric) value *= scale;
+    for (size_t i = 0; i < dims; ++i) metric[i * dims + i] += kPrior;
+  }
+  return metrics;
+}
+
+void QueryMoments::truncate(int32_t length) {
+  for (Layer& layer : layers_) {
+    if (layer.end > length) layer = {};
+  }
+}
+
+uint64_t QueryMoments::bytes() const {
+  uint64_t bytes = 0;
+  for (const Layer& layer : layers_) {
+    for (const auto& sums : layer.sums) bytes += sums.capacity() * sizeof(float);
+  }
+  return bytes;
+}
+
+}  // namespace reprise

@@ -1,0 +1,33 @@
+// The keys with the largest scores so far, of a list whose length is fixed.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/float16.h"
+
+namespace reprise {
+
+/// Six bytes per key. Scores are rounded to half precision before they are compared; among equal
+/// ones the lower key stays. What it holds depends on what it was offered, not on the order.
+class ScoreList {
+ public:
+  /// Empties the list and fixes its length.
+  void reset(size_t length);
+  void offer(uint32_t key, float score);
+
+  std::span<const uint32_t> keys() const { return keys_; }  // in no particular order
+  float score(size_t i) const { return to_float(scores_[i]); }
+  uint64_t bytes() const;
+
+ private:
+  bool worse(size_t a, size_t b) const;
+  void swap(size_t a, size_t b);
+
+  size_t length_ = 0;
+  std::vector<uint32_t> keys_;  // heap, the worst in front
+  std::vector<F16> scores_;     // of keys_
+};
+
+}  // namespace reprise

@@ -1,0 +1,126 @@
+#include "methods/csattention/code_index.h"
+
+#include <gtest/gtest.h>
+
+#include "methods/selecting.h"
+
+namespace reprise {
+namespace {
+
+using kernels::KvType;
+using kernels::Phase;
+using testing::Toy;
+using testing::ToyShape;
+
+/// A sequence of a toy, filled by full attention, and rows with made-up queries for it.
+struct Filled {
+  Filled(const ToyShape& shape, size_t tokens) : toy(shape, tokens), kv(toy.new_sequence()) {
+    toy.step(kv, *testing::make_policy(toy, "full"), tokens, Phase::kPrefill);
+    for (size_t i = 0; i < tokens; ++i) all.push_back({0, static_cast<int32_t>(i), 0});
+    q.assign(toy.q(0, 0), toy.q(0, 0) + tokens * toy.width());
+  }
+  QueryRows rows(size_t first, size_t end, Phase phase = Phase::kPrefill) {
+    return {0,
+            phase,
+            std::span(all).subspan(first, end - first),
+            nullptr,
+            &q[first * toy.width()],
+            static_cast<int32_t>(all.size()),
+            &kv,
+            &pool};
+  }
+  Toy toy;
+  ThreadPool pool{2};
+  SequenceKv kv;
+  std::vector<Row> all;
+  std::vector<float> q;  // [tokens, n_head, head_dim] rotated
+};
+
+TEST(QueryMoments, AreMeansOfProductsWhateverTheChunks) {
+  Filled filled({1, 6, 2, 32}, 120);
+  for (size_t i = 0; i < filled.q.size(); ++i) filled.q[i] *= i % 32 < 8 ? 3.0f : 0.5f;
+  const auto parts = split_pairs(32, 4);
+  QueryMoments whole(filled.toy.config(), parts), chunks(filled.toy.config(), parts);
+  whole.add(filled.rows(0, 120), 20);
+  for (const size_t end : {30u, 31u, 120u})
+    chunks.add(filled.rows(end == 30 ? 0 : end == 31 ? 30 : 31, end), 20);
+  const PartMetrics metrics = whole.metrics(0);
+  EXPECT_EQ(metrics, chunks.metrics(0));
+  ASSERT_EQ(metrics.size(), 2u * 4);
+  for (size_t kv_head = 0; kv_head < 2; ++kv_head) {
+    for (size_t part = 0; part < 4; ++part) {
+      std::vector<double> want(64);
+      for (size_t row = 20; row < 120; ++row) {
+        for (size_t head = 3 * kv_head; head < 3 * kv_head + 3; ++head) {
+          const float* q = &filled.q[(row * 6 + head) * 32 + part * 8];
+          for (size_t i = 0; i < 64; ++i) want[i] += double{q[i / 8]} * q[i % 8];
+        }
+      }
+      double trace = 0.0;
+      for (size_t i = 0; i < 8; ++i) trace += want[9 * i];
+      for (size_t i = 0; i < 64; ++i) {
+        const double prior = i % 9 == 0 ? 0.01 : 0.0;
+        EXPECT_NEAR(metrics[kv_head * 4 + part][i], want[i] * 8 / trace + prior, 3e-5);
+      }
+    }
+  }
+  whole.truncate(119);
+  EXPECT_TRUE(whole.metrics(0).empty());
+}
+
+TEST(QueryMoments, LeaveOutWhatIsNotFinite) {
+  Filled filled({1, 2, 1, 32}, 40);
+  const auto parts = split_pairs(32, 4);
+  QueryMoments without(filled.toy.config(), parts), with(filled.toy.config(), parts);
+  without.add(filled.rows(0, 39), 0);
+  for (size_t i = 0; i < 64; ++i) filled.q[39 * 64 + i] = i % 2 == 0 ? NAN : INFINITY;
+  with.add(filled.rows(0, 40), 0);
+  EXPECT_EQ(with.metrics(0), without.metrics(0));
+}
+
+TEST(CodeIndex, ErrorsOfLogitsAreSmallerThanWithPlainCodes) {
+  Filled filled({1, 4, 2, 64}, 640);
+  for (size_t i = 0; i < filled.q.size(); ++i) filled.q[i] *= i % 8 < 3 ? 4.0f : 0.25f;
+  const KeyCodesOptions options = {8, 5, 6, 1};
+  CodeIndex index(options, filled.toy.config());
+  KeyCodes plain(options, filled.toy.config());
+  index.take_queries(filled.rows(0, 600), {0, 600});
+  index.build(filled.rows(0, 600), {0, 600});
+  index.extend(filled.rows(0, 600), 600);
+  plain.train(filled.rows(0, 600), 0, 600);
+  plain.encode(filled.rows(0, 600), 600);
+  const auto error = [&](const KeyCodes& codes) {
+    double sum = 0.0;
+    for (size_t row = 600; row < 640; ++row) {  // queries that shaped nothing
+      const float* q = &filled.q[row * filled.toy.width()];
+      std::vector<float> logits(2 * 600);
+      codes.logits(0, 0, q, 0, 600, logits.data(), 600);
+      for (int32_t key = 0; key < 600; ++key) {
+        const auto k = testing::stored(filled.kv, 0, 0, key);
+        sum += std::pow(testing::dot(q, k.data(), 64) - logits[static_cast<size_t>(key)], 2.0);
+      }
+    }
+    return sum;
+  };
+  // 3 of 8 dims carry nearly all of q; 32 codes for 3 dims instead of 8 shrink errors far more.
+  EXPECT_LT(error(index.codes()), 0.5 * error(plain));
+}
+
+TEST(CodeIndex, KeysAddedOneByOneGetTheSameCodes) {
+  Filled filled({1, 4, 2, 64, KvType::kBF16}, 400);
+  CodeIndex grown({8, 4, 4, 1}, filled.toy.config());
+  grown.take_queries(filled.rows(0, 200), {0, 200});
+  grown.build(filled.rows(0, 200), {0, 200});
+  const auto at_once = grown.clone();
+  for (int32_t end = 150; end <= 400; ++end) grown.extend(filled.rows(0, 400), end);
+  at_once->extend(filled.rows(0, 400), 400);
+  const auto& other = dynamic_cast<const CodeIndex&>(*at_once);
+  for (size_t part = 0; part < 8; ++part) {
+    for (size_t key = 0; key < 400; ++key) {
+      EXPECT_EQ(grown.codes().code(0, 1, part, key), other.codes().code(0, 1, part, key));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace reprise

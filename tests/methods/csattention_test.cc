@@ -1,0 +1,252 @@
+#include "methods/csattention/csattention.h"
+
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+#include "methods/selecting.h"
+
+namespace reprise {
+namespace {
+
+using kernels::KvType;
+using kernels::Phase;
+using testing::Recorder;
+using testing::Toy;
+using testing::ToyShape;
+using Outputs = std::vector<std::vector<float>>;
+
+/// Sum over the group of exact softmax weights over all keys [0, end).
+std::vector<double> exact_scores(const Toy& toy, const SequenceKv& kv, const float* q,
+                                 size_t kv_head, int32_t end) {
+  const size_t group = toy.config().n_head / toy.config().n_kv_head;
+  std::vector<int32_t> keys(static_cast<size_t>(end));
+  std::iota(keys.begin(), keys.end(), 0);
+  std::vector<double> scores(keys.size());
+  for (size_t r = 0; r < group; ++r) {
+    const auto shares = testing::weights(toy, kv, 0, q + r * toy.config().head_dim, kv_head, keys);
+    for (size_t i = 0; i < keys.size(); ++i) scores[i] += shares[i];
+  }
+  return scores;
+}
+
+TEST(CsAttention, ACodeForEveryKeyGivesTheExactBestKeys) {
+  Toy toy({1, 6, 2, 64}, 240);
+  toy.prompt_end = 230;
+  for (size_t d = 0; d < 64; ++d) toy.k(0, 0)[d] *= 4;  // a sink that takes much from some heads
+  Recorder policy(toy, "csattention:budget=96,sink=5,window=20,unit=key,bits=8,parts=8");
+  SequenceKv kv = toy.new_sequence();
+  toy.step(kv, policy, 230, Phase::kPrefill);
+  for (int step = 0; step < 10; ++step) {
+    toy.step(kv, policy, 1, Phase::kDecode);
+    const auto& [selection, q] = policy.seen[0];
+    const int32_t recent = (kv.length() - 20) / 16 * 16;
+    const size_t picked = 96 - 5 - static_cast<size_t>(kv.length() - recent);
+    for (size_t head = 0; head < 2; ++head) {
+      const auto keys = testing::keys_of(selection.parts[0], head);
+      ASSERT_EQ(keys.size(), 96u);
+      for (int32_t i = 0; i < 5; ++i) ASSERT_EQ(keys[static_cast<size_t>(i)], i);
+      for (size_t i = 5 + picked; i < 96; ++i) {
+        ASSERT_EQ(keys[i], recent + static_cast<int32_t>(i - 5 - picked));
+      }
+      const auto scores = exact_scores(toy, kv, &q[head * 3 * 64], head, kv.length());
+      std::vector<int32_t> picks(keys.begin() + 5, keys.begin() + 5 + static_cast<int>(picked));
+      for (int32_t& pick : picks) pick -= 5;
+      testing::expect_best(picks, std::span(scores).subspan(5, static_cast<size_t>(recent - 5)),
+                           picked, 1e-5);
+    }
+  }
+}
+
+TEST(CsAttention, ACodeForEveryKeyGivesTheExactBestPages) {
+  Toy toy({1, 6, 2, 64}, 260);
+  toy.prompt_end = 250;
+  Recorder policy(toy, "csattention:budget=128,window=20,bits=8,parts=8");
+  SequenceKv kv = toy.new_sequence();
+  toy.step(kv, policy, 250, Phase::kPrefill);
+  for (int step = 0; step < 10; ++step) {
+    toy.step(kv, policy, 1, Phase::kDecode);
+    const auto& [selection, q] = policy.seen[0];
+    const int32_t recent = (kv.length() - 20) / 16 * 16;
+    const auto picked = static_cast<size_t>((128 - 16 - (kv.length() - recent)) / 16);
+    for (size_t head = 0; head < 2; ++head) {
+      const auto keys = testing::keys_of(selection.parts[0], head);
+      ASSERT_EQ(keys.size(), 16 + 16 * picked + static_cast<size_t>(kv.length() - recent));
+      const auto scores = exact_scores(toy, kv, &q[head * 3 * 64], head, kv.length());
+      std::vector<double> pages(static_cast<size_t>(recent) / 16 - 1);
+      for (size_t i = 0; i < 16 * pages.size(); ++i) pages[i / 16] += scores[16 + i];
+      std::vector<int32_t> picks;
+      for (size_t i = 16; i < 16 + 16 * picked; i += 16) {
+        ASSERT_EQ(keys[i] % 16, 0);
+        ASSERT_EQ(keys[i + 15], keys[i] + 15);
+        picks.push_back(keys[i] / 16 - 1);
+      }
+      testing::expect_best(picks, pages, picked, 1e-5);
+    }
+  }
+}
+
+/// Share of what the best keys of the same number hold, that the keys between sinks and recent ones
+/// found by a policy hold.
+double recall(const char* spec) {
+  Toy toy({1, 6, 2, 64}, 640);
+  toy.prompt_end = 600;
+  Recorder policy(toy, spec);
+  SequenceKv kv = toy.new_sequence();
+  toy.step(kv, policy, 600, Phase::kPrefill);
+  double found = 0.0, best = 0.0;
+  for (int step = 0; step < 40; ++step) {
+    toy.step(kv, policy, 1, Phase::kDecode);
+    const auto& [selection, q] = policy.seen[0];
+    for (size_t head = 0; head < 2; ++head) {
+      auto scores = exact_scores(toy, kv, &q[head * 3 * 64], head, kv.length());
+      const auto keys = testing::keys_of(selection.parts[0], head);
+      size_t picked = 0;
+      for (const int32_t key : keys) {
+        if (key < 12 || key >= kv.length() - 48) continue;
+        found += scores[static_cast<size_t>(key)];
+        ++picked;
+      }
+      std::sort(scores.begin() + 12, scores.end() - 48, std::greater<>());
+      best +=
+          std::accumulate(scores.begin() + 12, scores.begin() + 12 + static_cast<int>(picked), 0.0);
+    }
+  }
+  return found / best;
+}
+
+TEST(CsAttention, FinerIndexesFindMore) {
+  const double bits2 = recall("csattention:budget=96,unit=key,bits=2,parts=8"),
+               bits8 = recall("csattention:budget=96,unit=key,bits=8,parts=8");
+  EXPECT_GT(bits8, bits2 + 0.05);
+  EXPECT_GT(bits8, 0.85);
+  // Two centroids span the two dims of a part, so that only the codes' steps are between the table
+  // and exact logits.
+  EXPECT_GT(recall("csattention:budget=96,unit=key,mode=table,parts=32"), 0.97);
+  EXPECT_GT(recall("csattention:budget=96,unit=key,mode=table,parts=16"),
+            recall("csattention:budget=96,unit=key,mode=table,parts=4") + 0.02);
+}
+
+Outputs run(Toy& toy, Policy& policy, SequenceKv& kv, std::span<const size_t> chunks,
+            size_t decoded) {
+  Outputs outputs;
+  for (const size_t chunk : chunks) toy.step(kv, policy, chunk, Phase::kPrefill);
+  for (size_t i = 0; i < decoded; ++i) outputs.push_back(toy.step(kv, policy, 1, Phase::kDecode));
+  return outputs;
+}
+
+class EveryMode : public ::testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(Modes, EveryMode,
+                         ::testing::Values("csattention:budget=96,window=20,unit=key",
+                                           "csattention:budget=96,period=4",
+                                           "csattention:budget=96,mode=table",
+                                           "csattention:budget=64,mode=paper,centroids=16",
+                                           "csattention:budget=64,mode=paper,observe=0"));
+
+TEST_P(EveryMode, ChunksOfThePromptChangeNoBit) {
+  Toy toy({2, 6, 2, 32, KvType::kBF16}, 440);
+  toy.prompt_end = 400;
+  SequenceKv a = toy.new_sequence(), b = toy.new_sequence();
+  const size_t whole[] = {400}, chunks[] = {100, 1, 199, 100};
+  EXPECT_TRUE(run(toy, *testing::make_policy(toy, GetParam()), a, whole, 40) ==
+              run(toy, *testing::make_policy(toy, GetParam()), b, chunks, 40));
+}
+
+TEST_P(EveryMode, TruncationForgetsEveryTokenBehindIt) {
+  Toy toy({2, 4, 2, 32}, 500);
+  toy.prompt_end = 400;
+  const auto used = testing::make_policy(toy, GetParam()),
+             fresh = testing::make_policy(toy, GetParam());
+  SequenceKv kv = toy.new_sequence();
+  const size_t prompt[] = {400};
+  run(toy, *used, kv, prompt, 50);
+  kv.truncate(100);
+  used->truncate(100);
+  SequenceKv fresh_kv = kv;
+  testing::change_tokens(toy, 100, 500);
+  const size_t rest[] = {300};
+  EXPECT_TRUE(run(toy, *used, kv, rest, 50) == run(toy, *fresh, fresh_kv, rest, 50));
+}
+
+TEST_P(EveryMode, SelectionsAreDisjointAndWithinTheBudget) {
+  for (const ToyShape& shape :
+       {ToyShape{1, 4, 4, 80, KvType::kF16}, ToyShape{1, 8, 1, 64, KvType::kQ8_0},
+        ToyShape{1, 4, 2, 32, KvType::kBF16, 0, 20.0f}}) {
+    Toy toy(shape, 330);
+    toy.prompt_end = 250;
+    Recorder policy(toy, GetParam());
+    SequenceKv kv = toy.new_sequence();
+    toy.step(kv, policy, 250, Phase::kPrefill);
+    for (int step = 0; step < 80; ++step) {
+      toy.step(kv, policy, 1, Phase::kDecode);
+      const SelectionPart& part = policy.seen[0].selection.parts.at(0);
+      for (size_t list = 0; list + 1 < part.offsets.size(); ++list) {
+        const auto keys = testing::keys_of(part, list);  // checks that they ascend
+        EXPECT_LE(keys.size(), 96u);
+        EXPECT_GE(keys.size(), 24u);
+        EXPECT_EQ(keys.back(), kv.length() - 1);
+      }
+    }
+  }
+}
+
+TEST(CsAttention, KeepReadsAShareOfALongContext) {
+  Toy toy({1, 4, 2, 32}, 801);
+  toy.prompt_end = 800;
+  const auto policy = testing::make_policy(toy, "csattention:budget=64,keep=0.25,unit=key");
+  SequenceKv kv = toy.new_sequence();
+  toy.step(kv, *policy, 800, Phase::kPrefill);
+  toy.step(kv, *policy, 1, Phase::kDecode);
+  EXPECT_EQ(toy.executor().cost(0).keys_read, 2u * 201);  // ceil of 801 / 4
+}
+
+TEST(CsAttention, ASearchServesAPeriodUnlessTheQueryTurns) {
+  Toy toy({1, 2, 1, 32}, 330);
+  toy.prompt_end = 300;
+  for (size_t token = 300; token < 330; ++token) {  // rotation turns the other pairs quickly
+    std::fill_n(toy.q(0, token), 64, 0.0f);
+    toy.q(0, token)[30] = toy.q(0, token)[62] = token < 320 ? 4.0f : -4.0f;
+  }
+  Recorder policy(toy, "csattention:budget=128,period=4");
+  SequenceKv kv = toy.new_sequence();
+  toy.step(kv, policy, 300, Phase::kPrefill);
+  std::vector<int> searches;
+  for (int step = 0; step < 24; ++step) {
+    toy.step(kv, policy, 1, Phase::kDecode);
+    if (policy.seen[0].selection.index_bytes_read > 0) searches.push_back(step);
+  }
+  EXPECT_EQ(searches, (std::vector<int>{0, 4, 8, 12, 16, 20}));
+  kv.truncate(319);
+  policy.truncate(319);
+  searches.clear();
+  for (int step = 19; step < 24; ++step) {
+    toy.step(kv, policy, 1, Phase::kDecode);
+    if (policy.seen[0].selection.index_bytes_read > 0) searches.push_back(step);
+  }
+  EXPECT_EQ(searches, (std::vector<int>{19, 20}));  // the query turned round at 20
+  kv.truncate(318);
+  policy.truncate(318);
+  toy.step(kv, policy, 4, Phase::kPrefill);  // past the row of the last search
+  toy.step(kv, policy, 1, Phase::kDecode);
+  EXPECT_GT(policy.seen[0].selection.index_bytes_read, 0u);
+}
+
+TEST(CsAttention, IndexBytesFollowTheFormula) {
+  Toy toy({1, 4, 2, 64, KvType::kBF16}, 401);
+  toy.prompt_end = 400;
+  const auto policy =
+      testing::make_policy(toy, "csattention:budget=128,sink=10,window=32,bits=4,unit=key,parts=8");
+  SequenceKv kv = toy.new_sequence();
+  toy.step(kv, *policy, 400, Phase::kPrefill);
+  toy.step(kv, *policy, 1, Phase::kDecode);
+  const uint64_t codebooks = 2 * 16 * 64 * sizeof(float), recent = 368;
+  // Exact logits read a page of sinks and those of keys 368 to 400.
+  EXPECT_EQ(toy.executor().cost(0).index_bytes_read,
+            (recent - 10) * 2 * 4 + codebooks + 2u * (1 + 3) * 16 * 64 * 2);
+  const uint64_t moments = 2 * 2 * 8 * 8 * 8 * sizeof(float);  // sums and metrics
+  EXPECT_GE(policy->state_bytes(), 2 * codebooks + moments + 2 * 4 * recent);
+  EXPECT_LE(policy->state_bytes(), 2 * codebooks + moments + 2 * 4 * 400 + 4096);
+}
+
+}  // namespace
+}  // namespace reprise
