@@ -1,5 +1,9 @@
 #include "kernels/key_logits.h"
 
+#include <algorithm>
+#include <limits>
+#include <vector>
+
 #include "kernels/cpu.h"
 #include "kernels/key_logits_isa.h"
 
@@ -11,6 +15,34 @@ void key_logits(const KeyLogitsArgs& args) {
   if (cpu_isa() >= Isa::kAvx2) return key_logits_avx2(args);
 #endif
   key_logits_ref(args);
+}
+
+void best_rows(const KeyLogitsArgs& args, const float* offsets, int32_t* best) {
+#if defined(__x86_64__)
+  if (cpu_isa() >= Isa::kAvx512 && !args.pairs.empty() && args.pairs.size() <= kMostBestPairs)
+    return best_rows_avx512(args, offsets, best);
+#endif
+  constexpr size_t kPiecePages = 16;  // whose products with all rows stay in the cache
+  std::vector<float> products(args.rows * kPiecePages * kPageTokens);
+  KeyLogitsArgs piece = args;
+  piece.out = products.data();
+  for (size_t first = 0; first < args.pages.size(); first += kPiecePages) {
+    piece.pages = args.pages.subspan(first, std::min(kPiecePages, args.pages.size() - first));
+    piece.out_stride = piece.pages.size() * kPageTokens;
+    key_logits(piece);
+    float top[kPiecePages * kPageTokens];
+    int32_t* found = best + first * kPageTokens;
+    std::fill_n(top, piece.out_stride, -std::numeric_limits<float>::infinity());
+    std::fill_n(found, piece.out_stride, 0);
+    for (size_t row = 0; row < args.rows; ++row) {
+      const float* values = piece.out + row * piece.out_stride;
+      for (size_t i = 0; i < piece.out_stride; ++i) {
+        const float value = values[i] - offsets[row];
+        found[i] = value > top[i] ? static_cast<int32_t>(row) : found[i];
+        top[i] = value > top[i] ? value : top[i];
+      }
+    }
+  }
 }
 
 void key_bounds(const KvLayout& layout, const std::byte* k_tile, uint16_t slots, float* low,

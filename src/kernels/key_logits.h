@@ -28,6 +28,11 @@ struct KeyLogitsArgs {
 /// result does not depend on the other rows or pages. Uses no threads.
 void key_logits(const KeyLogitsArgs& args);
 
+/// best[16 p + t] = the row r with the largest q_r . k - offsets[r] for slot t of page p, the
+/// lowest among equals: the nearest centroid of a key. Of args, rows, q, pages (not rotated) and
+/// pairs count. offsets: [rows]; slots that are not set get any row.
+void best_rows(const KeyLogitsArgs& args, const float* offsets, int32_t* best);
+
 /// Smallest and largest value of every dim over the slots of a K tile that are set: the bounds of
 /// Quest (Tang et al. 2024, eq. 1). low, high: [head_dim]; slots is not empty.
 void key_bounds(const KvLayout& layout, const std::byte* k_tile, uint16_t slots, float* low,

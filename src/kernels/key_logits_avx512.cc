@@ -117,6 +117,42 @@ void score_pages(const KeyLogitsArgs& args) {
   }
 }
 
+// Four rows at a time; past the end the last repeats, which is never larger than itself.
+template <KvType type>
+void find_best_rows(const KeyLogitsArgs& args, const float* offsets, int32_t* best) {
+  constexpr size_t kRows = 4;
+  for (const PageSpan& page : args.pages) {
+    KeyVectors keys[kMostBestPairs];
+    for (size_t i = 0; i < args.pairs.size(); ++i) {
+      keys[i] = load_key<type, false>(args.layout->head_dim, 0, page, args.pairs[i]);
+    }
+    __m512 top = _mm512_set1_ps(-__builtin_inff());
+    __m512i found = _mm512_setzero_si512();
+    for (size_t first = 0; first < args.rows; first += kRows) {
+      size_t rows[kRows];
+      __m512 x[kRows];
+      for (size_t j = 0; j < kRows; ++j) {
+        rows[j] = first + j < args.rows ? first + j : args.rows - 1;
+        x[j] = _mm512_set1_ps(-offsets[rows[j]]);
+      }
+      for (size_t i = 0; i < args.pairs.size(); ++i) {
+        for (size_t j = 0; j < kRows; ++j) {
+          const float* q = args.q + rows[j] * args.q_stride + size_t{2} * args.pairs[i];
+          x[j] = _mm512_fmadd_ps(_mm512_set1_ps(q[0]), keys[i].first, x[j]);
+          x[j] = _mm512_fmadd_ps(_mm512_set1_ps(q[1]), keys[i].second, x[j]);
+        }
+      }
+      for (size_t j = 0; j < kRows; ++j) {
+        const __mmask16 larger = _mm512_cmp_ps_mask(x[j], top, _CMP_GT_OQ);
+        top = _mm512_mask_mov_ps(top, larger, x[j]);
+        found = _mm512_mask_mov_epi32(found, larger, _mm512_set1_epi32(static_cast<int>(rows[j])));
+      }
+    }
+    _mm512_storeu_si512(best, found);
+    best += kPageTokens;
+  }
+}
+
 // Lane i is the largest set lane of rows[i].
 inline __m512 largest_set(const __m512 (&rows)[16], uint16_t slots) {
   __m512 masked[16];
@@ -175,6 +211,19 @@ void key_logits_avx512(const KeyLogitsArgs& args) {
       return score_pages<KvType::kF32>(args);
     case KvType::kQ8_0:
       return score_pages<KvType::kQ8_0>(args);
+  }
+}
+
+void best_rows_avx512(const KeyLogitsArgs& args, const float* offsets, int32_t* best) {
+  switch (args.layout->type) {
+    case KvType::kBF16:
+      return find_best_rows<KvType::kBF16>(args, offsets, best);
+    case KvType::kF16:
+      return find_best_rows<KvType::kF16>(args, offsets, best);
+    case KvType::kF32:
+      return find_best_rows<KvType::kF32>(args, offsets, best);
+    case KvType::kQ8_0:
+      return find_best_rows<KvType::kQ8_0>(args, offsets, best);
   }
 }
 

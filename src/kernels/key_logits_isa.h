@@ -17,6 +17,10 @@ void key_logits_ref(const KeyLogitsArgs& args);
 void key_logits_avx2(const KeyLogitsArgs& args);
 void key_logits_avx512(const KeyLogitsArgs& args);
 
+/// Pairs whose keys best_rows_avx512 keeps in registers; args.pairs has 1 to so many.
+static constexpr size_t kMostBestPairs = 8;
+void best_rows_avx512(const KeyLogitsArgs& args, const float* offsets, int32_t* best);
+
 void key_bounds_ref(const KvLayout& layout, const std::byte* k_tile, uint16_t slots, float* low,
                     float* high);
 void key_bounds_avx2(const KvLayout& layout, const std::byte* k_tile, uint16_t slots, float* low,

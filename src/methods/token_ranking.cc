@@ -1,7 +1,6 @@
 #include "methods/token_ranking.h"
 
 #include <algorithm>
-#include <numeric>
 
 #include "kernels/ops.h"
 #include "kernels/softmax.h"
@@ -16,28 +15,24 @@ void TokenRanking::resize(size_t count) {
   values_.resize(n_head_ * stride_);
 }
 
-void TokenRanking::rank(ThreadPool& pool, HeadJoin join, size_t candidates, size_t k, size_t unit) {
+void TokenRanking::rank(ThreadPool& pool, HeadJoin join, size_t candidates, size_t k) {
   const size_t kv_heads = picks_.size();
   scores_.resize(kv_heads * candidates);
   const auto weigh = [&](size_t head, int) { kernels::softmax(logits(head), count_); };
-  const auto choose = [&](size_t kv_head, int) { pick(kv_head, candidates, k, unit); };
+  const auto choose = [&](size_t kv_head, int) { pick(kv_head, candidates, k); };
   if (join == HeadJoin::kRaw) pool.run(kv_heads, choose);
   pool.run(n_head_, weigh);
   if (join == HeadJoin::kSoftmax) pool.run(kv_heads, choose);
 }
 
-void TokenRanking::pick(size_t kv_head, size_t candidates, size_t k, size_t unit) {
+void TokenRanking::pick(size_t kv_head, size_t candidates, size_t k) {
   const size_t group = n_head_ / picks_.size();
   float* scores = scores_.data() + kv_head * candidates;
   std::copy_n(logits(kv_head * group), candidates, scores);
   for (size_t head = kv_head * group + 1; head < (kv_head + 1) * group; ++head) {
     kernels::add_scaled(scores, logits(head), 1.0f, candidates);
   }
-  const size_t units = candidates / unit;
-  for (size_t i = 0; i < units && unit > 1; ++i) {  // never behind the run that is read
-    scores[i] = std::accumulate(scores + i * unit, scores + (i + 1) * unit, 0.0f);
-  }
-  top_k({scores, units}, k, picks_[kv_head]);
+  top_k({scores, candidates}, k, picks_[kv_head]);
 }
 
 }  // namespace reprise

@@ -25,14 +25,13 @@ class TokenRanking {
   size_t stride() const { return stride_; }  // floats between heads; a multiple of 16
 
   /// Turns the logits of every head into softmax weights over all count keys and picks, for each KV
-  /// head, the k best of the first `candidates` keys; or, of runs of `unit` of them, those with the
-  /// largest sums.
-  void rank(ThreadPool& pool, HeadJoin join, size_t candidates, size_t k, size_t unit = 1);
+  /// head, the k best of the first `candidates` keys.
+  void rank(ThreadPool& pool, HeadJoin join, size_t candidates, size_t k);
   const float* weights(size_t head) const { return &values_[head * stride_]; }      // [count]
   std::span<const int32_t> picks(size_t kv_head) const { return picks_[kv_head]; }  // ascending
 
  private:
-  void pick(size_t kv_head, size_t candidates, size_t k, size_t unit);
+  void pick(size_t kv_head, size_t candidates, size_t k);
 
   size_t n_head_, count_ = 0, stride_ = 0;
   std::vector<float> values_;                // [n_head, stride]: logits, then weights

@@ -117,6 +117,42 @@ TEST_P(KeyLogits, AgreeWithDoublePrecision) {
   }
 }
 
+TEST_P(KeyLogits, BestRowsHaveTheLargestProducts) {
+  std::mt19937 random(7);
+  std::normal_distribution<float> normal;
+  for (const size_t rows : {1, 3, 4, 16, 33}) {
+    for (const size_t pairs : {1, 2, 8, 9}) {
+      options_.head_dim = 64;
+      options_.rows = rows;
+      options_.keys = 1 + random() % 700;
+      const AttentionCase problem = make_case();
+      KeyLogitsArgs args = make_args(problem);
+      args.scale = 1.0f;
+      args.soft_cap = 0.0f;
+      std::vector<uint16_t> list(pairs);
+      for (size_t i = 0; i < pairs; ++i) list[i] = static_cast<uint16_t>(3 * i + i % 2);
+      args.pairs = list;
+      std::vector<float> offsets(rows);
+      for (float& offset : offsets) offset = normal(random);
+      std::vector<int32_t> best(args.pages.size() * kPageTokens, -1);
+      best_rows(args, offsets.data(), best.data());
+      const Logits products = run(args);
+      for (size_t i = 0; i < best.size(); ++i) {
+        if ((args.pages[i / kPageTokens].slots >> i % kPageTokens & 1) == 0) continue;
+        if (args.pages[i / kPageTokens].index + i % kPageTokens >= options_.keys) continue;
+        const auto value = [&](size_t row) {
+          return products[row * best.size() + i] - offsets[row];
+        };
+        ASSERT_GE(best[i], 0);
+        ASSERT_LT(best[i], static_cast<int32_t>(rows));
+        for (size_t row = 0; row < rows; ++row) {
+          ASSERT_LE(value(row), value(static_cast<size_t>(best[i])) + 1e-4f);
+        }
+      }
+    }
+  }
+}
+
 TEST_P(KeyLogits, ListsMayMixRotatedAndPlainPages) {
   options_.rope_pairs = 24;
   AttentionCase problem = make_case();

@@ -1,0 +1,16 @@
+// The code sum kernels of one instruction set each; chosen in code_sums.cc. All are exact.
+#pragma once
+
+#include "kernels/code_sums.h"
+
+namespace reprise::kernels {
+
+void code_sums_ref(const CodeSumsArgs& args);
+void code_sums_avx2(const CodeSumsArgs& args);
+void code_sums_avx512(const CodeSumsArgs& args);
+
+void code_page_tops_ref(const CodeSumsArgs& args);
+void code_page_tops_avx2(const CodeSumsArgs& args);
+void code_page_tops_avx512(const CodeSumsArgs& args);
+
+}  // namespace reprise::kernels
