@@ -19,4 +19,9 @@ bool Policy::can_resume(const SequenceKv& kv, int32_t length) const {
   return true;
 }
 
+Status Policy::restore_state(std::string_view state, int32_t /*length*/) {
+  if (state.empty()) return {};
+  return fail(ErrorCode::kCorrupt, "{} bytes of state for a policy that keeps none", state.size());
+}
+
 }  // namespace reprise

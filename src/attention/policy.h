@@ -17,6 +17,7 @@
 #include "kernels/matmul.h"
 #include "kv/sequence_kv.h"
 #include "model/model.h"
+#include "reprise/error.h"
 
 namespace reprise {
 
@@ -88,13 +89,19 @@ class Policy {
   /// Whether all state can be made again from the sequence's KV, so that a session file needs only
   /// that.
   virtual bool rebuilds() const { return true; }
+  /// What a session file keeps beside KV, so that it need not be made again; may be empty.
+  virtual std::string save_state() const { return {}; }
+  /// Takes up what save_state() wrote under the same spec for a sequence of so many tokens. An
+  /// error leaves the policy as truncate(0) does.
+  virtual Status restore_state(std::string_view state, int32_t length);
   /// Whether keys are stored without rotation and rotated when read.
   virtual bool position_free() const { return false; }
   /// Prompts prefilled under equal non-empty keys have equal KV and may share it.
   virtual std::string prefill_key() const { return {}; }
   /// Last rows of a prompt that must be computed under this policy even where their KV could be
-  /// shared, because it looks at their queries.
-  virtual int32_t observed_prompt_rows() const { return 0; }
+  /// shared, because it looks at their queries. kept: tokens of its beginning that the sequence
+  /// holds.
+  virtual int32_t observed_prompt_rows(int32_t /*prompt_end*/, int32_t /*kept*/) const { return 0; }
   /// The first position after this one at which a prefill step must begin anew, because rows before
   /// and after it are read in different ways.
   virtual int32_t next_cut(int32_t /*position*/) const {
@@ -151,6 +158,10 @@ class PolicyDecorator : public Policy {
   void after_step(SequenceKv& kv) override { inner_->after_step(kv); }
   void truncate(int32_t length) override { inner_->truncate(length); }
   bool rebuilds() const override { return inner_->rebuilds(); }
+  std::string save_state() const override { return inner_->save_state(); }
+  Status restore_state(std::string_view state, int32_t length) override {
+    return inner_->restore_state(state, length);
+  }
   bool can_resume(const SequenceKv& kv, int32_t length) const override {
     return inner_->can_resume(kv, length);
   }
@@ -159,7 +170,9 @@ class PolicyDecorator : public Policy {
   bool unbounded() const override { return inner_->unbounded(); }
   bool position_free() const override { return inner_->position_free(); }
   std::string prefill_key() const override { return inner_->prefill_key(); }
-  int32_t observed_prompt_rows() const override { return inner_->observed_prompt_rows(); }
+  int32_t observed_prompt_rows(int32_t prompt_end, int32_t kept) const override {
+    return inner_->observed_prompt_rows(prompt_end, kept);
+  }
   int32_t next_cut(int32_t position) const override { return inner_->next_cut(position); }
   int32_t prefill_grid() const override { return inner_->prefill_grid(); }
   PolicyStats stats() const override { return inner_->stats(); }

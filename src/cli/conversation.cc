@@ -38,6 +38,16 @@ Status Conversation::reopen(const std::string& policy) {
   return {};
 }
 
+Result<Answer> Conversation::read(std::vector<int32_t> prompt) {
+  Request request;
+  request.prompt = std::move(prompt);
+  request.max_tokens = 1;  // which the last row gives
+  request.on_progress = console_->progress();
+  auto answer = session_->generate(request);
+  console_->end_progress();
+  return answer;
+}
+
 Result<Answer> Conversation::answer(std::vector<int32_t> prompt, const RequestOptions& options) {
   Request request;
   request.prompt = std::move(prompt);

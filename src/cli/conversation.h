@@ -31,6 +31,8 @@ class Conversation {
   /// Starts again with another policy.
   Status reopen(const std::string& policy);
 
+  /// Reads a prompt and answers nothing.
+  Result<Answer> read(std::vector<int32_t> prompt);
   /// Streams the answer to the prompt unless the output is JSON. On Ctrl-C the answer so far is
   /// returned with kCancelled as its end, or, before the first token, the error kCancelled.
   Result<Answer> answer(std::vector<int32_t> prompt, const RequestOptions& options);

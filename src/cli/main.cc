@@ -58,6 +58,7 @@ class CommandLine {
     app_.allow_extras();
     add(make_run_command());
     add(make_chat_command());
+    add(make_index_command());
     add(make_inspect_command());
     add(make_tokenize_command());
     add(make_policies_command());

@@ -162,13 +162,14 @@ PrefixCache* Scheduler::prefix_cache(const Policy& policy) {
 void Scheduler::reuse_prefix(Running& running) {
   Sequence& sequence = *running.sequence;
   const auto& prompt = running.request.prompt;
-  // The last prompt token is always computed: its logits are wanted.
-  const auto observed = static_cast<size_t>(sequence.policy->observed_prompt_rows());
-  const size_t limit = prompt.size() - std::clamp<size_t>(observed, 1, prompt.size());
   const auto common = static_cast<size_t>(
       std::mismatch(sequence.tokens.begin(), sequence.tokens.end(), prompt.begin(), prompt.end())
           .first -
       sequence.tokens.begin());
+  const auto observed = static_cast<size_t>(sequence.policy->observed_prompt_rows(
+      static_cast<int32_t>(prompt.size()), static_cast<int32_t>(common)));
+  // The last prompt token is always computed: its logits are wanted.
+  const size_t limit = prompt.size() - std::clamp<size_t>(observed, 1, prompt.size());
   const bool resumed = sequence.truncate(std::min(common, limit)) ||
                        sequence.truncate(std::min(common, prompt.size() - 1));
   if (!resumed) sequence.clear();

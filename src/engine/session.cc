@@ -1,5 +1,7 @@
 #include <xxhash.h>
 
+#include <cstring>
+
 #include "base/try.h"
 #include "engine/engine_impl.h"
 
@@ -8,6 +10,28 @@ namespace {
 
 // Changes whenever kernels change what KV they compute for the same tokens.
 constexpr std::string_view kNumericsVersion = "2";
+
+// State of a session file: length of the note, note, state of the policy.
+std::string pack_state(std::string_view note, std::string_view policy) {
+  const uint64_t length = note.size();
+  std::string state(reinterpret_cast<const char*>(&length), sizeof length);
+  state += note;
+  state += policy;
+  return state;
+}
+
+struct SessionState {
+  std::string_view note, policy;  // into what they were unpacked from
+};
+
+Result<SessionState> unpack_state(const std::string& path, std::string_view state) {
+  uint64_t length = 0;
+  if (state.size() >= sizeof length) std::memcpy(&length, state.data(), sizeof length);
+  if (state.size() < sizeof length || length > state.size() - sizeof length)
+    return fail(ErrorCode::kCorrupt, "{}: {} bytes of state are too few", path, state.size());
+  state.remove_prefix(sizeof length);
+  return SessionState{state.substr(0, length), state.substr(length)};
+}
 
 }  // namespace
 
@@ -63,8 +87,9 @@ Status Session::save(const std::string& path, std::string_view note,
                 "policy {} keeps what a session file does not hold; save with another policy",
                 impl_->policy_spec);
   }
-  return save_session(path, impl_->identity(), {sequence.tokens, std::string(note)}, sequence.kv,
-                      progress);
+  return save_session(path, impl_->identity(),
+                      {sequence.tokens, pack_state(note, sequence.policy->save_state())},
+                      sequence.kv, progress);
 }
 
 Result<std::string> Session::restore(const std::string& path, const ProgressFn& progress) {
@@ -79,13 +104,19 @@ Result<std::string> Session::restore(const std::string& path, const ProgressFn& 
                   vocab);
     }
   }
+  REPRISE_TRY(const SessionState state, unpack_state(path, saved.state));
   Sequence& sequence = impl_->sequence;
+  auto policy = sequence.policy->fork();
+  policy->truncate(0);
+  const Status kept =
+      policy->restore_state(state.policy, static_cast<int32_t>(saved.tokens.size()));
+  if (!kept) return fail(kept.error().code, "{}: {}", path, kept.error().message);
+  sequence.policy = std::move(policy);
   sequence.kv = std::move(kv);
   sequence.kv.rest();
-  sequence.policy->truncate(0);
   sequence.tokens = std::move(saved.tokens);
   sequence.prefilled = 0;  // the file does not say which tokens were prefilled
-  return std::move(saved.state);
+  return std::string(state.note);
 }
 
 }  // namespace reprise

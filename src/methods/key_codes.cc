@@ -2,19 +2,20 @@
 
 #include <algorithm>
 
+#include "base/grow.h"
 #include "kernels/ops.h"
 #include "methods/key_list.h"
 
 namespace reprise {
 namespace {
 
-constexpr size_t kSamplePages = 256;
 constexpr size_t kByteValues = 256;
-constexpr int32_t kPieceTokens = 512;  // keys that one task codes
+constexpr float kLargestEntry = 127.0f;  // so that two fit in a byte
+constexpr int32_t kPieceTokens = 512;    // keys that one task codes
 
-// At most kSamplePages of the pages, evenly spread.
-std::vector<kernels::PageSpan> sample(std::span<const kernels::PageSpan> pages) {
-  const size_t count = std::min(kSamplePages, pages.size());
+// At most so many of the pages, evenly spread.
+std::vector<kernels::PageSpan> sample(std::span<const kernels::PageSpan> pages, size_t most) {
+  const size_t count = std::min(most, pages.size());
   std::vector<kernels::PageSpan> chosen;
   for (size_t i = 0; i < count; ++i) chosen.push_back(pages[i * pages.size() / count]);
   return chosen;
@@ -64,18 +65,23 @@ void KeyCodes::train(const QueryRows& rows, int32_t begin, int32_t end, PartMetr
     Head& head = layer.heads[index];
     std::vector<kernels::PageSpan> pages;
     list_pages(rows, index, begin, end, pages);
-    pages = sample(pages);
+    pages = sample(pages, options_.sample_pages);
     kmeans(points(rows, pages, index, part), {clusters_, options_.iterations, options_.seed},
            head.centroids.data());
-    for (const uint16_t pair : parts_[part]) {
-      for (size_t i = 0; i < 2 * clusters_; ++i) {
-        const size_t d = 2 * size_t{pair} + i / clusters_, cluster = i % clusters_;
-        head.transposed[d * clusters_ + cluster] = head.centroids[cluster * dim + d];
-      }
-    }
+    transpose(head, part);
   });
   layer.trained_end = end;
   layer.coded = 0;
+}
+
+void KeyCodes::transpose(Head& head, size_t part) const {
+  const size_t dim = config_->head_dim;
+  for (const uint16_t pair : parts_[part]) {
+    for (size_t i = 0; i < 2 * clusters_; ++i) {
+      const size_t d = 2 * size_t{pair} + i / clusters_, cluster = i % clusters_;
+      head.transposed[d * clusters_ + cluster] = head.centroids[cluster * dim + d];
+    }
+  }
 }
 
 void KeyCodes::encode(const QueryRows& rows, int32_t end) {
@@ -83,7 +89,7 @@ void KeyCodes::encode(const QueryRows& rows, int32_t end) {
   const int32_t first = layer.coded;
   if (first >= end) return;
   for (Head& head : layer.heads) {
-    for (auto& codes : head.codes) codes.resize(static_cast<size_t>(end));
+    for (auto& codes : head.codes) grow(codes, static_cast<size_t>(end));
   }
   const int32_t first_piece = first / kPieceTokens;
   const auto pieces = static_cast<size_t>((end - 1) / kPieceTokens + 1 - first_piece);
@@ -112,12 +118,73 @@ void KeyCodes::encode(const QueryRows& rows, int32_t end) {
   layer.coded = end;
 }
 
+void KeyCodes::part_products(const Head& head, const float* q, size_t part, float* products) const {
+  std::fill_n(products, clusters_, 0.0f);
+  for (const uint16_t pair : parts_[part]) {
+    for (size_t d = 2 * size_t{pair}; d < 2 * size_t{pair} + 2; ++d) {
+      kernels::add_scaled(products, &head.transposed[d * clusters_], q[d], clusters_);
+    }
+  }
+}
+
+// Every part is shifted to begin at 0; one step for all keeps sums comparable.
+KeyCodes::ByteTables KeyCodes::byte_tables(const Head& head, const float* q) const {
+  const size_t group = config_->n_head / config_->n_kv_head, row_entries = 2 * key_bytes() * 16;
+  ByteTables tables = {std::vector<uint8_t>(group * row_entries), std::vector<float>(group),
+                       std::vector<float>(group)};
+  std::vector<float> products(parts_.size() * clusters_), lows(parts_.size());
+  for (size_t row = 0; row < group; ++row) {
+    float span = 0.0f;
+    for (size_t part = 0; part < parts_.size(); ++part) {
+      float* values = &products[part * clusters_];
+      part_products(head, q + row * config_->head_dim, part, values);
+      const auto [low, high] = std::minmax_element(values, values + clusters_);
+      lows[part] = *low;
+      tables.low[row] += *low;
+      span = std::max(span, *high - *low);
+    }
+    const float step = span > 0.0f ? span / kLargestEntry : 1.0f;
+    tables.step[row] = step;
+    for (size_t i = 0; i < products.size(); ++i) {
+      const float level = (products[i] - lows[i / clusters_]) / step + 0.5f;
+      tables.entries[row * row_entries + i / clusters_ * 16 + i % clusters_] =
+          static_cast<uint8_t>(level > 0.0f ? std::min(level, kLargestEntry) : 0.0f);
+    }
+  }
+  return tables;
+}
+
+void KeyCodes::packed_logits(void (*kernel)(const kernels::CodeSumsArgs&), const Head& head,
+                             const float* q, size_t begin, size_t keys, size_t unit, float* logits,
+                             size_t stride) const {
+  const ByteTables tables = byte_tables(head, q);
+  std::vector<const uint8_t*> codes;
+  for (const auto& plane : head.codes) codes.push_back(plane.data() + begin);
+  const size_t count = keys / unit, group = tables.low.size();
+  std::vector<uint16_t> sums(group * count);
+  kernel({codes.size(), codes.data(), keys, group, tables.entries.data(), sums.data(), count});
+  for (size_t row = 0; row < group; ++row) {
+    for (size_t i = 0; i < count; ++i) {
+      logits[row * stride + i] =
+          tables.low[row] + tables.step[row] * static_cast<float>(sums[row * count + i]);
+    }
+  }
+}
+
+void KeyCodes::page_tops(uint32_t layer, size_t kv_head, const float* q, int32_t begin, int32_t end,
+                         float* tops, size_t stride) const {
+  packed_logits(kernels::code_page_tops, layers_[layer].heads[kv_head], q,
+                static_cast<size_t>(begin), static_cast<size_t>(end - begin), kPageTokens, tops,
+                stride);
+}
+
 // Queries are looked up kLanes at a time, whose entries lie side by side.
 void KeyCodes::logits(uint32_t layer, size_t kv_head, const float* q, int32_t begin, int32_t end,
                       float* logits, size_t stride) const {
   const Head& head = layers_[layer].heads[kv_head];
   const size_t group = config_->n_head / config_->n_kv_head, dim = config_->head_dim;
   const auto first = static_cast<size_t>(begin), count = static_cast<size_t>(end - begin);
+  if (packed()) return packed_logits(kernels::code_sums, head, q, first, count, 1, logits, stride);
   std::vector<Lanes> table(key_bytes() * kByteValues);
   for (size_t row = 0; row < group; row += kLanes) {
     const size_t lanes = std::min(kLanes, group - row);
@@ -133,25 +200,16 @@ void KeyCodes::logits(uint32_t layer, size_t kv_head, const float* q, int32_t be
   }
 }
 
-// table: [key_bytes, kByteValues] products of queries and the centroids that a byte stands for. q:
-// [lanes, head_dim]
+// table: [key_bytes, kByteValues] products of queries and the centroids that a byte names. q:
+// [lanes, head_dim]. Codes that are not packed.
 void KeyCodes::fill_table(const Head& head, const float* q, size_t lanes,
                           std::span<Lanes> table) const {
-  std::vector<float> products(std::max<size_t>(clusters_, 16));
-  std::fill(table.begin(), table.end(), Lanes{});
+  std::vector<float> products(clusters_);
   for (size_t part = 0; part < parts_.size(); ++part) {
-    Lanes* entries = &table[part / per_byte_ * kByteValues];
     for (size_t lane = 0; lane < lanes; ++lane) {
-      std::fill(products.begin(), products.end(), 0.0f);
-      for (const uint16_t pair : parts_[part]) {
-        for (size_t d = 2 * size_t{pair}; d < 2 * size_t{pair} + 2; ++d) {
-          kernels::add_scaled(products.data(), &head.transposed[d * clusters_],
-                              q[lane * config_->head_dim + d], clusters_);
-        }
-      }
-      for (size_t value = 0; value < kByteValues; ++value) {
-        const size_t c = per_byte_ == 1 ? value : value >> 4 * (part % 2) & 15;
-        if (c < clusters_) entries[value][lane] += products[c];
+      part_products(head, q + lane * config_->head_dim, part, products.data());
+      for (size_t value = 0; value < clusters_; ++value) {
+        table[part * kByteValues + value][lane] = products[value];
       }
     }
   }
@@ -161,6 +219,55 @@ void KeyCodes::truncate(int32_t length) {
   for (Layer& layer : layers_) {
     layer.coded = std::min(layer.coded, length);
     if (length < layer.trained_end) layer.trained_end = 0;
+  }
+}
+
+void KeyCodes::save(StateWriter& out) const {
+  for (const Layer& layer : layers_) {
+    out.value(layer.trained_end);
+    if (layer.trained_end == 0) continue;
+    out.value(layer.coded);
+    out.value(static_cast<uint32_t>(layer.metrics.size()));
+    for (const std::vector<float>& metric : layer.metrics) {
+      out.value(static_cast<uint32_t>(metric.size()));
+      out.array(metric.data(), metric.size());
+    }
+    for (const Head& head : layer.heads) {
+      out.array(head.centroids.data(), head.centroids.size());
+      for (const auto& codes : head.codes) {
+        out.array(codes.data(), static_cast<size_t>(layer.coded));
+      }
+    }
+  }
+}
+
+void KeyCodes::load(StateReader& in, int32_t length) {
+  for (Layer& layer : layers_) {
+    layer = {};
+    const auto trained_end = in.value<int32_t>();
+    if (!in.ok() || trained_end == 0) continue;
+    layer.coded = in.value<int32_t>();
+    in.require(trained_end > 0 && trained_end <= length && layer.coded >= 0 &&
+               layer.coded <= length);
+    const size_t metrics = in.value<uint32_t>(), all = config_->n_kv_head * parts_.size();
+    in.require(metrics == 0 || metrics == all);
+    layer.metrics.resize(in.ok() ? metrics : 0);
+    for (size_t i = 0; i < layer.metrics.size(); ++i) {
+      const size_t dims = 2 * parts_[i % parts_.size()].size(), size = in.value<uint32_t>();
+      in.require(size == 0 || size == dims * dims);
+      in.array(layer.metrics[i], size);
+    }
+    if (!in.ok()) return;
+    layer.heads.resize(config_->n_kv_head);
+    for (Head& head : layer.heads) {
+      in.array(head.centroids, clusters_ * config_->head_dim);
+      head.codes.resize(key_bytes());
+      for (auto& codes : head.codes) in.array(codes, static_cast<size_t>(layer.coded));
+      if (!in.ok()) return;
+      head.transposed.resize(head.centroids.size());
+      for (size_t part = 0; part < parts_.size(); ++part) transpose(head, part);
+    }
+    layer.trained_end = trained_end;
   }
 }
 

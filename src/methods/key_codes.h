@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "attention/policy.h"
+#include "base/state_bytes.h"
+#include "kernels/code_sums.h"
 #include "methods/kmeans.h"
 
 namespace reprise {
@@ -16,6 +18,7 @@ struct KeyCodesOptions {
   uint32_t bits = 6;   // of a code; up to 4, two codes share a byte
   uint32_t iterations = 10;
   uint32_t seed = 1;
+  uint32_t sample_pages = 256;  // codebooks come from so many pages, evenly spread over the prompt
 };
 
 /// A metric (see KeyPoints) for every part of every KV head: [n_kv_head parts][dims, dims], or
@@ -25,7 +28,6 @@ using PartMetrics = std::vector<std::vector<float>>;
 /// The pairs of dims of each of at most `parts` contiguous parts of a head.
 std::vector<std::vector<uint16_t>> split_pairs(uint32_t head_dim, uint32_t parts);
 
-/// Codebooks come from at most 4096 keys: those of 256 pages spread evenly over the prompt.
 class KeyCodes {
  public:
   KeyCodes(const KeyCodesOptions& options, const ModelConfig& config);
@@ -38,11 +40,21 @@ class KeyCodes {
   /// Codes the keys below end that have no code yet.
   void encode(const QueryRows& rows, int32_t end);
   /// logits [group, end - begin], rows stride apart, of the query heads of a KV head against the
-  /// reconstructed keys [begin, end). q: [group, head_dim] already scaled.
+  /// reconstructed keys [begin, end). q: [group, head_dim] already scaled. Packed codes give them
+  /// to within 1/254 of the widest span of products in a part, for each part.
   void logits(uint32_t layer, size_t kv_head, const float* q, int32_t begin, int32_t end,
               float* logits, size_t stride) const;
 
+  /// Whether two codes share a byte.
+  bool packed() const { return per_byte_ == 2; }
+  /// tops [group, (end - begin) / 16]: the largest of these logits of every 16 keys; packed codes.
+  void page_tops(uint32_t layer, size_t kv_head, const float* q, int32_t begin, int32_t end,
+                 float* tops, size_t stride) const;
+
   void truncate(int32_t length);
+  void save(StateWriter& out) const;
+  /// See KeyIndex::load.
+  void load(StateReader& in, int32_t length);
   uint64_t code_bytes() const { return size_t{config_->n_kv_head} * key_bytes(); }  // of a key
   uint64_t codebook_bytes() const;                                                  // of one layer
   uint64_t bytes() const;
@@ -73,7 +85,20 @@ class KeyCodes {
   static constexpr size_t kLanes = 4;
   using Lanes = std::array<float, kLanes>;
 
+  /// Tables of kernels/code_sums.h: logit = low + step sum.
+  struct ByteTables {
+    std::vector<uint8_t> entries;  // [group, key_bytes, 2, 16]
+    std::vector<float> low, step;  // [group]
+  };
+
+  void transpose(Head& head, size_t part) const;
   size_t key_bytes() const { return (parts_.size() + per_byte_ - 1) / per_byte_; }
+  /// products [max(16, clusters)] of a query and the centroids of a part.
+  void part_products(const Head& head, const float* q, size_t part, float* products) const;
+  ByteTables byte_tables(const Head& head, const float* q) const;
+  /// A kernel over keys [begin, begin + keys), whose sums become logits. unit: keys of a sum.
+  void packed_logits(void (*kernel)(const kernels::CodeSumsArgs&), const Head& head, const float* q,
+                     size_t begin, size_t keys, size_t unit, float* logits, size_t stride) const;
   void fill_table(const Head& head, const float* q, size_t lanes, std::span<Lanes> table) const;
   KeyPoints points(const QueryRows& rows, std::span<const kernels::PageSpan> pages, size_t kv_head,
                    size_t part) const;

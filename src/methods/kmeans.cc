@@ -11,7 +11,6 @@ namespace {
 
 using kernels::kPageTokens;
 
-constexpr size_t kPiecePages = 16;  // whose products with all centroids stay in the cache
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 // The points as rows: where each lies, and its dims.
@@ -168,28 +167,19 @@ void kmeans(const KeyPoints& points, const KMeansOptions& options, float* centro
 // The nearest centroid has the largest c M x - c M c / 2: x M x is common to all.
 void nearest_centroids(const KeyPoints& points, const float* centroids, size_t clusters,
                        int32_t* nearest) {
-  const size_t piece = std::min(kPiecePages, points.pages.size()), dim = points.layout->head_dim;
-  std::vector<float> dots(clusters * piece * kPageTokens), best(piece * kPageTokens);
+  const size_t dim = points.layout->head_dim;
   std::vector<float> directions(clusters * dim), halves(clusters);
   for (size_t cluster = 0; cluster < clusters; ++cluster) {
     halves[cluster] = 0.5f * weigh(points, centroids + cluster * dim, &directions[cluster * dim]);
   }
-  for (size_t first = 0; first < points.pages.size(); first += piece) {
-    const auto pages = points.pages.subspan(first, std::min(piece, points.pages.size() - first));
-    const size_t count = pages.size() * kPageTokens;
-    products(points, pages, directions.data(), clusters, dots.data());
-    int32_t* found = nearest + first * kPageTokens;
-    std::fill_n(best.begin(), count, -kInfinity);
-    std::fill_n(found, count, 0);
-    for (size_t cluster = 0; cluster < clusters; ++cluster) {
-      const float* dot = &dots[cluster * count];
-      for (size_t i = 0; i < count; ++i) {
-        const float closeness = dot[i] - halves[cluster];
-        found[i] = closeness > best[i] ? static_cast<int32_t>(cluster) : found[i];
-        best[i] = closeness > best[i] ? closeness : best[i];
-      }
-    }
-  }
+  kernels::KeyLogitsArgs args;
+  args.layout = points.layout;
+  args.rows = clusters;
+  args.q = directions.data();
+  args.q_stride = dim;
+  args.pages = points.pages;
+  args.pairs = points.pairs;
+  kernels::best_rows(args, halves.data(), nearest);
 }
 
 }  // namespace reprise

@@ -36,6 +36,24 @@ class ModelTest : public testing::Test {
   TemporaryFolder folder_;
 };
 
+TEST_F(ModelTest, AnIndexedDocumentIsNotReadAgain) {
+  const std::string path = folder_.write("doc.txt", document(400)), session = path + ".kv";
+  const char* policy = "csattention:budget=256";
+  const Outcome index =
+      run(with_model({"index", path, "--session", session, "--policy", policy, "--json"}));
+  ASSERT_EQ(index.code, 0) << index.err;
+  EXPECT_THAT(index.out, HasSubstr("index_share"));
+  const Outcome answer = run(with_model({"run", "-f", path, "-p", "How many items?", "--session",
+                                         session, "--policy", policy, "-n", "4"}));
+  EXPECT_EQ(answer.code, 0) << answer.err;
+  EXPECT_THAT(answer.err, HasSubstr("reused 2,"));
+  std::fstream(session, std::ios::in | std::ios::out | std::ios::binary).seekp(9000).put('x');
+  const Outcome damaged = run(with_model({"run", "-f", path, "-p", "How many items?", "--session",
+                                          session, "--policy", policy, "-n", "4"}));
+  EXPECT_EQ(damaged.out, answer.out);
+  EXPECT_THAT(damaged.err, HasSubstr("everything is read again"));
+}
+
 TEST_F(ModelTest, RunStreamsTheTextAndReportsTimings) {
   const Outcome outcome = run(with_model({"run", "-p", "What is the capital of France?"}));
   EXPECT_EQ(outcome.code, 0) << outcome.err;

@@ -64,6 +64,32 @@ TEST(SessionFile, AnotherPolicyOrTypeIsAMismatchAndLeavesTheSessionAlone) {
   EXPECT_EQ(session->tokens().size(), held);
 }
 
+TEST(SessionFile, AnIndexIsKeptWithItsKeys) {
+  const std::string path = test::scratch_folder() + "/index";
+  const char* spec = "csattention:budget=128";
+  const auto engine = tiny_engine();
+  auto session = *engine->open(spec);
+  auto prompt = tiny_prompt(1500);
+  ASSERT_TRUE(session->generate(request_of(prompt)));
+  ASSERT_TRUE(session->save(path, "note"));
+  prompt.resize(1450);  // before the end of the prompt that made the index
+  prompt.push_back(65);
+  auto forked = session->fork();
+  const Answer live = *session->generate(request_of(prompt));
+  EXPECT_EQ(live.counters.reused_tokens, 1450u);
+  EXPECT_EQ(forked->generate(request_of(prompt))->tokens, live.tokens);
+
+  const auto later = tiny_engine();
+  auto restored = *later->open(spec);
+  EXPECT_EQ(*restored->restore(path), "note");
+  const Answer again = *restored->generate(request_of(prompt));
+  EXPECT_EQ(again.counters.reused_tokens, 1450u);
+  EXPECT_EQ(again.tokens, live.tokens);
+  EXPECT_EQ(again.counters.keys_read, live.counters.keys_read);
+  auto other = *later->open("csattention:budget=128,bits=3");
+  EXPECT_EQ(other->restore(path).error().code, ErrorCode::kSessionMismatch);
+}
+
 TEST(SessionFile, StreamingSessionsKeepTheirHoles) {
   const std::string path = test::scratch_folder() + "/holes";
   const auto engine = tiny_engine();

@@ -198,6 +198,43 @@ TEST(CentroidLists, OnlyListedKeysAreFound) {
   for (const int32_t key : picks[0]) EXPECT_TRUE(held.contains(static_cast<uint32_t>(key)));
 }
 
+// The published rule, word by word: the nearest centroid of every part, its list of the alpha N
+// keys with the largest products, the sum over lists that hold a key, and the K keys with the
+// largest sums.
+TEST(CentroidLists, FindWhatThePublishedRuleFinds) {
+  Index index({4, 8, 0.25f, false, 10, 1});
+  index.build(200, 300);
+  KeyPicks picks;
+  for (size_t row = 200; row < 220; ++row) {
+    index.lists.find(index.rows(row, row + 1, Phase::kDecode), {0, 300}, 30, picks);
+    for (size_t head = 0; head < 4; ++head) {
+      std::vector<double> sums(300, -1e30);  // of keys in no list
+      for (size_t part = 0; part < 4; ++part) {
+        const float* q = &index.q[(row * 4 + head) * 32 + 8 * part];
+        size_t best = 0;
+        for (size_t c = 1; c < 8; ++c) {
+          const auto nearest = index.lists.centroid(0, head / 2, part, best),
+                     other = index.lists.centroid(0, head / 2, part, c);
+          if (testing::dot(q, other.data(), 8) > testing::dot(q, nearest.data(), 8)) best = c;
+        }
+        std::vector<std::pair<double, size_t>> products;
+        for (int32_t key = 0; key < 300; ++key) {
+          const auto k = testing::stored(index.kv, 0, head / 2, key);
+          const auto centroid = index.lists.centroid(0, head / 2, part, best);
+          products.emplace_back(testing::dot(centroid.data(), &k[8 * part], 8) / std::sqrt(32.0),
+                                static_cast<size_t>(key));
+        }
+        std::ranges::sort(products, std::greater<>());
+        for (size_t i = 0; i < 75; ++i) {
+          double& sum = sums[products[i].second];
+          sum = (sum == -1e30 ? 0.0 : sum) + products[i].first;
+        }
+      }
+      testing::expect_best(picks[head], sums, 30, 1e-2);  // scores of lists are in half precision
+    }
+  }
+}
+
 TEST(CentroidLists, DriftTakesTwoCentroidsThatCountKeysOnce) {
   Index index({1, 2, 1.0f, true, 10, 1});
   // Prompt queries point to one of two dims, drifted ones between them.

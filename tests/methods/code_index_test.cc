@@ -41,9 +41,9 @@ TEST(QueryMoments, AreMeansOfProductsWhateverTheChunks) {
   for (size_t i = 0; i < filled.q.size(); ++i) filled.q[i] *= i % 32 < 8 ? 3.0f : 0.5f;
   const auto parts = split_pairs(32, 4);
   QueryMoments whole(filled.toy.config(), parts), chunks(filled.toy.config(), parts);
-  whole.add(filled.rows(0, 120), 20);
+  whole.add(filled.rows(0, 120), {20, 120});
   for (const size_t end : {30u, 31u, 120u})
-    chunks.add(filled.rows(end == 30 ? 0 : end == 31 ? 30 : 31, end), 20);
+    chunks.add(filled.rows(end == 30 ? 0 : end == 31 ? 30 : 31, end), {20, 120});
   const PartMetrics metrics = whole.metrics(0);
   EXPECT_EQ(metrics, chunks.metrics(0));
   ASSERT_EQ(metrics.size(), 2u * 4);
@@ -72,9 +72,9 @@ TEST(QueryMoments, LeaveOutWhatIsNotFinite) {
   Filled filled({1, 2, 1, 32}, 40);
   const auto parts = split_pairs(32, 4);
   QueryMoments without(filled.toy.config(), parts), with(filled.toy.config(), parts);
-  without.add(filled.rows(0, 39), 0);
+  without.add(filled.rows(0, 39), {0, 40});
   for (size_t i = 0; i < 64; ++i) filled.q[39 * 64 + i] = i % 2 == 0 ? NAN : INFINITY;
-  with.add(filled.rows(0, 40), 0);
+  with.add(filled.rows(0, 40), {0, 40});
   EXPECT_EQ(with.metrics(0), without.metrics(0));
 }
 

@@ -1,8 +1,10 @@
 #include "methods/csattention/csattention.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <numeric>
+#include <random>
 
 #include "methods/selecting.h"
 
@@ -26,6 +28,29 @@ std::vector<double> exact_scores(const Toy& toy, const SequenceKv& kv, const flo
   for (size_t r = 0; r < group; ++r) {
     const auto shares = testing::weights(toy, kv, 0, q + r * toy.config().head_dim, kv_head, keys);
     for (size_t i = 0; i < keys.size(); ++i) scores[i] += shares[i];
+  }
+  return scores;
+}
+
+/// Of pages 1 to recent / 16: sums over the group of exact softmax weights, where a page counts as
+/// its best key does and keys of page 0 and from recent on as themselves.
+std::vector<double> exact_page_scores(const Toy& toy, const SequenceKv& kv, const float* q,
+                                      size_t kv_head, int32_t recent) {
+  const size_t group = toy.config().n_head / toy.config().n_kv_head;
+  std::vector<int32_t> keys(static_cast<size_t>(kv.length()));
+  std::iota(keys.begin(), keys.end(), 0);
+  std::vector<double> scores(static_cast<size_t>(recent) / 16 - 1);
+  for (size_t r = 0; r < group; ++r) {
+    const auto shares = testing::weights(toy, kv, 0, q + r * toy.config().head_dim, kv_head, keys);
+    std::vector<double> tops(scores.size());
+    double total = 0.0;
+    for (size_t i = 0; i < shares.size(); ++i) {
+      const bool other = i < 16 || i >= static_cast<size_t>(recent);
+      if (other) total += shares[i];
+      if (!other) tops[i / 16 - 1] = std::max(tops[i / 16 - 1], shares[i]);
+    }
+    total = std::accumulate(tops.begin(), tops.end(), total);
+    for (size_t i = 0; i < scores.size(); ++i) scores[i] += tops[i] / total;
   }
   return scores;
 }
@@ -72,9 +97,7 @@ TEST(CsAttention, ACodeForEveryKeyGivesTheExactBestPages) {
     for (size_t head = 0; head < 2; ++head) {
       const auto keys = testing::keys_of(selection.parts[0], head);
       ASSERT_EQ(keys.size(), 16 + 16 * picked + static_cast<size_t>(kv.length() - recent));
-      const auto scores = exact_scores(toy, kv, &q[head * 3 * 64], head, kv.length());
-      std::vector<double> pages(static_cast<size_t>(recent) / 16 - 1);
-      for (size_t i = 0; i < 16 * pages.size(); ++i) pages[i / 16] += scores[16 + i];
+      const auto pages = exact_page_scores(toy, kv, &q[head * 3 * 64], head, recent);
       std::vector<int32_t> picks;
       for (size_t i = 16; i < 16 + 16 * picked; i += 16) {
         ASSERT_EQ(keys[i] % 16, 0);
@@ -141,6 +164,7 @@ INSTANTIATE_TEST_SUITE_P(Modes, EveryMode,
                                            "csattention:budget=96,period=4",
                                            "csattention:budget=96,mode=table",
                                            "csattention:budget=64,mode=paper,centroids=16",
+                                           "csattention:budget=96,mode=lists,sink=4",
                                            "csattention:budget=64,mode=paper,observe=0"));
 
 TEST_P(EveryMode, ChunksOfThePromptChangeNoBit) {
@@ -186,6 +210,90 @@ TEST_P(EveryMode, SelectionsAreDisjointAndWithinTheBudget) {
         EXPECT_GE(keys.size(), 24u);
         EXPECT_EQ(keys.back(), kv.length() - 1);
       }
+    }
+  }
+}
+
+TEST_P(EveryMode, SavedStateGoesOnAsTheOriginal) {
+  Toy toy({2, 4, 2, 32, KvType::kBF16}, 500);
+  toy.prompt_end = 400;
+  const auto original = testing::make_policy(toy, GetParam()),
+             restored = testing::make_policy(toy, GetParam());
+  SequenceKv kv = toy.new_sequence();
+  const size_t prompt[] = {400};
+  run(toy, *original, kv, prompt, 7);
+  original->truncate(400);  // forgets the search that a period may still use
+  kv.truncate(400);
+  const std::string state = original->save_state();
+  ASSERT_TRUE(restored->restore_state(state, 400));
+  SequenceKv again = kv;
+  EXPECT_TRUE(run(toy, *original, kv, {}, 60) == run(toy, *restored, again, {}, 60));
+  EXPECT_EQ(original->save_state(), restored->save_state());
+}
+
+TEST_P(EveryMode, WhatIsNoStateIsRefused) {
+  Toy toy({2, 4, 2, 32, KvType::kBF16}, 401);
+  toy.prompt_end = 400;
+  const auto policy = testing::make_policy(toy, GetParam());
+  SequenceKv kv = toy.new_sequence();
+  const size_t prompt[] = {400};
+  run(toy, *policy, kv, prompt, 0);
+  const std::string state = policy->save_state();
+  const auto other = testing::make_policy(toy, GetParam());
+  for (size_t length = 0; length < state.size(); length += 1 + length / 8) {
+    EXPECT_FALSE(other->restore_state(state.substr(0, length), 400)) << length;
+  }
+  EXPECT_FALSE(other->restore_state(state + "x", 400));
+  EXPECT_FALSE(other->restore_state(state, 300));  // of more keys than there are
+  std::mt19937 random(1);
+  for (int i = 0; i < 300; ++i) {  // whatever is accepted must not lead out of memory
+    std::string damaged = state;
+    for (int flips = 0; flips < 3; ++flips) {
+      const size_t at = i % 2 == 0 ? random() % 64 : random() % state.size();
+      damaged[at] = static_cast<char>(random());
+    }
+    if (other->restore_state(damaged, 400)) {
+      SequenceKv fork = kv;
+      toy.step(fork, *other, 1, Phase::kDecode);
+    }
+  }
+}
+
+TEST(CsAttention, AnIndexOutlivesTheEndOfALongPrompt) {
+  Toy toy({2, 4, 2, 32, KvType::kBF16}, 1600);
+  const char* spec = "csattention:budget=128";
+  const auto kept = testing::make_policy(toy, spec), fresh = testing::make_policy(toy, spec);
+  EXPECT_EQ(kept->observed_prompt_rows(1500, 0), 1500 - (1280 - 256));
+  SequenceKv kv = toy.new_sequence();
+  toy.prompt_end = 1500;
+  toy.step(kv, *kept, 1500, Phase::kPrefill);  // fitted to 1280 tokens
+  kv.truncate(1300);
+  kept->truncate(1300);
+  EXPECT_EQ(kept->observed_prompt_rows(1400, 1300), 0);
+  EXPECT_EQ(kept->observed_prompt_rows(1400, 1200), 1400 - (1280 - 256));
+  testing::change_tokens(toy, 1300, 1600);
+  toy.prompt_end = 1400;
+  toy.step(kv, *kept, 100, Phase::kPrefill);
+  SequenceKv fresh_kv = toy.new_sequence();
+  toy.step(fresh_kv, *fresh, 1400, Phase::kPrefill);  // fitted to the same tokens
+  const std::string state = kept->save_state();
+  EXPECT_EQ(state, fresh->save_state());
+  kept->truncate(1279);
+  EXPECT_LT(kept->save_state().size(), 100u);
+}
+
+TEST(CsAttention, TheIndexStaysWithinItsShare) {
+  Toy toy({1, 4, 2, 64, KvType::kBF16}, 1500);
+  toy.prompt_end = 1500;
+  for (const float share : {0.25f, 0.12f, 0.03f}) {
+    for (const char* mode : {"codes,bits=8,parts=32", "codes", "table,parts=8,centroids=64"}) {
+      const auto policy = testing::make_policy(
+          toy, fmt::format("csattention:budget=128,index={},mode={}", share, mode));
+      SequenceKv kv = toy.new_sequence();
+      toy.step(kv, *policy, 1500, Phase::kPrefill);
+      const double kv_bytes = 1500.0 * 2 * 64 * 4;
+      const double codebooks = 2.0 * 256 * 64 * 8 + 4096 + 2 * 32 * 16 * 4;  // whatever the length
+      EXPECT_LE(static_cast<double>(policy->state_bytes()), share * kv_bytes + codebooks) << mode;
     }
   }
 }
@@ -243,9 +351,9 @@ TEST(CsAttention, IndexBytesFollowTheFormula) {
   // Exact logits read a page of sinks and those of keys 368 to 400.
   EXPECT_EQ(toy.executor().cost(0).index_bytes_read,
             (recent - 10) * 2 * 4 + codebooks + 2u * (1 + 3) * 16 * 64 * 2);
-  const uint64_t moments = 2 * 2 * 8 * 8 * 8 * sizeof(float);  // sums and metrics
-  EXPECT_GE(policy->state_bytes(), 2 * codebooks + moments + 2 * 4 * recent);
-  EXPECT_LE(policy->state_bytes(), 2 * codebooks + moments + 2 * 4 * 400 + 4096);
+  const uint64_t metrics = 2 * 8 * 8 * 8 * sizeof(float);
+  EXPECT_GE(policy->state_bytes(), 2 * codebooks + metrics + 2 * 4 * recent);
+  EXPECT_LE(policy->state_bytes(), 2 * codebooks + metrics + 2 * 4 * 400 + 4096);
 }
 
 }  // namespace

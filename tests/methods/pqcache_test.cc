@@ -67,6 +67,36 @@ TEST(KMeans, FindsSeparateClusters) {
   EXPECT_EQ(found, (std::set<size_t>{2, 3, 4}));
 }
 
+void check_lookups(const ToyShape& shape, uint32_t bits, double tolerance) {
+  constexpr uint32_t kParts = 6;
+  const size_t group = shape.n_head / shape.n_kv_head;
+  Filled filled(shape, 200);
+  ThreadPool pool(1);
+  KeyCodes codes({kParts, bits, 3, 1}, filled.toy.config());
+  codes.train(filled.rows(pool), 0, 200);
+  codes.encode(filled.rows(pool), 200);
+  for (size_t head = 0; head < shape.n_kv_head; ++head) {
+    const float* q = filled.toy.q(0, 0) + head * group * shape.head_dim;
+    std::vector<float> logits(group * 160);
+    codes.logits(0, head, q, 30, 190, logits.data(), 160);
+    for (size_t i = 0; i < 160; ++i) {
+      std::vector<float> key(shape.head_dim);
+      for (size_t part = 0; part < kParts; ++part) {
+        const size_t code = codes.code(0, head, part, 30 + i);
+        for (const size_t pair : codes.part_pairs(part)) {
+          for (const size_t d : {2 * pair, 2 * pair + 1}) {
+            key[d] = codes.centroids(0, head)[code * shape.head_dim + d];
+          }
+        }
+      }
+      for (size_t r = 0; r < group; ++r) {
+        EXPECT_NEAR(logits[r * 160 + i],
+                    testing::dot(q + r * shape.head_dim, key.data(), key.size()), tolerance);
+      }
+    }
+  }
+}
+
 class Codes : public ::testing::TestWithParam<ToyShape> {};
 
 INSTANTIATE_TEST_SUITE_P(Shapes, Codes,
@@ -109,33 +139,25 @@ TEST_P(Codes, AreTheNearestCentroids) {
   }
 }
 
-TEST_P(Codes, LookupsEqualProductsWithReconstructedKeys) {
+TEST_P(Codes, LookupsEqualProductsWithReconstructedKeys) { check_lookups(GetParam(), 6, 2e-5); }
+
+// Products of a part span at most 60 here; each of 6 parts is rounded to half of a 127th of that.
+TEST_P(Codes, PackedLookupsAreClose) { check_lookups(GetParam(), 3, 6 * 60 / 254.0); }
+
+TEST_P(Codes, TopsAreTheLargestLookupsOfAPage) {
   const ToyShape& shape = GetParam();
   const size_t group = shape.n_head / shape.n_kv_head;
   Filled filled(shape, 200);
   ThreadPool pool(1);
-  KeyCodes codes({2, 6, 3, 1}, filled.toy.config());
+  KeyCodes codes({5, 4, 3, 1}, filled.toy.config());
   codes.train(filled.rows(pool), 0, 200);
   codes.encode(filled.rows(pool), 200);
-  for (size_t head = 0; head < shape.n_kv_head; ++head) {
-    const float* q = filled.toy.q(0, 0) + head * group * shape.head_dim;
-    std::vector<float> logits(group * 160);
-    codes.logits(0, head, q, 30, 190, logits.data(), 160);
-    for (size_t i = 0; i < 160; ++i) {
-      std::vector<float> key(shape.head_dim);
-      for (size_t part = 0; part < 2; ++part) {
-        const size_t code = codes.code(0, head, part, 30 + i);
-        for (const size_t pair : codes.part_pairs(part)) {
-          for (const size_t d : {2 * pair, 2 * pair + 1}) {
-            key[d] = codes.centroids(0, head)[code * shape.head_dim + d];
-          }
-        }
-      }
-      for (size_t r = 0; r < group; ++r) {
-        EXPECT_NEAR(logits[r * 160 + i],
-                    testing::dot(q + r * shape.head_dim, key.data(), key.size()), 2e-5);
-      }
-    }
+  const float* q = filled.toy.q(0, 0);
+  std::vector<float> logits(group * 160), tops(group * 10);
+  codes.logits(0, 0, q, 16, 176, logits.data(), 160);
+  codes.page_tops(0, 0, q, 16, 176, tops.data(), 10);
+  for (size_t i = 0; i < tops.size(); ++i) {
+    EXPECT_EQ(tops[i], *std::max_element(&logits[16 * i], &logits[16 * i] + 16));
   }
 }
 

@@ -49,7 +49,7 @@ class H2oPolicy : public EvictingPolicy {
   std::unique_ptr<Policy> fork() const override { return std::make_unique<H2oPolicy>(*this); }
   void select(const QueryRows& rows, Selection& selection) override;
   void truncate(int32_t length) override;
-  int32_t observed_prompt_rows() const override { return observe_; }
+  int32_t observed_prompt_rows(int32_t, int32_t) const override { return observe_; }
   uint64_t state_bytes() const override;
 
   /// Sums of probabilities of the kept tokens of a KV head, numbered as in KeptKeys.

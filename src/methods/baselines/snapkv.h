@@ -53,7 +53,7 @@ class SnapKvPolicy : public EvictingPolicy {
   std::unique_ptr<Policy> fork() const override { return std::make_unique<SnapKvPolicy>(*this); }
   void select(const QueryRows& rows, Selection& selection) override;
   void truncate(int32_t length) override;
-  int32_t observed_prompt_rows() const override { return window_; }
+  int32_t observed_prompt_rows(int32_t, int32_t) const override { return window_; }
   uint64_t state_bytes() const override;
 
  private:

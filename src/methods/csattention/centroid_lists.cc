@@ -36,9 +36,7 @@ std::span<const float> CentroidLists::centroid(uint32_t layer, size_t kv_head, s
 }
 
 void CentroidLists::take_queries(const QueryRows& rows, const QueryWindow& window) {
-  Layer& layer = layers_[rows.layer];
-  if (rows.phase == kernels::Phase::kDecode && layer.built_end > 0) return;
-  layer.samples.take(rows, window);
+  layers_[rows.layer].samples.take(rows, window);
 }
 
 void CentroidLists::build(const QueryRows& rows, KeyRange keys) {
@@ -47,6 +45,7 @@ void CentroidLists::build(const QueryRows& rows, KeyRange keys) {
   rows.pool->run(layer.parts.size(),
                  [&](size_t task, int) { build_part(layer, task, layer.parts[task]); });
   layer.cosines.assign(config_->n_head * parts_.size(), kNoCosine);
+  layer.samples.clear();
   layer.built_end = keys.end;
   layer.listed = 0;
 }
@@ -176,6 +175,42 @@ uint64_t CentroidLists::find(const QueryRows& rows, KeyRange candidates, size_t 
   return std::accumulate(
       bytes.begin(), bytes.end(),
       uint64_t{config_->n_kv_head} * options_.centroids * config_->head_dim * sizeof(float));
+}
+
+void CentroidLists::save(StateWriter& out) const {
+  for (const Layer& layer : layers_) {
+    out.value(layer.built_end);
+    if (layer.built_end == 0) continue;
+    out.value(layer.listed);
+    out.array(layer.cosines.data(), layer.cosines.size());
+    for (const Part& part : layer.parts) {
+      out.array(part.centroids.data(), part.centroids.size());
+      out.value(part.usual);
+      out.value(part.spread);
+      for (const ScoreList& list : part.lists) list.save(out);
+    }
+  }
+}
+
+void CentroidLists::load(StateReader& in, int32_t length) {
+  for (Layer& layer : layers_) {
+    layer = Layer(*config_);
+    const auto built_end = in.value<int32_t>();
+    if (!in.ok() || built_end == 0) continue;
+    layer.listed = in.value<int32_t>();
+    in.require(built_end > 0 && built_end <= length && layer.listed >= 0 && layer.listed <= length);
+    in.array(layer.cosines, config_->n_head * parts_.size());
+    layer.parts.resize(config_->n_kv_head * parts_.size());
+    for (size_t i = 0; i < layer.parts.size() && in.ok(); ++i) {
+      Part& part = layer.parts[i];
+      in.array(part.centroids, options_.centroids * 2 * parts_[i % parts_.size()].size());
+      part.usual = in.value<float>();
+      part.spread = in.value<float>();
+      part.lists.resize(options_.centroids);
+      for (ScoreList& list : part.lists) list.load(in, static_cast<uint32_t>(layer.listed));
+    }
+    if (in.ok()) layer.built_end = built_end;
+  }
 }
 
 // A list forgets what newer keys pushed out, so it cannot be cut back.

@@ -37,6 +37,8 @@ class CentroidLists : public KeyIndex {
   uint64_t find(const QueryRows& rows, KeyRange candidates, size_t k, KeyPicks& picks) override;
   HeadSplit split() const override { return HeadSplit::kPerQueryHead; }
   void truncate(int32_t length) override;
+  void save(StateWriter& out) const override;
+  void load(StateReader& in, int32_t length) override;
   uint64_t bytes() const override;
   /// "backoff": share of lookups that took two centroids.
   PolicyStats stats() const override;

@@ -19,6 +19,8 @@ class CodeIndex : public LogitIndex {
   int32_t built_end(uint32_t layer) const override { return codes_.trained_end(layer); }
   void extend(const QueryRows& rows, int32_t end) override { codes_.encode(rows, end); }
   void truncate(int32_t length) override;
+  void save(StateWriter& out) const override { codes_.save(out); }
+  void load(StateReader& in, int32_t length) override { codes_.load(in, length); }
   uint64_t bytes() const override { return codes_.bytes() + moments_.bytes(); }
 
   const KeyCodes& codes() const { return codes_; }
@@ -26,6 +28,8 @@ class CodeIndex : public LogitIndex {
  private:
   void estimate(uint32_t layer, size_t kv_head, const float* q, KeyRange keys, float* logits,
                 size_t stride) const override;
+  void estimate_pages(uint32_t layer, size_t kv_head, const float* q, KeyRange keys, float* tops,
+                      size_t stride) const override;
   uint64_t bytes_read(size_t keys) const override {
     return keys * codes_.code_bytes() + codes_.codebook_bytes();
   }

@@ -1,6 +1,7 @@
 #include "methods/csattention/csattention.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <limits>
 
@@ -12,26 +13,44 @@
 namespace reprise {
 namespace {
 
+using Clock = std::chrono::steady_clock;
+
 constexpr auto kTokens = static_cast<int32_t>(kPageTokens);
-constexpr int32_t kDefaultWindow = 128, kPaperWindow = 32;
+constexpr int32_t kPaperWindow = 32;
+constexpr uint32_t kSamplePages = 64;  // 1024 keys fit 16 centroids of four dims
 constexpr uint32_t kCodeIterations = 4, kCentroidIterations = 10, kPaperCentroids = 128,
                    kCentroidParts = 8;
 constexpr int32_t kFewNewKeys = 4096;   // for which no prompt makes a new index
+constexpr int32_t kWholePrompt = 1024;  // prompts up to here shape an index with all their tokens
+constexpr int32_t kFitStep = 256;       // others with those before a multiple of this
+constexpr int32_t kFitMargin = 64;      // which lies so many tokens before their end
 constexpr float kSameDirection = 0.8f;  // cosine below which a query is searched for anew
+
+// Half of n, and so on, until so many bytes fit. bytes: of a key and KV head with n.
+template <class Bytes>
+uint32_t fitting(uint32_t n, uint32_t least, float limit, Bytes bytes) {
+  while (n > least && static_cast<float>(bytes(n)) > limit) n /= 2;
+  return std::max(n, least);
+}
 
 std::unique_ptr<KeyIndex> make_index(const CsAttentionOptions& options, const ModelConfig& config) {
   const int32_t unit = options.unit == "page" ? kTokens : 1;
+  const float limit = options.index * 4.0f * static_cast<float>(config.head_dim);  // bytes
   const auto either = [](uint32_t given, uint32_t own) { return given > 0 ? given : own; };
   if (options.mode == "codes") {
     const uint32_t iterations = either(options.iterations, kCodeIterations);
-    const uint32_t parts = either(options.parts, std::max(1u, config.head_dim / 4));
+    const uint32_t per_byte = options.bits <= 4 ? 2 : 1;
+    const uint32_t parts =
+        fitting(either(options.parts, std::max(1u, config.head_dim / 4)), 1, limit,
+                [&](uint32_t n) { return (n + per_byte - 1) / per_byte; });
     return std::make_unique<CodeIndex>(
-        KeyCodesOptions{parts, options.bits, iterations, options.seed}, config, unit);
+        KeyCodesOptions{parts, options.bits, iterations, options.seed, kSamplePages}, config, unit);
   }
   const uint32_t parts = either(options.parts, kCentroidParts);
   const uint32_t iterations = either(options.iterations, kCentroidIterations);
   if (options.mode == "table") {
-    const uint32_t centroids = either(options.centroids, std::max(2u, config.head_dim / 4));
+    const uint32_t centroids = fitting(either(options.centroids, std::max(2u, config.head_dim / 4)),
+                                       2, limit, [&](uint32_t n) { return parts * n / 2; });
     return std::make_unique<ScoreTable>(
         ScoreTableOptions{parts, centroids, iterations, options.seed}, config, unit);
   }
@@ -40,6 +59,12 @@ std::unique_ptr<KeyIndex> make_index(const CsAttentionOptions& options, const Mo
       CentroidListsOptions{parts, centroids, options.list, options.backoff, iterations,
                            options.seed},
       config);
+}
+
+// End of the tokens of a prompt that shape its index: what follows a shared beginning has no part.
+int32_t fit_end(int32_t prompt_end) {
+  if (prompt_end <= kWholePrompt) return prompt_end;
+  return (prompt_end - kFitMargin) / kFitStep * kFitStep;
 }
 
 }  // namespace
@@ -54,8 +79,7 @@ CsAttentionPolicy::CsAttentionPolicy(const CsAttentionOptions& options, const Mo
       index_(make_index(options, config)),
       searches_(config.n_layer) {
   const bool paper = options.mode == "paper";
-  const int32_t own = paper ? kPaperWindow : kDefaultWindow;
-  const int32_t window = options.window > 0 ? static_cast<int32_t>(options.window) : own;
+  const int32_t window = paper ? kPaperWindow : static_cast<int32_t>(options.window);
   // What is left of the smallest budget is a page to choose, even if one is not yet in the index.
   const int32_t unit = index_->unit();
   const int32_t sink = std::min(static_cast<int32_t>(options.sink), budget_ / 8);
@@ -64,41 +88,61 @@ CsAttentionPolicy::CsAttentionPolicy(const CsAttentionOptions& options, const Mo
   period_ = std::min(period_, budget_ / 32);
 }
 
-CsAttentionPolicy::CsAttentionPolicy(const CsAttentionPolicy& other)
-    : Policy(other),
-      config_(other.config_),
-      budget_(other.budget_),
-      sink_(other.sink_),
-      window_(other.window_),
-      period_(other.period_),
-      observe_(other.observe_),
-      keep_(other.keep_),
-      index_(other.index_->clone()),
-      searches_(other.searches_) {}
-
 int32_t CsAttentionPolicy::budget_at(int32_t end) const {
   return std::max(budget_, static_cast<int32_t>(std::ceil(keep_ * static_cast<float>(end))));
 }
 
-// Whether the rows after a prompt deserve an index of their own.
-bool CsAttentionPolicy::stale(uint32_t layer, int32_t end) const {
+bool CsAttentionPolicy::wants_index(uint32_t layer, int32_t end) const {
   const int32_t built = index_->built_end(layer);
-  return end - built > std::max(kFewNewKeys, built / 4);
+  return built == 0 || end - built > std::max(kFewNewKeys, built / 4);
+}
+
+int32_t CsAttentionPolicy::observed_prompt_rows(int32_t prompt_end, int32_t kept) const {
+  for (uint32_t layer = 0; layer < config_->n_layer; ++layer) {
+    if (index_->built_end(layer) <= kept && !wants_index(layer, prompt_end)) return 0;
+  }
+  return prompt_end - std::max(0, fit_end(prompt_end) - observe_);
+}
+
+void CsAttentionPolicy::learn(const QueryRows& rows) {
+  if (rows.phase == kernels::Phase::kDecode) {
+    if (index_->built_end(rows.layer) > 0) return;
+    index_->take_queries(rows, {rows.first(), rows.end()});
+    if (rows.end() > budget_at(rows.end())) index_->build(rows, {sink_, rows.end()});
+    return;
+  }
+  if (!wants_index(rows.layer, rows.prompt_end)) return;
+  const int32_t fit = fit_end(rows.prompt_end);
+  index_->take_queries(rows, {fit - std::min(observe_, fit), fit});
+  if (rows.end() < rows.prompt_end || rows.end() <= budget_at(rows.end())) return;
+  index_->build(rows, {sink_, fit});
+}
+
+void CsAttentionPolicy::extend(const QueryRows& rows, int32_t end) {
+  const auto start = Clock::now();
+  index_->extend(rows, end);
+  const std::chrono::duration<double, std::milli> took = Clock::now() - start;
+  if (rows.phase == kernels::Phase::kPrefill) {
+    times_.build_ms += took.count();
+    return;
+  }
+  if (times_.update_us.empty() || times_.last_end != rows.end()) times_.update_us.push_back(0.0f);
+  times_.last_end = rows.end();
+  times_.update_us.back() += static_cast<float>(1e3 * took.count());
 }
 
 void CsAttentionPolicy::select(const QueryRows& rows, Selection& selection) {
   const int32_t end = rows.end();
   const bool prefill = rows.phase == kernels::Phase::kPrefill;
-  const int32_t observed = std::min(observe_, rows.prompt_end);
-  index_->take_queries(rows, {prefill ? rows.prompt_end - observed : rows.first(), observed});
+  const auto start = Clock::now();
+  learn(rows);
+  end_ = end;
+  times_.build_ms += std::chrono::duration<double, std::milli>(Clock::now() - start).count();
   const int32_t budget = budget_at(end);
-  if (end <= budget || (prefill && end != rows.prompt_end)) return;
+  if (end <= budget || index_->built_end(rows.layer) == 0) return;
   // Whole pages enter the index, so that decode steps seldom have to.
   const int32_t recent = (end - window_) / kTokens * kTokens;
-  if (index_->built_end(rows.layer) == 0 || (prefill && stale(rows.layer, end))) {
-    index_->build(rows, {sink_, end});
-  }
-  index_->extend(rows, recent);
+  extend(rows, recent);
   if (prefill) return;
   Search& search = searches_[rows.layer];
   if (!still_holds(search, rows)) {
@@ -139,11 +183,45 @@ void CsAttentionPolicy::remember(const QueryRows& rows, int32_t recent, Search& 
   search.q.assign(rows.q_rotated, rows.q_rotated + size_t{config_->n_head} * config_->head_dim);
 }
 
+PolicyStats CsAttentionPolicy::stats() const {
+  PolicyStats stats = index_->stats();
+  if (end_ == 0) return stats;
+  const double kv_bytes = 4.0 * end_ * config_->n_layer * config_->n_kv_head * config_->head_dim;
+  stats.emplace_back("index_share", static_cast<double>(index_->bytes()) / kv_bytes);
+  stats.emplace_back("build_ms", times_.build_ms);
+  std::vector<float> sorted = times_.update_us;
+  if (sorted.empty()) return stats;
+  std::ranges::sort(sorted);
+  stats.emplace_back("update_us_p50", sorted[sorted.size() / 2]);
+  stats.emplace_back("update_us_p99", sorted[sorted.size() * 99 / 100]);
+  return stats;
+}
+
+void CsAttentionPolicy::clear_stats() {
+  index_->clear_stats();
+  times_ = {};
+}
+
 void CsAttentionPolicy::truncate(int32_t length) {
   index_->truncate(length);
   for (Search& search : searches_) {
     if (search.end > length) search.end = 0;
   }
+}
+
+std::string CsAttentionPolicy::save_state() const {
+  StateWriter out;
+  index_->save(out);
+  return out.take();
+}
+
+Status CsAttentionPolicy::restore_state(std::string_view state, int32_t length) {
+  truncate(0);
+  StateReader in(state);
+  index_->load(in, length);
+  if (in.ended()) return {};
+  truncate(0);
+  return fail(ErrorCode::kCorrupt, "what was saved is no index of these keys");
 }
 
 uint64_t CsAttentionPolicy::state_bytes() const {

@@ -6,8 +6,9 @@
 // largest partial products (mode=paper, centroid_lists.h). Its scores rank poorly on real models
 // and its lists outgrow the KV, so the default keeps the idea and replaces the structure
 // (code_index.h). Decided apart from the paper: a budget holds the window too; query heads of a KV
-// head share a set in the default mode; after a new prompt an index is made anew only where the
-// context has grown.
+// head share a set in the default mode; an index is fitted to the tokens before a round number
+// some way before the prompt's end, so that it serves every prompt that begins with them, and is
+// made anew only where the context has grown much.
 #pragma once
 
 #include <memory>
@@ -25,9 +26,10 @@ struct CsAttentionOptions {
   std::string unit = "page";
   float keep = 0.0f;
   uint32_t sink = 16;
-  uint32_t window = 0;
+  uint32_t window = 128;
   uint32_t period = 1;
   uint32_t observe = 256;
+  float index = 0.25f;
   uint32_t parts = 0;
   uint32_t bits = 4;
   uint32_t centroids = 0;
@@ -40,29 +42,28 @@ struct CsAttentionOptions {
 template <class Visitor>
 void visit_options(CsAttentionOptions& o, Visitor&& visit) {
   visit(OptionSpec{"mode",
-                   "codes: coded keys; table: products with query centroids; paper: lists of keys "
-                   "per query centroid",
-                   "", 0, 0, "codes|table|paper"},
+                   "codes: coded keys; table: products with query centroids; lists: of keys per "
+                   "query centroid; paper: as published, that is lists with sink=0 and window=32",
+                   "", 0, 0, "codes|table|lists|paper"},
         o.mode);
   visit(OptionSpec{"budget", "keys read per KV head", "tokens", 64, 1 << 24}, o.budget);
-  visit(OptionSpec{"unit", "what is chosen; single keys in paper mode", "", 0, 0, "page|key"},
-        o.unit);
+  visit(OptionSpec{"unit", "what is chosen; single keys with lists", "", 0, 0, "page|key"}, o.unit);
   visit(OptionSpec{"keep", "share of the keys that is read where that is more than the budget", "",
                    0, 1},
         o.keep);
-  visit(
-      OptionSpec{"sink", "first keys that are always read, part of the budget; none in paper mode",
-                 "tokens", 0, 1 << 20},
-      o.sink);
-  visit(OptionSpec{"window",
-                   "recent keys that are always read, part of the budget; 0 = 128, or 32 in paper "
-                   "mode",
-                   "tokens", 0, 1 << 20},
+  visit(OptionSpec{"sink", "first keys that are always read, part of the budget", "tokens", 0,
+                   1 << 20},
+        o.sink);
+  visit(OptionSpec{"window", "recent keys that are always read, part of the budget", "tokens", 1,
+                   1 << 20},
         o.window);
   visit(OptionSpec{"period", "decode steps that use one search", "tokens", 1, 64}, o.period);
   visit(OptionSpec{"observe", "last prompt rows whose queries shape the index; 0 = all", "tokens",
                    0, 1 << 24},
         o.observe);
+  visit(OptionSpec{"index", "largest index as a share of KV in bf16; lists have their own size", "",
+                   0.01, 8},
+        o.index);
   visit(
       OptionSpec{"parts",
                  "parts of a head's dimensions, each with a code, table or lists of its own; 0 = a "
@@ -72,12 +73,11 @@ void visit_options(CsAttentionOptions& o, Visitor&& visit) {
   visit(OptionSpec{"bits", "of a code; up to 4, two share a byte", "bits", 1, 8}, o.bits);
   visit(OptionSpec{"centroids",
                    "query centroids of a part; 0 = a quarter of the dimensions of a head in table "
-                   "mode, 128 in paper mode",
+                   "mode, 128 with lists",
                    "", 0, 4096},
         o.centroids);
-  visit(OptionSpec{"list", "share of the keys that a centroid lists in paper mode", "", 0, 1},
-        o.list);
-  visit(OptionSpec{"backoff", "two centroids for queries that have drifted, in paper mode"},
+  visit(OptionSpec{"list", "share of the keys that a centroid lists", "", 0, 1}, o.list);
+  visit(OptionSpec{"backoff", "two centroids for queries that have drifted, with lists"},
         o.backoff);
   visit(OptionSpec{"iterations", "of k-means; 0 = 4 for codes, else 10", "", 0, 1000},
         o.iterations);
@@ -87,7 +87,6 @@ void visit_options(CsAttentionOptions& o, Visitor&& visit) {
 class CsAttentionPolicy : public Policy {
  public:
   CsAttentionPolicy(const CsAttentionOptions& options, const ModelConfig& config);
-  CsAttentionPolicy(const CsAttentionPolicy& other);
 
   std::unique_ptr<Policy> fork() const override {
     return std::make_unique<CsAttentionPolicy>(*this);
@@ -95,10 +94,15 @@ class CsAttentionPolicy : public Policy {
   void select(const QueryRows& rows, Selection& selection) override;
   void truncate(int32_t length) override;
   std::string prefill_key() const override { return std::string(kDensePrefill); }
-  int32_t observed_prompt_rows() const override { return observe_; }
-  PolicyStats stats() const override { return index_->stats(); }
-  void clear_stats() override { index_->clear_stats(); }
+  int32_t observed_prompt_rows(int32_t prompt_end, int32_t kept) const override;
+  /// "index_share": of the index and the KV it is of; "build_ms", what the prompt's index took, and
+  /// "update_us_p50" and "update_us_p99", what taking in new keys took in a decode step, all layers
+  /// together; and the index's own.
+  PolicyStats stats() const override;
+  void clear_stats() override;
   uint64_t state_bytes() const override;
+  std::string save_state() const override;
+  Status restore_state(std::string_view state, int32_t length) override;
 
  private:
   struct Search {     // the last one of a layer
@@ -108,16 +112,28 @@ class CsAttentionPolicy : public Policy {
     KeyPicks picks;
   };
 
+  struct Times {
+    double build_ms = 0.0;
+    std::vector<float> update_us;  // of every decode step
+    int32_t last_end = 0;          // of the last decode step's rows
+  };
+
   int32_t budget_at(int32_t end) const;
-  bool stale(uint32_t layer, int32_t end) const;
+  /// Whether the rows before end deserve an index of their own.
+  bool wants_index(uint32_t layer, int32_t end) const;
+  /// Takes what the rows tell of queries and, at a prompt's end, makes the index.
+  void learn(const QueryRows& rows);
+  void extend(const QueryRows& rows, int32_t end);
   bool still_holds(const Search& search, const QueryRows& rows) const;
   void remember(const QueryRows& rows, int32_t recent, Search& search) const;
 
   const ModelConfig* config_;
   int32_t budget_, sink_, window_, period_, observe_;
   float keep_;
-  std::unique_ptr<KeyIndex> index_;
+  IndexOwner index_;
   std::vector<Search> searches_;  // [n_layer]
+  int32_t end_ = 0;               // of the last rows
+  Times times_;
 };
 
 }  // namespace reprise

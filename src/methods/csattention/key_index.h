@@ -6,13 +6,13 @@
 #include <vector>
 
 #include "attention/policy.h"
+#include "base/state_bytes.h"
 
 namespace reprise {
 
-/// The rows of a layer's prompt whose queries shape its index: position >= first.
+/// The rows whose queries shape an index: positions [first, end).
 struct QueryWindow {
-  int32_t first = 0;
-  int32_t rows = 0;  // of the whole prompt that will have been seen at its end
+  int32_t first = 0, end = 0;
 };
 
 /// Best units of a search; lists are KV heads or query heads.
@@ -24,9 +24,10 @@ class KeyIndex {
   virtual ~KeyIndex() = default;
   virtual std::unique_ptr<KeyIndex> clone() const = 0;
 
-  /// Learns from the queries of rows at positions of the window, before and after a build.
+  /// Learns from the queries of rows at positions of the window, for the next build.
   virtual void take_queries(const QueryRows& rows, const QueryWindow& window) = 0;
-  /// Makes the index of the rows' layer anew; it holds no key yet. keys: those it is fitted to.
+  /// Makes the index of the rows' layer from the queries taken since the last build, which it gives
+  /// up; it holds no key yet. keys: those it is fitted to.
   virtual void build(const QueryRows& rows, KeyRange keys) = 0;
   /// End of the keys that the layer's index was fitted to; 0 = there is none yet.
   virtual int32_t built_end(uint32_t layer) const = 0;
@@ -42,9 +43,26 @@ class KeyIndex {
   /// Forgets what depends on tokens from length on.
   virtual void truncate(int32_t length) = 0;
   virtual uint64_t bytes() const = 0;
+  virtual void save(StateWriter& out) const = 0;
+  /// Takes up what save() wrote for the first length tokens; where they cannot be that, in is not
+  /// ok afterwards and the index is in no state to be used.
+  virtual void load(StateReader& in, int32_t length) = 0;
   /// Named figures, summed over the searches since clear_stats().
   virtual PolicyStats stats() const { return {}; }
   virtual void clear_stats() {}
+};
+
+/// Copies what it owns.
+class IndexOwner {
+ public:
+  explicit IndexOwner(std::unique_ptr<KeyIndex> index) : index_(std::move(index)) {}
+  IndexOwner(const IndexOwner& other) : index_(other.index_->clone()) {}
+
+  KeyIndex* operator->() { return index_.get(); }
+  const KeyIndex* operator->() const { return index_.get(); }
+
+ private:
+  std::unique_ptr<KeyIndex> index_;
 };
 
 }  // namespace reprise

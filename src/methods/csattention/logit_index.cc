@@ -10,7 +10,7 @@
 namespace reprise {
 namespace {
 
-constexpr int32_t kPieceTokens = 4096;  // candidates that one task scores
+constexpr int32_t kPieceTokens = 8192;  // candidates that one task scores
 
 size_t whole_pages(size_t keys) { return (keys + kPageTokens - 1) / kPageTokens; }
 
@@ -24,14 +24,15 @@ LogitIndex::LogitIndex(const ModelConfig& config, int32_t unit)
 
 uint64_t LogitIndex::find(const QueryRows& rows, KeyRange candidates, size_t k, KeyPicks& picks) {
   const auto count = static_cast<size_t>(candidates.end - candidates.begin);
-  const size_t pages = whole_pages(count),
+  const size_t units = count / static_cast<size_t>(unit_),
+               others = whole_pages(units) * kPageTokens,
                sink_pages = whole_pages(static_cast<size_t>(candidates.begin));
   const auto block = static_cast<size_t>(candidates.end) / kPageTokens;
   const size_t recent_pages = whole_pages(static_cast<size_t>(rows.end())) - block;
-  ranking_.resize((pages + sink_pages + recent_pages) * kPageTokens);
+  ranking_.resize(others + (sink_pages + recent_pages) * kPageTokens);
   score_candidates(rows, candidates);
-  const uint64_t bytes = score_others(rows, candidates, pages * kPageTokens);
-  ranking_.rank(*rows.pool, HeadJoin::kSoftmax, count, k, static_cast<size_t>(unit_));
+  const uint64_t bytes = score_others(rows, candidates, units, others);
+  ranking_.rank(*rows.pool, HeadJoin::kSoftmax, units, k);
   picks.resize(config_->n_kv_head);
   for (size_t head = 0; head < picks.size(); ++head) {
     const auto found = ranking_.picks(head);
@@ -49,27 +50,39 @@ void LogitIndex::score_candidates(const QueryRows& rows, KeyRange candidates) {
     const size_t head = task / pieces;
     const int32_t offset = static_cast<int32_t>(task % pieces) * kPieceTokens;
     const int32_t keys = std::min(count - offset, kPieceTokens);
-    float* logits = ranking_.logits(head * group) + offset;
+    float* logits = ranking_.logits(head * group) + offset / unit_;
     const int32_t first = candidates.begin + offset;
-    estimate(rows.layer, head, &q_[head * group * dim], {first, first + keys}, logits,
-             ranking_.stride());
+    const auto score = unit_ > 1 ? &LogitIndex::estimate_pages : &LogitIndex::estimate;
+    (this->*score)(rows.layer, head, &q_[head * group * dim], {first, first + keys}, logits,
+                   ranking_.stride());
     if (config_->attention_soft_cap <= 0.0f) return;
     for (size_t row = 0; row < group; ++row) {
-      kernels::soft_cap(logits + row * ranking_.stride(), static_cast<size_t>(keys),
+      kernels::soft_cap(logits + row * ranking_.stride(), static_cast<size_t>(keys / unit_),
                         config_->attention_soft_cap);
     }
   });
 }
 
+void LogitIndex::estimate_pages(uint32_t layer, size_t kv_head, const float* q, KeyRange keys,
+                                float* tops, size_t stride) const {
+  const auto count = static_cast<size_t>(keys.end - keys.begin);
+  std::vector<float> logits(config_->n_head / config_->n_kv_head * count);
+  estimate(layer, kv_head, q, keys, logits.data(), count);
+  for (size_t i = 0; i < logits.size(); i += kPageTokens) {
+    tops[i / count * stride + i % count / kPageTokens] =
+        *std::max_element(&logits[i], &logits[i] + kPageTokens);
+  }
+}
+
 // Exact logits of the keys before and after the candidates, from slot first on; the slots between
-// stay empty. Returns the bytes of their keys.
-uint64_t LogitIndex::score_others(const QueryRows& rows, KeyRange candidates, size_t first) {
+// these and the units stay empty. Returns the bytes of their keys.
+uint64_t LogitIndex::score_others(const QueryRows& rows, KeyRange candidates, size_t units,
+                                  size_t first) {
   const size_t dim = config_->head_dim, group = config_->n_head / config_->n_kv_head;
-  const auto count = static_cast<size_t>(candidates.end - candidates.begin);
   std::vector<size_t> pages_read(config_->n_kv_head);
   rows.pool->run(config_->n_kv_head, [&](size_t head, int) {
     for (size_t row = head * group; row < (head + 1) * group; ++row) {
-      std::fill(ranking_.logits(row) + count, ranking_.logits(row) + first,
+      std::fill(ranking_.logits(row) + units, ranking_.logits(row) + first,
                 -std::numeric_limits<float>::infinity());
     }
     std::vector<kernels::PageSpan> pages, recent;

@@ -6,9 +6,9 @@
 
 namespace reprise {
 
-/// Query heads of a KV head share the keys with the largest sums of estimated softmax weights. The
-/// logits of sinks and recent keys, which are read anyway, are exact: a head that attends to them
-/// has little say in what else is read.
+/// Query heads of a KV head share the units with the largest sums of estimated softmax weights,
+/// where a page has the weight of its best key. The logits of sinks and recent keys, which are read
+/// anyway, are exact: a head that attends to them has little say in what else is read.
 class LogitIndex : public KeyIndex {
  public:
   LogitIndex(const ModelConfig& config, int32_t unit);
@@ -23,12 +23,15 @@ class LogitIndex : public KeyIndex {
   /// head_dim], scaled. Called for many KV heads and ranges of keys at once.
   virtual void estimate(uint32_t layer, size_t kv_head, const float* q, KeyRange keys,
                         float* logits, size_t stride) const = 0;
+  /// The largest logits of whole pages, [group, keys / 16] likewise.
+  virtual void estimate_pages(uint32_t layer, size_t kv_head, const float* q, KeyRange keys,
+                              float* tops, size_t stride) const;
   /// Bytes that a search over so many keys reads.
   virtual uint64_t bytes_read(size_t keys) const = 0;
 
  private:
   void score_candidates(const QueryRows& rows, KeyRange candidates);
-  uint64_t score_others(const QueryRows& rows, KeyRange candidates, size_t first);
+  uint64_t score_others(const QueryRows& rows, KeyRange candidates, size_t units, size_t first);
 
   const ModelConfig* config_;
   int32_t unit_;

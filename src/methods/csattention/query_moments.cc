@@ -14,18 +14,19 @@ constexpr float kPrior = 0.01f;
 QueryMoments::QueryMoments(const ModelConfig& config, std::vector<std::vector<uint16_t>> parts)
     : config_(&config), parts_(std::move(parts)), layers_(config.n_layer) {}
 
-void QueryMoments::add(const QueryRows& rows, int32_t first) {
-  first = std::max(first, rows.first());
-  if (first >= rows.end()) return;
+void QueryMoments::add(const QueryRows& rows, const QueryWindow& window) {
+  const int32_t first = std::max(window.first, rows.first());
+  const int32_t end = std::min(window.end, rows.end());
+  if (first >= end) return;
   Layer& layer = layers_[rows.layer];
-  layer.end = rows.end();
+  layer.end = end;
   layer.sums.resize(config_->n_kv_head * parts_.size());
   const size_t dim = config_->head_dim, group = config_->n_head / config_->n_kv_head;
   rows.pool->run(layer.sums.size(), [&](size_t task, int) {
     const size_t kv_head = task / parts_.size(), part = task % parts_.size();
     const size_t dims = 2 * parts_[part].size();
     layer.sums[task].resize(dims * dims);
-    for (int32_t row = first - rows.first(); row < rows.end() - rows.first(); ++row) {
+    for (int32_t row = first - rows.first(); row < end - rows.first(); ++row) {
       const float* q = rows.q_rotated + static_cast<size_t>(row) * config_->n_head * dim;
       for (size_t head = kv_head * group; head < (kv_head + 1) * group; ++head) {
         add_query(q + head * dim, part, layer.sums[task]);

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "attention/policy.h"
+#include "methods/csattention/key_index.h"
 #include "methods/key_codes.h"
 
 namespace reprise {
@@ -17,11 +17,12 @@ class QueryMoments {
   /// parts: pairs of dims of each (see KeyCodes).
   QueryMoments(const ModelConfig& config, std::vector<std::vector<uint16_t>> parts);
 
-  /// Adds the queries of rows at positions >= first; ones that are not finite are left out.
-  void add(const QueryRows& rows, int32_t first);
+  /// Adds the queries of rows at positions of the window; ones that are not finite are left out.
+  void add(const QueryRows& rows, const QueryWindow& window);
   /// Mean of q q^T over all queries so far, scaled to a mean diagonal of 1, plus a small multiple
   /// of the identity. A part without queries gets an empty one.
   PartMetrics metrics(uint32_t layer) const;
+  void clear(uint32_t layer) { layers_[layer] = {}; }
   /// Forgets layers that have seen tokens from length on.
   void truncate(int32_t length);
   uint64_t bytes() const;

@@ -30,18 +30,15 @@ QuerySamples::QuerySamples(const ModelConfig& config)
 
 void QuerySamples::take(const QueryRows& rows, const QueryWindow& window) {
   const bool prefill = rows.phase == kernels::Phase::kPrefill;
-  if (prefill && prompt_end_ != rows.prompt_end) {
-    queries_.clear();
-    prompt_end_ = rows.prompt_end;
-  }
   const size_t width = size_t{config_->n_head} * config_->head_dim;
-  const auto count = static_cast<size_t>(window.rows), quota = std::min(room_, count);
-  for (int32_t position = std::max(window.first, rows.first()); position < rows.end(); ++position) {
+  const auto count = static_cast<size_t>(window.end - window.first);
+  const size_t quota = std::min(room_, count);
+  const int32_t end = std::min(window.end, rows.end());
+  for (int32_t position = std::max(window.first, rows.first()); position < end; ++position) {
     const auto i = static_cast<size_t>(position - window.first);
-    const bool chosen =
-        prefill ? (i + 1) * quota / count > i * quota / count : queries_.size() < room_ * width;
+    const bool chosen = !prefill || (i + 1) * quota / count > i * quota / count;
     end_ = position + 1;
-    if (!chosen) continue;
+    if (!chosen || queries_.size() >= room_ * width) continue;
     const float* q = rows.q_rotated + static_cast<size_t>(position - rows.first()) * width;
     queries_.insert(queries_.end(), q, q + width);
   }
@@ -64,11 +61,13 @@ std::vector<float> QuerySamples::directions(size_t kv_head, std::span<const uint
   return found;
 }
 
-void QuerySamples::truncate(int32_t length) {
-  if (end_ <= length) return;
-  queries_.clear();
+void QuerySamples::clear() {
+  queries_ = {};
   end_ = 0;
-  prompt_end_ = -1;
+}
+
+void QuerySamples::truncate(int32_t length) {
+  if (end_ > length) clear();
 }
 
 }  // namespace reprise

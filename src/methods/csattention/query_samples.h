@@ -13,12 +13,13 @@ class QuerySamples {
  public:
   explicit QuerySamples(const ModelConfig& config);
 
-  /// Adds what rows contribute. A prompt's rows replace those of the one before it, decoded rows
-  /// are added while there is room. Does not depend on how a prompt is cut into chunks.
+  /// Adds what rows contribute: those of a prompt evenly from the window, decoded ones while there
+  /// is room. Does not depend on how a prompt is cut into chunks.
   void take(const QueryRows& rows, const QueryWindow& window);
   /// Directions [n, 2 pairs] of the samples of a KV head in some pairs of dims; those without one
   /// are left out.
   std::vector<float> directions(size_t kv_head, std::span<const uint16_t> pairs) const;
+  void clear();
   /// Forgets all samples if one is of a token from length on.
   void truncate(int32_t length);
   uint64_t bytes() const { return queries_.capacity() * sizeof(float); }
@@ -27,7 +28,6 @@ class QuerySamples {
   const ModelConfig* config_;
   size_t room_;                 // rows
   int32_t end_ = 0;             // one past the last row that was looked at
-  int32_t prompt_end_ = -1;     // of the prompt that the rows are of
   std::vector<float> queries_;  // [rows, n_head, head_dim]
 };
 

@@ -45,6 +45,22 @@ void ScoreList::offer(uint32_t key, float score) {
   }
 }
 
+void ScoreList::save(StateWriter& out) const {
+  out.value(uint64_t{length_});
+  out.value(uint64_t{keys_.size()});
+  out.array(keys_.data(), keys_.size());
+  out.array(scores_.data(), scores_.size());
+}
+
+void ScoreList::load(StateReader& in, uint32_t end) {
+  length_ = in.value<uint64_t>();
+  const uint64_t count = in.value<uint64_t>();
+  in.require(count <= length_ && count <= end);
+  in.array(keys_, count);
+  in.array(scores_, count);
+  for (const uint32_t key : keys_) in.require(key < end);
+}
+
 uint64_t ScoreList::bytes() const {
   return keys_.capacity() * sizeof(uint32_t) + scores_.capacity() * sizeof(F16);
 }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/float16.h"
+#include "base/state_bytes.h"
 
 namespace reprise {
 
@@ -20,6 +21,9 @@ class ScoreList {
   std::span<const uint32_t> keys() const { return keys_; }  // in no particular order
   float score(size_t i) const { return to_float(scores_[i]); }
   uint64_t bytes() const;
+  void save(StateWriter& out) const;
+  /// Of keys below end; see KeyIndex::load.
+  void load(StateReader& in, uint32_t end);
 
  private:
   bool worse(size_t a, size_t b) const;

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "base/grow.h"
 #include "methods/csattention/centroid_products.h"
 #include "methods/csattention/spherical_kmeans.h"
 #include "methods/key_codes.h"
@@ -16,6 +17,8 @@ constexpr int32_t kPieceTokens = 512;  // keys whose products are computed toget
 constexpr float kLevels = 15.0f;       // steps of a code
 constexpr float kReach = 2.7f;         // standard deviations that codes cover on either side
 constexpr float kRidge = 1e-4f;        // of the least squares of two centroids
+
+size_t code_bytes(int32_t keys) { return static_cast<size_t>(keys + 1) / 2; }
 
 // body(keys) for pieces of keys, in order.
 template <class Body>
@@ -34,9 +37,7 @@ ScoreTable::ScoreTable(const ScoreTableOptions& options, const ModelConfig& conf
       layers_(config.n_layer, Layer(config)) {}
 
 void ScoreTable::take_queries(const QueryRows& rows, const QueryWindow& window) {
-  Layer& layer = layers_[rows.layer];
-  if (rows.phase == kernels::Phase::kDecode && layer.built_end > 0) return;
-  layer.samples.take(rows, window);
+  layers_[rows.layer].samples.take(rows, window);
 }
 
 void ScoreTable::build(const QueryRows& rows, KeyRange keys) {
@@ -53,6 +54,7 @@ void ScoreTable::build(const QueryRows& rows, KeyRange keys) {
                      part.centroids.data());
     fit(rows, task, keys, part);
   });
+  layer.samples.clear();
   layer.built_end = keys.end;
   layer.coded = 0;
 }
@@ -87,7 +89,7 @@ void ScoreTable::extend(const QueryRows& rows, int32_t end) {
   Layer& layer = layers_[rows.layer];
   if (layer.coded >= end) return;
   rows.pool->run(layer.parts.size(), [&](size_t task, int) {
-    for (auto& codes : layer.parts[task].codes) codes.resize(static_cast<size_t>(end + 1) / 2);
+    for (auto& codes : layer.parts[task].codes) grow(codes, code_bytes(end));
     for_pieces({layer.coded, end},
                [&](KeyRange piece) { code(rows, task, piece, layer.parts[task]); });
   });
@@ -169,6 +171,40 @@ uint64_t ScoreTable::bytes_read(size_t keys) const {
   const uint64_t lines = std::min<uint64_t>(2 * group, options_.centroids);
   return config().n_kv_head * (parts_.size() * lines * keys / 2 +
                                options_.centroids * config().head_dim * sizeof(float));
+}
+
+void ScoreTable::save(StateWriter& out) const {
+  for (const Layer& layer : layers_) {
+    out.value(layer.built_end);
+    if (layer.built_end == 0) continue;
+    out.value(layer.coded);
+    for (const Part& part : layer.parts) {
+      for (const auto* values : {&part.centroids, &part.low, &part.step}) {
+        out.array(values->data(), values->size());
+      }
+      for (const auto& codes : part.codes) out.array(codes.data(), code_bytes(layer.coded));
+    }
+  }
+}
+
+void ScoreTable::load(StateReader& in, int32_t length) {
+  for (Layer& layer : layers_) {
+    layer = Layer(config());
+    const auto built_end = in.value<int32_t>();
+    if (!in.ok() || built_end == 0) continue;
+    layer.coded = in.value<int32_t>();
+    in.require(built_end > 0 && built_end <= length && layer.coded >= 0 && layer.coded <= length);
+    layer.parts.resize(config().n_kv_head * parts_.size());
+    for (size_t i = 0; i < layer.parts.size() && in.ok(); ++i) {
+      Part& part = layer.parts[i];
+      in.array(part.centroids, options_.centroids * 2 * parts_[i % parts_.size()].size());
+      in.array(part.low, options_.centroids);
+      in.array(part.step, options_.centroids);
+      part.codes.resize(options_.centroids);
+      for (auto& codes : part.codes) in.array(codes, code_bytes(layer.coded));
+    }
+    if (in.ok()) layer.built_end = built_end;
+  }
 }
 
 void ScoreTable::truncate(int32_t length) {

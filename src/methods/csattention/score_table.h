@@ -25,6 +25,8 @@ class ScoreTable : public LogitIndex {
   int32_t built_end(uint32_t layer) const override { return layers_[layer].built_end; }
   void extend(const QueryRows& rows, int32_t end) override;
   void truncate(int32_t length) override;
+  void save(StateWriter& out) const override;
+  void load(StateReader& in, int32_t length) override;
   uint64_t bytes() const override;
 
  private:

@@ -174,10 +174,10 @@ bool AutoPolicy::rebuilds() const {
                      [](const Candidate& each) { return each.policy->rebuilds(); });
 }
 
-int32_t AutoPolicy::observed_prompt_rows() const {
+int32_t AutoPolicy::observed_prompt_rows(int32_t prompt_end, int32_t kept) const {
   int32_t rows = 0;
   for (const Candidate& each : candidates_) {
-    rows = std::max(rows, each.policy->observed_prompt_rows());
+    rows = std::max(rows, each.policy->observed_prompt_rows(prompt_end, kept));
   }
   return rows;
 }

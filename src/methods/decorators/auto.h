@@ -63,7 +63,7 @@ class AutoPolicy : public Policy {
   void truncate(int32_t length) override;
   bool rebuilds() const override;
   std::string prefill_key() const override { return std::string(kDensePrefill); }
-  int32_t observed_prompt_rows() const override;
+  int32_t observed_prompt_rows(int32_t prompt_end, int32_t kept) const override;
   PolicyStats stats() const override;
   void clear_stats() override;
   uint64_t state_bytes() const override;

@@ -60,8 +60,8 @@ MacRing& MacPolicy::ring(uint32_t layer) {
   return *ring;
 }
 
-int32_t MacPolicy::observed_prompt_rows() const {
-  return std::max(inner().observed_prompt_rows(), reuses_ ? window_ : 0);
+int32_t MacPolicy::observed_prompt_rows(int32_t prompt_end, int32_t kept) const {
+  return std::max(inner().observed_prompt_rows(prompt_end, kept), reuses_ ? window_ : 0);
 }
 
 void MacPolicy::select(const QueryRows& rows, Selection& selection) {

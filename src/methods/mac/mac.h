@@ -38,7 +38,7 @@ class MacPolicy : public PolicyDecorator {
   void observe(const QueryRows& rows, const AttentionResult& result) override;
   void truncate(int32_t length) override;
   bool rebuilds() const override { return !reuses_ && PolicyDecorator::rebuilds(); }
-  int32_t observed_prompt_rows() const override;
+  int32_t observed_prompt_rows(int32_t prompt_end, int32_t kept) const override;
   PolicyStats stats() const override;
   void clear_stats() override;
   uint64_t state_bytes() const override;
