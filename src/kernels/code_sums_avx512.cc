@@ -7,6 +7,7 @@ namespace reprise::kernels {
 namespace {
 
 constexpr size_t kEntries = 32, kGroupRows = 4, kVectors = 2, kLanes = 64, kStep = 128;
+constexpr size_t kAhead = 512;  // keys; planes are many short streams, which hardware follows late
 
 // Sums of 64 keys in 16 bits: those at even places and those at odd ones.
 struct Sums {
@@ -31,6 +32,7 @@ inline void sum_keys(const CodeSumsArgs& args, size_t row, size_t first,
     __m512i first_codes[kVectors], second_codes[kVectors];
     for (size_t v = 0; v < kVectors; ++v) {
       const __m512i pair = _mm512_maskz_loadu_epi8(lanes[v], codes + v * kLanes);
+      __builtin_prefetch(codes + v * kLanes + kAhead);
       first_codes[v] = _mm512_and_si512(pair, low);
       second_codes[v] = _mm512_and_si512(_mm512_srli_epi16(pair, 4), low);
     }

@@ -143,12 +143,16 @@ KeyCodes::ByteTables KeyCodes::byte_tables(const Head& head, const float* q) con
       tables.low[row] += *low;
       span = std::max(span, *high - *low);
     }
-    const float step = span > 0.0f ? span / kLargestEntry : 1.0f;
+    const float step = span > 0.0f ? span / kLargestEntry : 1.0f, levels = 1.0f / step;
     tables.step[row] = step;
-    for (size_t i = 0; i < products.size(); ++i) {
-      const float level = (products[i] - lows[i / clusters_]) / step + 0.5f;
-      tables.entries[row * row_entries + i / clusters_ * 16 + i % clusters_] =
-          static_cast<uint8_t>(level > 0.0f ? std::min(level, kLargestEntry) : 0.0f);
+    for (size_t part = 0; part < parts_.size(); ++part) {
+      const float* values = &products[part * clusters_];
+      uint8_t* entries = &tables.entries[row * row_entries + part * 16];
+      for (size_t cluster = 0; cluster < clusters_; ++cluster) {
+        const float level = (values[cluster] - lows[part]) * levels + 0.5f;
+        entries[cluster] =
+            static_cast<uint8_t>(level > 0.0f ? std::min(level, kLargestEntry) : 0.0f);
+      }
     }
   }
   return tables;

@@ -7,6 +7,11 @@
 #include "methods/top_k.h"
 
 namespace reprise {
+namespace {
+
+constexpr size_t kFewKeys = 4096;  // for which threads meet once, not twice
+
+}  // namespace
 
 void TokenRanking::resize(size_t count) {
   using kernels::kPageTokens;
@@ -20,6 +25,14 @@ void TokenRanking::rank(ThreadPool& pool, HeadJoin join, size_t candidates, size
   scores_.resize(kv_heads * candidates);
   const auto weigh = [&](size_t head, int) { kernels::softmax(logits(head), count_); };
   const auto choose = [&](size_t kv_head, int) { pick(kv_head, candidates, k); };
+  if (join == HeadJoin::kSoftmax && count_ <= kFewKeys) {
+    const size_t group = n_head_ / kv_heads;
+    pool.run(kv_heads, [&](size_t kv_head, int) {
+      for (size_t head = kv_head * group; head < (kv_head + 1) * group; ++head) weigh(head, 0);
+      choose(kv_head, 0);
+    });
+    return;
+  }
   if (join == HeadJoin::kRaw) pool.run(kv_heads, choose);
   pool.run(n_head_, weigh);
   if (join == HeadJoin::kSoftmax) pool.run(kv_heads, choose);

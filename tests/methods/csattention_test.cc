@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <numeric>
 #include <random>
 
@@ -280,6 +281,24 @@ TEST(CsAttention, AnIndexOutlivesTheEndOfALongPrompt) {
   EXPECT_EQ(state, fresh->save_state());
   kept->truncate(1279);
   EXPECT_LT(kept->save_state().size(), 100u);
+}
+
+TEST(CsAttention, ALongAnswerGetsAnIndexOfItsOwn) {
+  Toy toy({1, 2, 1, 32, KvType::kBF16}, 4400);
+  toy.prompt_end = 200;
+  const auto policy = testing::make_policy(toy, "csattention:budget=64");
+  const auto built_end = [&] {
+    const std::string state = policy->save_state();
+    int32_t end = 0;
+    std::memcpy(&end, state.data(), sizeof end);
+    return end;
+  };
+  SequenceKv kv = toy.new_sequence();
+  toy.step(kv, *policy, 200, Phase::kPrefill);
+  for (int i = 0; i < 4096; ++i) toy.step(kv, *policy, 1, Phase::kDecode);
+  EXPECT_EQ(built_end(), 200);
+  for (int i = 0; i < 10; ++i) toy.step(kv, *policy, 1, Phase::kDecode);
+  EXPECT_EQ(built_end(), 200 + 4096 + 1);
 }
 
 TEST(CsAttention, TheIndexStaysWithinItsShare) {

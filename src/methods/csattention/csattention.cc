@@ -17,10 +17,10 @@ using Clock = std::chrono::steady_clock;
 
 constexpr auto kTokens = static_cast<int32_t>(kPageTokens);
 constexpr int32_t kPaperWindow = 32;
-constexpr uint32_t kSamplePages = 64;  // 1024 keys fit 16 centroids of four dims
+constexpr uint32_t kSamplePages = 32;  // 512 keys fit 16 centroids of two dims
 constexpr uint32_t kCodeIterations = 4, kCentroidIterations = 10, kPaperCentroids = 128,
                    kCentroidParts = 8;
-constexpr int32_t kFewNewKeys = 4096;   // for which no prompt makes a new index
+constexpr int32_t kFewNewKeys = 4096;   // for which no new index is made
 constexpr int32_t kWholePrompt = 1024;  // prompts up to here shape an index with all their tokens
 constexpr int32_t kFitStep = 256;       // others with those before a multiple of this
 constexpr int32_t kFitMargin = 64;      // which lies so many tokens before their end
@@ -41,7 +41,7 @@ std::unique_ptr<KeyIndex> make_index(const CsAttentionOptions& options, const Mo
     const uint32_t iterations = either(options.iterations, kCodeIterations);
     const uint32_t per_byte = options.bits <= 4 ? 2 : 1;
     const uint32_t parts =
-        fitting(either(options.parts, std::max(1u, config.head_dim / 4)), 1, limit,
+        fitting(either(options.parts, std::max(1u, config.head_dim / 2)), 1, limit,
                 [&](uint32_t n) { return (n + per_byte - 1) / per_byte; });
     return std::make_unique<CodeIndex>(
         KeyCodesOptions{parts, options.bits, iterations, options.seed, kSamplePages}, config, unit);
@@ -106,9 +106,11 @@ int32_t CsAttentionPolicy::observed_prompt_rows(int32_t prompt_end, int32_t kept
 
 void CsAttentionPolicy::learn(const QueryRows& rows) {
   if (rows.phase == kernels::Phase::kDecode) {
-    if (index_->built_end(rows.layer) > 0) return;
+    // A long answer gets an index of its own, shaped by the queries before it.
+    if (!wants_index(rows.layer, rows.end() + std::min(observe_, kFewNewKeys))) return;
     index_->take_queries(rows, {rows.first(), rows.end()});
-    if (rows.end() > budget_at(rows.end())) index_->build(rows, {sink_, rows.end()});
+    if (rows.end() <= budget_at(rows.end()) || !wants_index(rows.layer, rows.end())) return;
+    index_->build(rows, {sink_, rows.end()});
     return;
   }
   if (!wants_index(rows.layer, rows.prompt_end)) return;

@@ -64,12 +64,11 @@ void visit_options(CsAttentionOptions& o, Visitor&& visit) {
   visit(OptionSpec{"index", "largest index as a share of KV in bf16; lists have their own size", "",
                    0.01, 8},
         o.index);
-  visit(
-      OptionSpec{"parts",
-                 "parts of a head's dimensions, each with a code, table or lists of its own; 0 = a "
-                 "quarter of the dimensions for codes, else 8",
-                 "", 0, 64},
-      o.parts);
+  visit(OptionSpec{"parts",
+                   "parts of a head's dimensions, each with a code, table or lists of its own; 0 = "
+                   "half of the dimensions for codes, else 8",
+                   "", 0, 64},
+        o.parts);
   visit(OptionSpec{"bits", "of a code; up to 4, two share a byte", "bits", 1, 8}, o.bits);
   visit(OptionSpec{"centroids",
                    "query centroids of a part; 0 = a quarter of the dimensions of a head in table "

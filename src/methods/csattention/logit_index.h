@@ -30,8 +30,10 @@ class LogitIndex : public KeyIndex {
   virtual uint64_t bytes_read(size_t keys) const = 0;
 
  private:
-  void score_candidates(const QueryRows& rows, KeyRange candidates);
-  uint64_t score_others(const QueryRows& rows, KeyRange candidates, size_t units, size_t first);
+  void score(const QueryRows& rows, KeyRange candidates, size_t units, size_t others);
+  void score_candidates(const QueryRows& rows, size_t head, KeyRange keys, size_t first);
+  void score_others(const QueryRows& rows, size_t head, KeyRange candidates, size_t units,
+                    size_t others);
 
   const ModelConfig* config_;
   int32_t unit_;
