@@ -42,11 +42,11 @@ KeyCodes::KeyCodes(const KeyCodesOptions& options, const ModelConfig& config)
       parts_(split_pairs(config.head_dim, options.parts)),
       layers_(config.n_layer) {}
 
-KeyPoints KeyCodes::points(const QueryRows& rows, std::span<const kernels::PageSpan> pages,
+KeyPoints KeyCodes::points(const kernels::KvLayout* layout,
+                           std::span<const kernels::PageSpan> pages, const Layer& layer,
                            size_t kv_head, size_t part) const {
-  KeyPoints points = {&rows.kv->pool().layout(), pages, parts_[part]};
-  const PartMetrics& metrics = layers_[rows.layer].metrics;
-  if (!metrics.empty()) points.metric = metrics[kv_head * parts_.size() + part];
+  KeyPoints points = {layout, pages, parts_[part]};
+  if (!layer.metrics.empty()) points.metric = layer.metrics[kv_head * parts_.size() + part];
   return points;
 }
 
@@ -57,8 +57,8 @@ void KeyCodes::train(const QueryRows& rows, int32_t begin, int32_t end, PartMetr
   layer.heads.resize(config_->n_kv_head);
   for (Head& head : layer.heads) {
     head.centroids.assign(clusters_ * dim, 0.0f);
-    head.transposed.resize(clusters_ * dim);
     head.codes.resize(key_bytes());
+    make_room(head);
   }
   rows.pool->run(layer.heads.size() * parts_.size(), [&](size_t task, int) {
     const size_t index = task / parts_.size(), part = task % parts_.size();
@@ -66,15 +66,21 @@ void KeyCodes::train(const QueryRows& rows, int32_t begin, int32_t end, PartMetr
     std::vector<kernels::PageSpan> pages;
     list_pages(rows, index, begin, end, pages);
     pages = sample(pages, options_.sample_pages);
-    kmeans(points(rows, pages, index, part), {clusters_, options_.iterations, options_.seed},
-           head.centroids.data());
-    transpose(head, part);
+    const KeyPoints keys = points(&rows.kv->pool().layout(), pages, layer, index, part);
+    kmeans(keys, {clusters_, options_.iterations, options_.seed}, head.centroids.data());
+    prepare(head, keys, part);
   });
   layer.trained_end = end;
   layer.coded = 0;
 }
 
-void KeyCodes::transpose(Head& head, size_t part) const {
+void KeyCodes::make_room(Head& head) const {
+  head.transposed.resize(head.centroids.size());
+  head.directions.resize(head.centroids.size());
+  head.halves.resize(parts_.size() * clusters_);
+}
+
+void KeyCodes::prepare(Head& head, const KeyPoints& points, size_t part) const {
   const size_t dim = config_->head_dim;
   for (const uint16_t pair : parts_[part]) {
     for (size_t i = 0; i < 2 * clusters_; ++i) {
@@ -82,6 +88,8 @@ void KeyCodes::transpose(Head& head, size_t part) const {
       head.transposed[d * clusters_ + cluster] = head.centroids[cluster * dim + d];
     }
   }
+  weigh_centroids(points, head.centroids.data(), clusters_, dim, head.directions.data(),
+                  &head.halves[part * clusters_]);
 }
 
 void KeyCodes::encode(const QueryRows& rows, int32_t end) {
@@ -102,8 +110,9 @@ void KeyCodes::encode(const QueryRows& rows, int32_t end) {
     std::vector<int32_t> nearest(pages.size() * kPageTokens);
     Head& head = layer.heads[index];
     for (size_t part = 0; part < parts_.size(); ++part) {
-      nearest_centroids(points(rows, pages, index, part), head.centroids.data(), clusters_,
-                        nearest.data());
+      nearest_weighed(points(&rows.kv->pool().layout(), pages, layer, index, part),
+                      head.directions.data(), &head.halves[part * clusters_], clusters_,
+                      nearest.data());
       for (size_t i = 0; i < nearest.size(); ++i) {
         const kernels::PageSpan& page = pages[i / kPageTokens];
         if ((page.slots >> i % kPageTokens & 1) == 0) continue;
@@ -268,8 +277,11 @@ void KeyCodes::load(StateReader& in, int32_t length) {
       head.codes.resize(key_bytes());
       for (auto& codes : head.codes) in.array(codes, static_cast<size_t>(layer.coded));
       if (!in.ok()) return;
-      head.transposed.resize(head.centroids.size());
-      for (size_t part = 0; part < parts_.size(); ++part) transpose(head, part);
+      make_room(head);
+      for (size_t part = 0; part < parts_.size(); ++part) {
+        const auto index = static_cast<size_t>(&head - layer.heads.data());
+        prepare(head, points(nullptr, {}, layer, index, part), part);
+      }
     }
     layer.trained_end = trained_end;
   }
@@ -284,7 +296,9 @@ uint64_t KeyCodes::bytes() const {
   for (const Layer& layer : layers_) {
     for (const auto& metric : layer.metrics) bytes += metric.capacity() * sizeof(float);
     for (const Head& head : layer.heads) {
-      bytes += (head.centroids.capacity() + head.transposed.capacity()) * sizeof(float);
+      bytes += (head.centroids.capacity() + head.transposed.capacity() +
+                head.directions.capacity() + head.halves.capacity()) *
+               sizeof(float);
       for (const auto& codes : head.codes) bytes += codes.capacity();
     }
   }

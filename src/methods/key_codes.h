@@ -73,6 +73,8 @@ class KeyCodes {
   struct Head {
     std::vector<float> centroids;   // [clusters, head_dim], the dims of all parts side by side
     std::vector<float> transposed;  // [head_dim, clusters]
+    std::vector<float> directions;  // [clusters, head_dim] and
+    std::vector<float> halves;      // [parts, clusters]: see weigh_centroids()
     std::vector<std::vector<uint8_t>> codes;  // [key_bytes][keys]
   };
   struct Layer {
@@ -91,7 +93,9 @@ class KeyCodes {
     std::vector<float> low, step;  // [group]
   };
 
-  void transpose(Head& head, size_t part) const;
+  void make_room(Head& head) const;
+  /// What follows from the centroids of a part.
+  void prepare(Head& head, const KeyPoints& points, size_t part) const;
   size_t key_bytes() const { return (parts_.size() + per_byte_ - 1) / per_byte_; }
   /// products [max(16, clusters)] of a query and the centroids of a part.
   void part_products(const Head& head, const float* q, size_t part, float* products) const;
@@ -100,8 +104,8 @@ class KeyCodes {
   void packed_logits(void (*kernel)(const kernels::CodeSumsArgs&), const Head& head, const float* q,
                      size_t begin, size_t keys, size_t unit, float* logits, size_t stride) const;
   void fill_table(const Head& head, const float* q, size_t lanes, std::span<Lanes> table) const;
-  KeyPoints points(const QueryRows& rows, std::span<const kernels::PageSpan> pages, size_t kv_head,
-                   size_t part) const;
+  KeyPoints points(const kernels::KvLayout* layout, std::span<const kernels::PageSpan> pages,
+                   const Layer& layer, size_t kv_head, size_t part) const;
 
   const ModelConfig* config_;
   KeyCodesOptions options_;

@@ -164,22 +164,32 @@ void kmeans(const KeyPoints& points, const KMeansOptions& options, float* centro
   }
 }
 
+void weigh_centroids(const KeyPoints& points, const float* centroids, size_t clusters, size_t dim,
+                     float* directions, float* halves) {
+  for (size_t cluster = 0; cluster < clusters; ++cluster) {
+    halves[cluster] = 0.5f * weigh(points, centroids + cluster * dim, directions + cluster * dim);
+  }
+}
+
 // The nearest centroid has the largest c M x - c M c / 2: x M x is common to all.
+void nearest_weighed(const KeyPoints& points, const float* directions, const float* halves,
+                     size_t clusters, int32_t* nearest) {
+  kernels::KeyLogitsArgs args;
+  args.layout = points.layout;
+  args.rows = clusters;
+  args.q = directions;
+  args.q_stride = points.layout->head_dim;
+  args.pages = points.pages;
+  args.pairs = points.pairs;
+  kernels::best_rows(args, halves, nearest);
+}
+
 void nearest_centroids(const KeyPoints& points, const float* centroids, size_t clusters,
                        int32_t* nearest) {
   const size_t dim = points.layout->head_dim;
   std::vector<float> directions(clusters * dim), halves(clusters);
-  for (size_t cluster = 0; cluster < clusters; ++cluster) {
-    halves[cluster] = 0.5f * weigh(points, centroids + cluster * dim, &directions[cluster * dim]);
-  }
-  kernels::KeyLogitsArgs args;
-  args.layout = points.layout;
-  args.rows = clusters;
-  args.q = directions.data();
-  args.q_stride = dim;
-  args.pages = points.pages;
-  args.pairs = points.pairs;
-  kernels::best_rows(args, halves.data(), nearest);
+  weigh_centroids(points, centroids, clusters, dim, directions.data(), halves.data());
+  nearest_weighed(points, directions.data(), halves.data(), clusters, nearest);
 }
 
 }  // namespace reprise

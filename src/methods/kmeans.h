@@ -35,4 +35,11 @@ void kmeans(const KeyPoints& points, const KMeansOptions& options, float* centro
 void nearest_centroids(const KeyPoints& points, const float* centroids, size_t clusters,
                        int32_t* nearest);
 
+/// The same in two steps, of which the first serves many. directions: [clusters, dim] M c, written
+/// like centroids; halves: [clusters] c M c / 2. Of points, pairs and metric count.
+void weigh_centroids(const KeyPoints& points, const float* centroids, size_t clusters, size_t dim,
+                     float* directions, float* halves);
+void nearest_weighed(const KeyPoints& points, const float* directions, const float* halves,
+                     size_t clusters, int32_t* nearest);
+
 }  // namespace reprise
