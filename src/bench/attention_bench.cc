@@ -93,6 +93,7 @@ Result<AttentionReport> measure_attention(const AttentionPlan& plan, AttentionKe
                                           AttentionPeer* peer) {
   AttentionReport report;
   report.shape = plan.shape;
+  report.machine = plan.machine;
   if (peer != nullptr) report.peer = peer->version();
   for (const AttentionCase& wanted : plan.cases) {
     REPRISE_CHECK(measure_case(plan, wanted, kernels, peer, report));
@@ -121,8 +122,9 @@ nlohmann::ordered_json attention_json(const AttentionReport& report) {
   return json;
 }
 
-std::string attention_markdown(const AttentionReport& report, const MachineRoof& machine) {
+std::string attention_markdown(const AttentionReport& report) {
   const AttentionShape& shape = report.shape;
+  const MachineRoof& machine = report.machine;
   std::string text = fmt::format(
       "attention of one layer on {}, {} query heads, {} KV heads, head_dim {}, {} KV{}{};\n"
       "measured: read {:.0f} GB/s, bf16 {:.0f} TFLOP/s\n\n"

@@ -45,7 +45,8 @@ struct AttentionRow {
 
 struct AttentionReport {
   AttentionShape shape;
-  std::string peer;  ///< its version; empty: none
+  MachineRoof machine;  ///< of one device
+  std::string peer;     ///< its version; empty: none
   std::vector<AttentionRow> rows;
 };
 
@@ -53,7 +54,7 @@ struct AttentionPlan {
   std::vector<AttentionCase> cases;
   uint32_t rounds = 3;
   AttentionShape shape;
-  MachineRoof machine;
+  MachineRoof machine;           ///< of one device
   std::function<Status()> tick;  ///< called after every measurement
 };
 
@@ -62,6 +63,6 @@ Result<AttentionReport> measure_attention(const AttentionPlan& plan, AttentionKe
                                           AttentionPeer* peer);
 
 nlohmann::ordered_json attention_json(const AttentionReport& report);
-std::string attention_markdown(const AttentionReport& report, const MachineRoof& machine);
+std::string attention_markdown(const AttentionReport& report);
 
 }  // namespace reprise

@@ -50,6 +50,9 @@ Status measure_kernels(const BenchPlan& plan, BenchProgress& progress, BenchRepo
   AttentionPlan attention;
   attention.shape = {config.n_head, config.n_kv_head, config.head_dim, plan.engine.kv_type};
   attention.machine = report.machine;
+  if (plan.engine.tp > 1) attention.machine.device = "one of " + attention.machine.device;
+  attention.machine.read_gb_s /= plan.engine.tp;
+  attention.machine.bf16_tflop_s /= plan.engine.tp;
   attention.rounds = plan.bench.rounds;
   for (const bool decode : {true, false}) {
     for (const uint32_t context : plan.contexts) {

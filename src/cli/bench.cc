@@ -46,7 +46,7 @@ class BenchCommand : public Command {
     console.end_progress();
     if (console.json()) return console.print_json(bench_json(report));
     if (report.attention.rows.empty()) return {};
-    return console.print(attention_markdown(report.attention, report.machine));
+    return console.print(attention_markdown(report.attention));
   }
 
  private:

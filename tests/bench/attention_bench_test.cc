@@ -79,7 +79,7 @@ TEST(AttentionBench, TablesHaveEveryRow) {
   LinearKernels kernels;
   const auto report = measure_attention(plan, kernels, nullptr);
   ASSERT_TRUE(report);
-  const std::string text = attention_markdown(*report, plan.machine);
+  const std::string text = attention_markdown(*report);
   EXPECT_THAT(text, HasSubstr("on device, 8 query heads, 2 KV heads, head_dim 64, bf16 KV;"));
   EXPECT_THAT(text, HasSubstr("| decode | 1000 | 2 | reprise | 2.00 | 512 GB/s | 12 % | - |"));
   EXPECT_THAT(text, HasSubstr("| prefill | 2000 | 1 | reprise | 2.00 |"));
