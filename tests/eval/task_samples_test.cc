@@ -3,6 +3,7 @@
 
 #include <set>
 
+#include "base/data_folder.h"
 #include "eval/task_fixtures.h"
 #include "eval/tasks/prose.h"
 #include "formats/printable.h"
@@ -108,7 +109,7 @@ TEST(AskingSeed, AnotherSeedMakesOtherSamples) {
 class RealData : public testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
-    const char* folder = std::getenv("REPRISE_DATA");
+    const char* folder = test::data_folder();
     if (folder == nullptr) GTEST_SKIP() << "set REPRISE_DATA to the folder of --data";
     context_ = task_context(folder);
     context_.context = 8192;

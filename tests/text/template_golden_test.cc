@@ -1,6 +1,7 @@
 // Whole templates against jinja2: our own in full, the collection by length and hash.
 #include <cstdlib>
 
+#include "base/data_folder.h"
 #include "template_fixtures.h"
 
 namespace reprise::test {
@@ -55,7 +56,7 @@ TEST(TemplateGoldens, BuiltinTemplatesHaveTheirFamilysFormat) {
 }
 
 TEST(TemplateGoldens, CollectionEqualsJinja2) {
-  const char* data = std::getenv("REPRISE_DATA");
+  const char* data = test::data_folder();
   if (data == nullptr) GTEST_SKIP() << "set REPRISE_DATA to the folder with chat_templates/";
   const auto conversations = template_fixture("conversations.json");
   const auto corpus = template_fixture("corpus.json");

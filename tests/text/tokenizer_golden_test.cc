@@ -1,6 +1,7 @@
 // Ids against the reference libraries; see tests/oracle/make_tokenizer_goldens.py.
 #include <gmock/gmock.h>
 
+#include "base/data_folder.h"
 #include "text/tokenizer_fixtures.h"
 
 namespace reprise {
@@ -69,7 +70,7 @@ TEST(SmolLm2Golden, IdsAgreeWithLlamaCpp) {
 class Vocabulary : public testing::TestWithParam<const char*> {};
 
 TEST_P(Vocabulary, IdsAgreeAndTextsComeBack) {
-  const char* folder = std::getenv("REPRISE_DATA");
+  const char* folder = test::data_folder();
   if (folder == nullptr) GTEST_SKIP() << "set REPRISE_DATA to the folder with tokenizers/*.gguf";
   const std::string path = std::string(folder) + "/tokenizers/ggml-vocab-" + GetParam() + ".gguf";
   const auto tokenizer = gguf_tokenizer(path);
