@@ -6,7 +6,7 @@
 
 #include "base/percentile.h"
 #include "base/try.h"
-#include "bench/peer.h"
+#include "bench/engine_peer.h"
 #include "model/random_model.h"
 
 namespace reprise {
@@ -67,7 +67,7 @@ class Bench {
   BenchProgress& progress_;
   BenchReport& report_;
   std::unique_ptr<Engine> engine_;
-  std::unique_ptr<Peer> peer_;
+  std::unique_ptr<EnginePeer> peer_;
   std::vector<Subject> subjects_;
 };
 
@@ -94,8 +94,8 @@ Status Bench::start_peer(uint32_t longest) {
     return fail(ErrorCode::kInvalidArgument, "{} reads model files; {} is none", plan_.peer,
                 report_.model.path);
   }
-  REPRISE_TRY(auto peer, Peer::start({report_.model.path, report_.threads, longest}));
-  peer_ = std::make_unique<Peer>(std::move(peer));
+  REPRISE_TRY(auto peer, EnginePeer::start({report_.model.path, report_.threads, longest}));
+  peer_ = std::make_unique<EnginePeer>(std::move(peer));
   for (size_t i = 0; i < peer_->settings().size(); ++i) {
     Subject& subject = subjects_.emplace_back();
     subject.name = plan_.peer;

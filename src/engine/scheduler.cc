@@ -11,6 +11,9 @@
 namespace reprise {
 namespace {
 
+constexpr std::string_view kMoreRoom =
+    "raise --kv-memory, choose a smaller --kv-type, or bound what is kept with --policy streaming";
+
 double ms_between(std::chrono::steady_clock::time_point from,
                   std::chrono::steady_clock::time_point to) {
   return std::chrono::duration<double, std::milli>(to - from).count();
@@ -293,10 +296,9 @@ Status Scheduler::check_room(size_t tokens) const {
   if (need <= room) return {};
   return fail(
       ErrorCode::kOutOfMemory,
-      "the KV of the prompt's {} tokens needs {} MiB, there is room for {} MiB ({} tokens); "
-      "raise --kv-memory, use --kv-type q8_0, or bound what is kept with --policy streaming "
+      "the KV of the prompt's {} tokens needs {} MiB, there is room for {} MiB ({} tokens); {} "
       "(--kv-disk holds only what rests)",
-      tokens, (need >> 20) + 1, room >> 20, room / block * kPageTokens);
+      tokens, (need >> 20) + 1, room >> 20, room / block * kPageTokens, kMoreRoom);
 }
 
 Status Scheduler::reserve(SequenceKv& kv, size_t rows) const {
@@ -304,9 +306,8 @@ Status Scheduler::reserve(SequenceKv& kv, size_t rows) const {
   if (status || status.error().code != ErrorCode::kOutOfMemory) return status;
   const KvTier memory = pool_.tiers().memory;
   return fail(ErrorCode::kOutOfMemory,
-              "no KV memory for {} more tokens ({} MiB of {} MiB in use); raise --kv-memory, use "
-              "--kv-type q8_0, or bound what is kept with --policy streaming",
-              rows, memory.bytes >> 20, memory.limit_bytes >> 20);
+              "no KV memory for {} more tokens ({} MiB of {} MiB in use); {}", rows,
+              memory.bytes >> 20, memory.limit_bytes >> 20, kMoreRoom);
 }
 
 void Scheduler::commit(const Pass& pass, size_t step) {

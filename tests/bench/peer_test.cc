@@ -1,11 +1,10 @@
-#include "bench/peer.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cstdlib>
 
 #include "bench/bench.h"
+#include "bench/engine_peer.h"
 #include "bench/peer_testing.h"
 
 namespace reprise {
@@ -29,14 +28,14 @@ constexpr const char* kHonest = R"sh(
 
 Error start_error(const std::string& cases) {
   const test::FakePeer fake(cases);
-  const auto peer = Peer::start({"model.gguf", 2, 64});
+  const auto peer = EnginePeer::start({"model.gguf", 2, 64});
   EXPECT_FALSE(peer);
   return peer ? Error{} : peer.error();
 }
 
-TEST(Peer, MissingOneIsExplained) {
+TEST(EnginePeer, MissingOneIsExplained) {
   setenv("REPRISE_PEER_PYTHON", "/nowhere/python", 1);
-  const auto peer = Peer::start({"model.gguf", 2, 64});
+  const auto peer = EnginePeer::start({"model.gguf", 2, 64});
   unsetenv("REPRISE_PEER_PYTHON");
   ASSERT_FALSE(peer);
   EXPECT_EQ(peer.error().code, ErrorCode::kUnsupported);
@@ -45,9 +44,9 @@ TEST(Peer, MissingOneIsExplained) {
   EXPECT_THAT(peer.error().message, HasSubstr("REPRISE_PEER_PYTHON"));
 }
 
-TEST(Peer, AnswersInTurn) {
+TEST(EnginePeer, AnswersInTurn) {
   const test::FakePeer fake(kHonest);
-  auto peer = Peer::start({"model.gguf", 2, 64});
+  auto peer = EnginePeer::start({"model.gguf", 2, 64});
   ASSERT_TRUE(peer) << peer.error().message;
   EXPECT_EQ(peer->version(), "fake 1");
   EXPECT_THAT(peer->settings(), ElementsAre("slow", "fast"));
@@ -61,7 +60,7 @@ TEST(Peer, AnswersInTurn) {
   EXPECT_EQ(short_answer.error().code, ErrorCode::kUnsupported);
 }
 
-TEST(Peer, BadAnswersAreErrors) {
+TEST(EnginePeer, BadAnswersAreErrors) {
   EXPECT_EQ(start_error("*) exit 1 ;;").code, ErrorCode::kUnsupported);
   EXPECT_EQ(start_error("*) echo hello ;;").code, ErrorCode::kBadJson);
   EXPECT_EQ(start_error("*) echo '[]' ;;").code, ErrorCode::kBadJson);
@@ -75,7 +74,7 @@ TEST(Peer, BadAnswersAreErrors) {
   EXPECT_THAT(told.message, HasSubstr("no such model"));
 }
 
-TEST(Peer, BenchComparesWithItsFasterSetting) {
+TEST(EnginePeer, BenchComparesWithItsFasterSetting) {
   const test::FakePeer fake(kHonest);
   BenchPlan plan;
   plan.engine = test::tiny_options();

@@ -1,4 +1,4 @@
-#include "bench/peer.h"
+#include "bench/engine_peer.h"
 
 #include "base/try.h"
 
@@ -11,14 +11,14 @@ constexpr PeerProgram kProgram = {"llama.cpp", "llama_cpp_peer.py",
 
 }  // namespace
 
-Result<Peer> Peer::start(const Settings& settings) {
+Result<EnginePeer> EnginePeer::start(const Settings& settings) {
   REPRISE_TRY(PeerProcess process, PeerProcess::start(kProgram, {{"model", settings.model},
                                                                  {"threads", settings.threads},
                                                                  {"context", settings.context}}));
-  return Peer(std::move(process));
+  return EnginePeer(std::move(process));
 }
 
-Result<double> Peer::prefill(size_t setting, std::span<const int32_t> tokens) {
+Result<double> EnginePeer::prefill(size_t setting, std::span<const int32_t> tokens) {
   REPRISE_TRY(const auto answer,
               process_.ask({{"op", "prefill"},
                             {"setting", setting},
@@ -26,7 +26,7 @@ Result<double> Peer::prefill(size_t setting, std::span<const int32_t> tokens) {
   return PeerProcess::field<double>(answer, "ms");
 }
 
-Status Peer::fill(size_t setting, std::span<const int32_t> tokens) {
+Status EnginePeer::fill(size_t setting, std::span<const int32_t> tokens) {
   REPRISE_TRY(const auto answer,
               process_.ask({{"op", "fill"},
                             {"setting", setting},
@@ -36,7 +36,7 @@ Status Peer::fill(size_t setting, std::span<const int32_t> tokens) {
   return fail(ErrorCode::kUnsupported, "the peer filled {} of {} tokens", filled, tokens.size());
 }
 
-Result<std::vector<double>> Peer::decode(size_t setting, uint32_t n) {
+Result<std::vector<double>> EnginePeer::decode(size_t setting, uint32_t n) {
   REPRISE_TRY(const auto answer, process_.ask({{"op", "decode"}, {"setting", setting}, {"n", n}}));
   REPRISE_TRY(auto times, PeerProcess::field<std::vector<double>>(answer, "ms"));
   if (times.size() == n) return times;

@@ -11,7 +11,7 @@
 namespace reprise {
 
 /// llama.cpp, by way of tools/peers/llama_cpp_peer.py.
-class Peer {
+class EnginePeer {
  public:
   struct Settings {
     std::string model;
@@ -19,7 +19,7 @@ class Peer {
     uint32_t context = 0;  ///< largest context of the run, in tokens
   };
   /// Errors: those of PeerProcess::start.
-  static Result<Peer> start(const Settings& settings);
+  static Result<EnginePeer> start(const Settings& settings);
 
   const std::string& version() const { return process_.version(); }
   std::span<const std::string> settings() const { return process_.settings(); }
@@ -33,7 +33,7 @@ class Peer {
   Result<std::vector<double>> decode(size_t setting, uint32_t n);
 
  private:
-  explicit Peer(PeerProcess process) : process_(std::move(process)) {}
+  explicit EnginePeer(PeerProcess process) : process_(std::move(process)) {}
 
   PeerProcess process_;
 };
