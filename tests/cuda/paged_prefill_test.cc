@@ -32,7 +32,7 @@ struct Options {
   KvType type = KvType::kBF16;
   bool f32_out = false;
   float soft_cap = 0.0f, v_power = 0.0f;
-  int32_t window = 0;
+  int32_t window = 0, first = 0, lag = 0, align = 1;
 };
 
 // A call with random contents, and what double precision makes of the same pages.
@@ -94,6 +94,9 @@ class Case {
     args.scale = 1.0f / std::sqrt(static_cast<float>(heads_.head_dim));
     args.soft_cap = options_.soft_cap;
     args.window = options_.window;
+    args.first_key = options_.first;
+    args.lag = options_.lag;
+    args.align = options_.align;
     args.out = options_.f32_out ? static_cast<void*>(out.get()) : narrow_out.get();
     args.f32_out = options_.f32_out;
     args.lse = lse.get();
@@ -130,7 +133,10 @@ class Case {
     return (static_cast<uint32_t>(chunk.position) + chunk.rows + kPageTokens - 1) / kPageTokens;
   }
   int32_t first_key(int32_t position) const {
-    return options_.window > 0 ? std::max(0, position - options_.window + 1) : 0;
+    return options_.window > 0 ? std::max(0, position - options_.window + 1) : options_.first;
+  }
+  int32_t end_key(int32_t position) const {
+    return (position + 1 - options_.lag) / options_.align * options_.align;
   }
   // Tokens of the last page that no row sees.
   void spoil_unseen(size_t sequence) {
@@ -165,7 +171,7 @@ class Case {
     std::vector<double> q(dim), sum(dim, 0.0);
     for (uint32_t d = 0; d < dim; ++d) q[d] = to_float(Bf16{q_[at * dim + d]});
     double total = 0.0, magnitude = 0.0;
-    for (int32_t key = first_key(position); key <= position; ++key) {
+    for (int32_t key = first_key(position); key < end_key(position); ++key) {
       const size_t first = static_cast<size_t>(key) * dim;
       double logit = 0.0;
       for (uint32_t d = 0; d < dim; ++d) logit += q[d] * k[first + d];
@@ -228,6 +234,23 @@ TEST_P(PagedPrefill, EqualsDoublePrecision) {
     for (const Options& options :
          {Options(), capped, half, wide, window, narrow_window, fp8, fp8_window}) {
       Case(GetParam(), batch, options, ++seed).run_and_check();
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
+TEST_P(PagedPrefill, RowsSeeKeysThatArePast) {
+  REPRISE_NEEDS_DEVICE();
+  unsigned seed = 300;
+  for (const int32_t align : {1, 16, 24}) {
+    for (const KvType type : {KvType::kBF16, KvType::kFP8}) {
+      Options options;
+      options.type = type;
+      options.f32_out = true;
+      options.first = 20;
+      options.lag = 37;
+      options.align = align;
+      Case(GetParam(), {{100, 1}, {84, 130}, {300, 65}}, options, ++seed).run_and_check();
       if (HasFatalFailure()) return;
     }
   }

@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "gpu/graph_timing.h"
 #include "kernels/cuda/hopper.cuh"
 #include "kernels/cuda/matvec.h"
 
@@ -24,13 +25,6 @@ using namespace reprise::kernels::cuda;
 namespace {
 
 constexpr size_t kAllBytes = size_t{600} << 20;
-constexpr int kReplays = 15;
-
-void check(cudaError_t status) {
-  if (status == cudaSuccess) return;
-  std::fprintf(stderr, "CUDA: %s\n", cudaGetErrorString(status));
-  std::exit(1);
-}
 
 struct Shape {
   std::vector<uint32_t> rows;  // of matrices that share x
@@ -71,35 +65,6 @@ DeviceImage random_image(TensorType type, uint32_t rows, uint32_t cols) {
   return image;
 }
 
-// Microseconds of one of the launches that a capture holds.
-template <class Launches>
-double time_graph(size_t count, Launches&& launches) {
-  cudaStream_t stream;
-  cudaGraph_t graph;
-  cudaGraphExec_t exec;
-  cudaEvent_t begin, end;
-  check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-  check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-  for (size_t i = 0; i < count; ++i) launches(i, stream);
-  check(cudaStreamEndCapture(stream, &graph));
-  check(cudaGraphInstantiate(&exec, graph, 0));
-  check(cudaEventCreate(&begin));
-  check(cudaEventCreate(&end));
-  std::vector<float> times(kReplays);
-  for (float& ms : times) {
-    check(cudaEventRecord(begin, stream));
-    check(cudaGraphLaunch(exec, stream));
-    check(cudaEventRecord(end, stream));
-    check(cudaEventSynchronize(end));
-    check(cudaEventElapsedTime(&ms, begin, end));
-  }
-  cudaGraphExecDestroy(exec);
-  cudaGraphDestroy(graph);
-  cudaStreamDestroy(stream);
-  std::sort(times.begin(), times.end());
-  return times[kReplays / 2] * 1e3 / static_cast<double>(count);
-}
-
 // Reads count pieces of 16 bytes.
 __global__ __launch_bounds__(512) void read_kernel(const uint4* data, size_t count, uint32_t* out) {
   constexpr int kAhead = 8;
@@ -133,7 +98,7 @@ double time_matvec(const Shape& shape, const Copies& copies, uint32_t batch, boo
   size_t rows = 0;
   for (const uint32_t n : shape.rows) rows += n;
   float *x = ones(size_t{8} * shape.cols), *up = ones(size_t{8} * shape.cols), *y = ones(8 * rows);
-  const double us = time_graph(copies.size(), [&](size_t i, cudaStream_t stream) {
+  const double us = time_graph(copies.size(), 0, [&](size_t i, cudaStream_t stream) {
     MatvecArgs args;
     args.input.x = x;
     args.input.stride = shape.cols;
@@ -161,7 +126,7 @@ double time_reads(const Copies& copies, const std::vector<DeviceImage>& images) 
   float* out = ones(1);
   size_t bytes = 0;
   for (const DeviceImage& image : images) bytes += image.codes.size();
-  const double us = time_graph(copies.size(), [&](size_t i, cudaStream_t stream) {
+  const double us = time_graph(copies.size(), 0, [&](size_t i, cudaStream_t stream) {
     for (size_t k = 0; k < images.size(); ++k) {
       cudaLaunchAttribute overlap = {};
       overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;

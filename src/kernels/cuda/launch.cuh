@@ -1,4 +1,4 @@
-// Launches that may begin while the kernel before them in the stream still runs.
+// What launches depend on, and launches that may begin while the kernel before them still runs.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -7,6 +7,19 @@
 #include <cstdint>
 
 namespace reprise::kernels::cuda {
+
+struct DeviceLimits {
+  uint32_t multiprocessors = 1;
+  size_t shared_bytes = 0;  // that a block may ask for
+};
+
+inline DeviceLimits device_limits() {
+  int device = 0, count = 1, bytes = 0;
+  cudaGetDevice(&device);
+  cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device);
+  cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+  return {static_cast<uint32_t>(count), static_cast<size_t>(bytes)};
+}
 
 /// Programmatic dependent launch, where the device has it: the kernel must call
 /// wait_for_kernels_before() (hopper.cuh) before it touches what others write.

@@ -6,6 +6,7 @@
 #include "kernels/cuda/kv_dispatch.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/paged_decode_merge.cuh"
+#include "kernels/cuda/paged_decode_pages.cuh"
 #include "kernels/cuda/paged_decode_params.cuh"
 #include "kernels/cuda/paged_decode_warp.cuh"
 
@@ -22,35 +23,6 @@ size_t shared_bytes(uint32_t group, uint32_t pairs) {
   return sizeof(Shared<S>) + size_t{S::kWarps} * group * S::kHeadDim * 4 + (size_t{pairs} + 1) * 4;
 }
 
-// first_page [pairs + 1]: exclusive prefix sums of the pairs' page counts.
-template <typename S>
-__device__ void count_pages(const Params& p, uint32_t* scan, uint32_t* first_page) {
-  const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  uint32_t before = 0;
-  for (uint32_t start = 0; start < p.pairs; start += S::kThreads) {
-    const uint32_t pair = start + threadIdx.x;
-    uint32_t count = 0;
-    if (pair < p.pairs) count = p.list_pages(pair);
-    uint32_t sum = count;
-    for (uint32_t step = 1; step < 32; step *= 2) {
-      const uint32_t left = __shfl_up_sync(~0u, sum, step);
-      if (lane >= step) sum += left;
-    }
-    if (lane == 31) scan[warp] = sum;
-    __syncthreads();
-    uint32_t warps_before = 0, all = 0;
-    for (uint32_t w = 0; w < S::kWarps; ++w) {
-      if (w < warp) warps_before += scan[w];
-      all += scan[w];
-    }
-    if (pair < p.pairs) first_page[pair] = before + warps_before + sum - count;
-    before += all;
-    __syncthreads();
-  }
-  if (threadIdx.x == 0) first_page[p.pairs] = before;
-  __syncthreads();
-}
-
 // No block between two that share a pair goes without a page: it would be waited for.
 __device__ inline uint32_t shares(uint32_t pages) { return min(pages, gridDim.x); }
 
@@ -63,16 +35,6 @@ __device__ inline uint32_t share_of(uint32_t pages, uint32_t page) {
   auto block = static_cast<uint32_t>(static_cast<uint64_t>(page) * shares(pages) / pages);
   while (share_begin(pages, block + 1) <= page) ++block;
   return block;
-}
-
-// The pair that contains a page.
-__device__ inline uint32_t pair_of(const uint32_t* first_page, uint32_t pairs, uint32_t page) {
-  uint32_t low = 0, high = pairs;  // first_page[low] <= page < first_page[high]
-  while (high - low > 1) {
-    const uint32_t middle = (low + high) / 2;
-    (first_page[middle] <= page ? low : high) = middle;
-  }
-  return low;
 }
 
 // Blocks that a pair uses: a warp should find at least one page.
@@ -164,7 +126,8 @@ __global__ __launch_bounds__(S::kThreads,
   wait_for_kernels_before();
   if (p.splits > 0) return attend_part<S>(p, shared);
   uint32_t* first_page = shared.first_page(p.group);
-  count_pages<S>(p, shared.scan, first_page);
+  count_pages<S>(p.pairs, shared.scan, first_page,
+                 [&](uint32_t pair) { return p.list_pages(pair); });
   const uint32_t pages = first_page[p.pairs];
   for (uint32_t pair = blockIdx.x; pair < p.pairs; pair += gridDim.x) {
     if (first_page[pair + 1] == first_page[pair]) write_empty<S>(p, pair);

@@ -63,6 +63,13 @@ class Warp {
 
   // page: K and V tile. seen: bit t = token t is read.
   __device__ void attend(const Params& p, const unsigned char* page, uint32_t seen) {
+    attend(p, page, seen, [seen](int, int) { return seen; });
+  }
+
+  // The same where heads differ; seen: by any of them; by_head: by_head(n, side) by head(n, side).
+  template <typename ByHead>
+  __device__ void attend(const Params& p, const unsigned char* page, uint32_t seen,
+                         const ByHead& by_head) {
     float logits[NT][4] = {};
     const uint32_t k = shared_address(page), v = k + S::kTileBytes;
 #pragma unroll
@@ -82,7 +89,7 @@ class Warp {
     }
     uint32_t weights[NT][2];
 #pragma unroll
-    for (int n = 0; n < NT; ++n) weigh(p, n, logits[n], seen, scales, weights[n]);
+    for (int n = 0; n < NT; ++n) weigh(p, n, logits[n], by_head, scales, weights[n]);
 #pragma unroll
     for (int step = 0; step < kSteps; step += 2) {
       uint32_t values[2][4];
@@ -95,6 +102,9 @@ class Warp {
     }
   }
 
+  // The heads whose logits this lane has.
+  __device__ static uint32_t head(int n, int side) { return n * 8 + lane() % 4 * 2 + side; }
+
   // base and total [NT * 8], sums [group, D].
   __device__ void publish(uint32_t group, float* base, float* total, float* sums) {
 #pragma unroll
@@ -103,7 +113,7 @@ class Warp {
       for (int side = 0; side < 2; ++side) {
         float all = total_[n][side];
         for (int mask = 4; mask < 32; mask *= 2) all += __shfl_xor_sync(~0u, all, mask);
-        const uint32_t head = n * 8 + lane() % 4 * 2 + side;
+        const uint32_t head = this->head(n, side);
         if (lane() < 4) {
           base[head] = base_[n][side];
           total[head] = all;
@@ -161,13 +171,14 @@ class Warp {
 
   // From logits of tokens (g, g + 8) and heads (2t, 2t + 1) to the right operand of the sum of
   // values.
-  __device__ void weigh(const Params& p, int n, float (&logits)[4], uint32_t seen,
+  template <typename Seen>
+  __device__ void weigh(const Params& p, int n, float (&logits)[4], const Seen& seen,
                         const Scales& scales, uint32_t (&weights)[2]) {
     for (int i = 0; i < 4; ++i) {
       logits[i] *= p.scale * scales.keys[i / 2];
       if (p.soft_cap > 0.0f) logits[i] = p.soft_cap * tanhf(logits[i] / p.soft_cap);
       logits[i] *= kLog2E;
-      if ((seen >> (lane() / 4 + i / 2 * 8) & 1) == 0) logits[i] = -INFINITY;
+      if ((seen(n, i % 2) >> (lane() / 4 + i / 2 * 8) & 1) == 0) logits[i] = -INFINITY;
     }
     const float top[2] = {fmaxf(logits[0], logits[2]), fmaxf(logits[1], logits[3])};
     const bool exceeds = top[0] > base_[n][0] + kSlack || top[1] > base_[n][1] + kSlack;

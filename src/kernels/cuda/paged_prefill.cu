@@ -98,6 +98,8 @@ cudaError_t paged_prefill(const PagedPrefillArgs& args, cudaStream_t stream) {
   params.window = args.window;
   params.first_key_bound = args.first_key;
   params.end_key_bound = args.end_key;
+  params.lag = args.lag;
+  params.align = args.align;
   params.out = args.out;
   params.f32_out = args.f32_out;
   params.lse = args.lse;

@@ -30,6 +30,8 @@ struct PagedPrefillArgs {
   int32_t window = 0;       // when > 0, the row at position p sees keys > p - window only
   // Rows see keys of [first_key, end_key) only; every row must see at least one.
   int32_t first_key = 0, end_key = std::numeric_limits<int32_t>::max();
+  // The row at position p sees keys before p + 1 - lag, rounded down to a multiple of align.
+  int32_t lag = 0, align = 1;
   void* out = nullptr;        // [rows, n_head, head_dim] normalised
   bool f32_out = false;       // else bf16
   float* lse = nullptr;       // [rows, n_head] natural log

@@ -14,7 +14,7 @@ struct Params {
   uint32_t batch, capacity, n_head, n_kv_head, group;  // group: query heads per KV head
   const __nv_bfloat16* q;
   float scale, soft_cap;
-  int32_t window, first_key_bound, end_key_bound;
+  int32_t window, first_key_bound, end_key_bound, lag, align;
   void* out;
   bool f32_out;
   float* lse;
@@ -24,7 +24,10 @@ struct Params {
   __device__ int32_t first_key(int32_t position) const {
     return max(first_key_bound, window > 0 ? position - window + 1 : 0);
   }
-  __device__ int32_t end_key(int32_t position) const { return min(position + 1, end_key_bound); }
+  __device__ int32_t end_key(int32_t position) const {
+    const int32_t end = position + 1 - lag;
+    return min(align > 1 ? end / align * align : end, end_key_bound);
+  }
 };
 
 // Query rows that a block computes together: of one sequence and KV head, in order of position and,

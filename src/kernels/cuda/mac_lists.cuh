@@ -1,0 +1,212 @@
+// Which pages a row of MAC-Attention reads, in two lists of each pair of a row and a KV head. Fresh
+// ones hold the first keys and the band: their result is not stored. Captured ones hold the keys
+// between, from the last page down, as far as no result is reused for them. The part of that list
+// that a match cannot spare is near: with the fresh list, it is known before what matches. Both are
+// cut into chunks of a page for every warp of a block, equally many for all pairs, of which some
+// may be empty. What is left of the captured lists is far: pages of all pairs lie end to end.
+#pragma once
+
+#include "kernels/cuda/mac_params.cuh"
+
+namespace reprise::kernels::cuda {
+
+namespace mac {
+
+// Keys [0, sink) and [cut, position] of a row are fresh, [sink, cut) captured.
+struct Row {
+  int32_t position, sink, cut;
+  uint32_t sink_pages, tail;  // pages [0, sink_pages) and from tail on are fresh
+  uint32_t fresh, near;       // pages of the lists
+  uint32_t top, captured;     // captured pages end at page top
+
+  __device__ void find(const Params& p, int32_t at) {
+    position = at;
+    const int32_t visible = at + 1;
+    sink = min(p.rules.sink, visible);
+    cut = min(visible, max(sink, p.cut(at)));
+    sink_pages = pages_to(sink);
+    tail = max(sink_pages, page_of(cut));
+    const uint32_t end = pages_to(visible);
+    fresh = sink_pages + (end > tail ? end - tail : 0);
+    top = pages_to(cut);
+    captured = cut > sink ? top - page_of(sink) : 0;
+    const int32_t farthest = max(sink, p.cut(at - p.rules.max_gap));  // where a match's keys end
+    near = captured > 0 ? top - min(top, page_of(farthest)) : 0;
+  }
+
+  __device__ uint32_t fresh_page(uint32_t index) const {
+    return index < sink_pages ? index : tail + index - sink_pages;
+  }
+  __device__ uint32_t captured_page(uint32_t index) const { return top - 1 - index; }
+  // Captured pages that hold keys from begin on.
+  __device__ uint32_t captured_from(int32_t begin) const {
+    return captured > 0 ? top - min(top, page_of(begin)) : 0;
+  }
+
+  __device__ static uint32_t page_of(int32_t key) {
+    return static_cast<uint32_t>(key) / kPageTokens;
+  }
+  __device__ static uint32_t pages_to(int32_t key) {
+    return (static_cast<uint32_t>(key) + kPageTokens - 1) / kPageTokens;
+  }
+};
+
+// Bits of the tokens of a page that are keys [begin, end).
+__device__ inline uint32_t tokens_of(uint32_t page, int32_t begin, int32_t end) {
+  const auto first = static_cast<int32_t>(page * kPageTokens);
+  const int32_t from = min(max(begin - first, 0), 16), to = min(max(end - first, 0), 16);
+  return ((1u << to) - 1) & ~((1u << from) - 1);
+}
+
+// What a query head reuses: the result of a position, -1: none. -2 - position: of another head of
+// its group none was found.
+struct Match {
+  int32_t position;
+  float distance2;
+};
+
+// In shared memory.
+struct Lists {
+  Row* rows;           // [batch]
+  uint32_t* far;       // [pairs + 1] first pages of far lists
+  uint32_t* captured;  // [pairs] see captured_pages(); kMissed: a head without a match
+  uint32_t* compared;  // [pairs] blocks that compared with the ring: first, last << 16
+  Match* matches;      // [pairs, group]
+
+  static size_t bytes(uint32_t batch, uint32_t pairs, uint32_t group) {
+    return batch * sizeof(Row) + (3 * size_t{pairs} + 1) * 4 +
+           size_t{pairs} * group * sizeof(Match);
+  }
+  __device__ Lists(const Params& p, void* memory) {
+    matches = static_cast<Match*>(memory);
+    rows = reinterpret_cast<Row*>(matches + p.pairs * p.group);
+    far = reinterpret_cast<uint32_t*>(rows + p.row_of(p.pairs));
+    captured = far + p.pairs + 1;
+    compared = captured + p.pairs;
+  }
+  static constexpr uint32_t kMissed = 1u << 31;
+
+  __device__ const Row& row(const Params& p, uint32_t pair) const { return rows[p.row_of(pair)]; }
+  // That are read.
+  __device__ uint32_t captured_pages(uint32_t pair) const { return captured[pair] & ~kMissed; }
+  // Where the keys begin that a head of a pair reads between sinks and band.
+  __device__ int32_t begin(const Params& p, uint32_t pair, uint32_t head) const {
+    const int32_t position = matches[pair * p.group + head].position;
+    return position >= 0 ? p.cut(position) : row(p, pair).sink;
+  }
+};
+
+// Pages of a chunk in the list that it is cut from.
+struct Chunk {
+  uint32_t pair;
+  bool fresh;
+  uint32_t begin, end;
+
+  template <typename S>
+  __device__ static Chunk of(const Params& p, const Lists& lists, uint32_t number) {
+    Chunk chunk;
+    chunk.pair = p.by_chunks.quotient(number);
+    uint32_t nth = number - chunk.pair * p.chunks;
+    chunk.fresh = nth < p.fresh_chunks;
+    if (!chunk.fresh) nth -= p.fresh_chunks;
+    const Row& row = lists.row(p, chunk.pair);
+    chunk.begin = nth * S::kWarps;
+    chunk.end = min(chunk.begin + S::kWarps, chunk.fresh ? row.fresh : row.near);
+    return chunk;
+  }
+};
+
+// The least candidate of a query head, by lanes of a warp that share it.
+__device__ inline uint64_t least_candidate(const Params& p, const Lists& lists, uint32_t head,
+                                           uint32_t lanes) {
+  constexpr uint32_t kAtOnce = 4;  // loads in flight
+  const uint32_t pair = p.by_group.quotient(head);
+  const uint32_t first = lists.compared[pair] & 0xffff, last = lists.compared[pair] >> 16;
+  uint64_t nearest = kNothing;
+  for (uint32_t b = first + threadIdx.x % lanes; b <= last; b += kAtOnce * lanes) {
+    uint64_t found[kAtOnce];
+#pragma unroll
+    for (uint32_t k = 0; k < kAtOnce; ++k) {
+      const size_t row = size_t{pair} + min(b + k * lanes, last);
+      found[k] = __ldcg(reinterpret_cast<const unsigned long long*>(p.candidates) + row * p.group +
+                        head - pair * p.group);
+    }
+#pragma unroll
+    for (const uint64_t each : found) nearest = min(nearest, each);
+  }
+  for (uint32_t step = 1; step < lanes; step *= 2) {
+    nearest = min(nearest, __shfl_xor_sync(~0u, nearest, step));
+  }
+  return nearest;
+}
+
+// Decides what is reused, from what blocks found; fills matches, and captured, which arrives as
+// zeros. Whether any page beyond the near ones is read. found: whether there is anything. All
+// threads.
+__device__ inline bool decide(const Params& p, const Lists& lists, bool found) {
+  const uint32_t heads = p.pairs * p.group, lanes = heads * 8 <= 4 * blockDim.x ? 8 : 1;
+  for (uint32_t i = threadIdx.x / lanes; i - threadIdx.x / lanes < heads; i += blockDim.x / lanes) {
+    const uint32_t head = min(i, heads - 1), pair = p.by_group.quotient(head);
+    const uint64_t nearest = found ? least_candidate(p, lists, head, lanes) : kNothing;
+    if (i >= heads || threadIdx.x % lanes != 0) continue;
+    const Row& row = lists.row(p, pair);
+    const bool reused = nearest != kNothing && !is_risky(nearest);
+    const int32_t position = reused ? row.position - gap_of(nearest) : -1;
+    lists.matches[head] = {position, distance2_of(nearest)};
+    const uint32_t pages =
+        reused ? row.captured_from(p.cut(position)) : Lists::kMissed | row.captured;
+    atomicMax(&lists.captured[pair], pages);
+  }
+  __syncthreads();
+  bool far = false;
+  for (uint32_t head = threadIdx.x; head < heads; head += blockDim.x) {
+    const uint32_t pair = p.by_group.quotient(head);
+    int32_t& position = lists.matches[head].position;
+    const bool missed = lists.captured[pair] >= Lists::kMissed;
+    if (missed && !p.rules.split && position >= 0) position = -2 - position;
+    far = far || lists.captured_pages(pair) > lists.row(p, pair).near;
+  }
+  return __syncthreads_or(far ? 1 : 0) != 0;
+}
+
+// The pages of a block's shares of chunks and of far lists, for PageStream. Chunks have kWarps
+// indices each.
+template <typename S>
+struct SharePages {
+  const Params& p;
+  const Lists& lists;
+  uint32_t first_chunk, near_count;  // near_count: indices of chunks
+  uint32_t far_begin = 0, far_pair = 0;
+  bool decided = false, stored = false;  // stored: keys of the rows themselves
+  uint32_t pair = 0;
+  bool is_wanted = false, holds_row = false;
+
+  __device__ uint32_t page(uint32_t index) {
+    uint32_t number = 0;
+    if (index < near_count) {
+      const Chunk chunk = Chunk::of<S>(p, lists, first_chunk + index / S::kWarps);
+      const uint32_t at = chunk.begin + index % S::kWarps;
+      pair = chunk.pair;
+      const Row& row = lists.row(p, pair);
+      number = chunk.fresh ? row.fresh_page(at) : row.captured_page(at);
+      is_wanted = at < chunk.end && (chunk.fresh || !decided || at < lists.captured_pages(pair));
+      holds_row = number == Row::page_of(row.position);
+    } else {
+      const uint32_t page = far_begin + index - near_count;
+      while (lists.far[far_pair + 1] <= page) ++far_pair;
+      pair = far_pair;
+      const Row& row = lists.row(p, pair);
+      number = row.captured_page(row.near + page - lists.far[pair]);
+      is_wanted = true;
+      holds_row = false;
+    }
+    return is_wanted ? __ldcg(p.page_table + size_t{p.row_of(pair)} * p.capacity + number) : 0;
+  }
+  __device__ uint32_t kv_head() const { return pair - p.row_of(pair) * p.n_kv_head; }
+  __device__ bool wanted() const { return is_wanted; }
+  __device__ bool ready() const { return stored || !is_wanted || !holds_row; }
+};
+
+}  // namespace mac
+
+}  // namespace reprise::kernels::cuda

@@ -1,0 +1,90 @@
+// What the parts of MAC-Attention's kernel know.
+#pragma once
+
+#include "kernels/cuda/divider.h"
+#include "kernels/cuda/mac.h"
+#include "kernels/cuda/mac_shares.cuh"
+#include "kernels/cuda/paged_decode_params.cuh"
+
+namespace reprise::kernels::cuda {
+
+namespace mac {
+
+// The nearest entry of a share of a ring: squared distance, then how far back it lies, then whether
+// it is risky: the least is the nearest and the newest of equally near ones.
+constexpr uint64_t kNothing = ~uint64_t{0};
+
+__device__ inline uint64_t candidate(float distance2, int32_t gap, bool risky) {
+  return static_cast<uint64_t>(__float_as_uint(distance2)) << 32 |
+         (static_cast<uint32_t>(gap) << 1 | (risky ? 1 : 0));
+}
+__device__ inline float distance2_of(uint64_t candidate) {
+  return __uint_as_float(static_cast<uint32_t>(candidate >> 32));
+}
+__device__ inline int32_t gap_of(uint64_t candidate) {
+  return static_cast<int32_t>(static_cast<uint32_t>(candidate) >> 1);
+}
+__device__ inline bool is_risky(uint64_t candidate) { return (candidate & 1) != 0; }
+
+struct Params : decode::Params {
+  const uint32_t* page_table;  // [batch, capacity]
+  uint32_t capacity;
+  const int32_t* positions;  // [batch]
+  const uint32_t* rings;     // [batch]
+  const float* q_plain;
+  MacRings ring;
+  MacRules rules;
+  uint64_t* candidates;  // [pairs + blocks, group] of pair and block: row pair + block
+  uint32_t* barrier;     // of the grid
+  float pair_bytes;      // that a launch could read while blocks wait, for the guard
+
+  uint32_t slots, units;          // slots of a ring that a block compares with at once; such units
+  uint32_t chunks, fresh_chunks;  // of a pair: see mac_lists.cuh
+  Divider by_kv_head, by_group, by_units, by_chunks;
+  Shares searches, near;  // of units and of chunks, of all pairs
+
+  __device__ uint32_t row_of(uint32_t pair) const { return by_kv_head.quotient(pair); }
+  __device__ size_t ring_of(uint32_t pair) const {
+    const uint32_t row = row_of(pair);
+    return size_t{rings[row]} * n_kv_head + pair - row * n_kv_head;
+  }
+  // The entries of a position in a pair's ring, in units of [group].
+  __device__ size_t ring_slot(uint32_t pair, int32_t position) const {
+    const auto at = static_cast<uint32_t>(position), window = ring.window;
+    return ring_of(pair) * window +
+           ((window & (window - 1)) == 0 ? at & (window - 1) : at % window);
+  }
+  __device__ MacCounters* counters(uint32_t pair) const {
+    return ring.counters + rings[row_of(pair)];
+  }
+  __device__ MacGuardState* guard(uint32_t pair) const { return ring.guards + ring_of(pair); }
+  // Keys that the result of a position leaves out begin here.
+  __device__ int32_t cut(int32_t position) const {
+    const int32_t past = position + 1 - rules.band;
+    if (past <= 0) return 0;
+    const int32_t align = rules.align;
+    return (align & (align - 1)) == 0 ? past & -align : past / align * align;
+  }
+  // The first one whose result covers a key.
+  __device__ int32_t first_position() const {
+    return rules.band - 1 + (rules.sink / rules.align + 1) * rules.align;
+  }
+  __device__ bool has_ring(uint32_t pair) const { return rings[row_of(pair)] != kNoRing; }
+  __device__ bool may_reuse(uint32_t pair) const {
+    const uint32_t row = row_of(pair), number = rings[row];
+    const int32_t position = positions[row];  // both loads at once
+    return number != kNoRing && position >= rules.min_context;
+  }
+  __device__ bool compares(uint32_t pair) const {
+    if (!may_reuse(pair)) return false;
+    if (!rules.guarded) return true;
+    const MacGuardState state = *guard(pair);
+    return state.off == 0 || (state.idle + 1) % kRetry == 0;
+  }
+
+  static constexpr uint32_t kRetry = 32;  // steps
+};
+
+}  // namespace mac
+
+}  // namespace reprise::kernels::cuda

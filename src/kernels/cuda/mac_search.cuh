@@ -1,0 +1,189 @@
+// Compares queries with those of recent rows. Slots of the rings of all pairs are laid end to end,
+// and every block takes an equal share; four lanes take an entry of one query head. Distances are
+// sums of squared differences in float: nothing is to be checked again.
+#pragma once
+
+#include <cmath>
+
+#include "kernels/cuda/mac_params.cuh"
+
+namespace reprise::kernels::cuda {
+
+namespace mac {
+
+constexpr uint32_t kMaxGroup = 16;
+
+// Sums over the four lanes of a quad.
+__device__ inline float quad_sum(float x) {
+  x += __shfl_xor_sync(~0u, x, 1);
+  return x + __shfl_xor_sync(~0u, x, 2);
+}
+
+__device__ inline float2 widen(uint32_t two) {
+  return {__uint_as_float(two << 16), __uint_as_float(two & 0xffff0000u)};
+}
+
+// Chunks of 8 dimensions of one entry that a lane holds: lane % 4, and every fourth one.
+template <int D>
+struct Chunks {
+  static constexpr int kCount = D / 32;
+  uint4 codes[kCount];
+
+  __device__ void load(const unsigned char* row) {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      codes[i] = __ldcg(reinterpret_cast<const uint4*>(row) + threadIdx.x % 4 + 4 * i);
+    }
+  }
+};
+
+template <int D>
+struct Query {
+  uint32_t words[D / 32][4];  // bf16, as entries are
+
+  __device__ void load(const float* row) {
+#pragma unroll
+    for (int i = 0; i < D / 32; ++i) {
+      const float* from = row + (threadIdx.x % 4 + 4 * i) * 8;
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const float4 four = __ldcg(reinterpret_cast<const float4*>(from) + half);
+        words[i][2 * half] = pack<__nv_bfloat16>(four.x, four.y);
+        words[i][2 * half + 1] = pack<__nv_bfloat16>(four.z, four.w);
+      }
+    }
+  }
+  __device__ float distance2(const Chunks<D>& entry) const {
+    float sums[2] = {0.0f, 0.0f};
+#pragma unroll
+    for (int i = 0; i < D / 32; ++i) {
+      const uint32_t stored[4] = {entry.codes[i].x, entry.codes[i].y, entry.codes[i].z,
+                                  entry.codes[i].w};
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        const float2 a = widen(words[i][k]), b = widen(stored[k]);
+        const float x = a.x - b.x, y = a.y - b.y;
+        sums[0] = fmaf(x, x, sums[0]);
+        sums[1] = fmaf(y, y, sums[1]);
+      }
+    }
+    return quad_sum(sums[0] + sums[1]);
+  }
+  __device__ float norm2() const { return distance2({}); }
+};
+
+// What may match at all: the first words of an entry.
+__device__ inline bool is_valid(const Params& p, const int4& entry, int32_t position) {
+  const int32_t at = entry.x, anchor = entry.y;
+  const float lse = __int_as_float(entry.z);
+  return at >= max(position - p.rules.max_gap, p.first_position()) && at < position &&
+         anchor >= position - min(position, p.rules.max_age) && isfinite(lse);
+}
+
+struct SearchShared {
+  unsigned long long nearest[kMaxGroup];
+  float norm2[kMaxGroup];
+};
+
+// A block's share of the comparisons.
+template <typename S>
+class Search {
+  static constexpr int D = S::kHeadDim;
+  static constexpr uint32_t kAhead = D > 128 ? 1 : 2;  // entries on the way
+
+ public:
+  __device__ Search(const Params& p, SearchShared& shared)
+      : p_(p),
+        shared_(shared),
+        in_unit_(p.by_group.quotient(threadIdx.x / 4)),
+        head_(threadIdx.x / 4 - in_unit_ * p.group),
+        unit_(p.searches.begin(blockIdx.x)),
+        end_(p.searches.begin(blockIdx.x + 1)) {
+    if (threadIdx.x < kMaxGroup) shared_.nearest[threadIdx.x] = kNothing;
+#pragma unroll
+    for (uint32_t i = 0; i < kAhead; ++i) load(i, unit_ + i);
+  }
+
+  // Before queries are there only what the constructor did may be done. All threads.
+  __device__ void run() {
+    __syncthreads();
+    while (unit_ < end_) {
+      const uint32_t pair = p_.by_units.quotient(unit_);
+      const uint32_t pair_end = min(end_, (pair + 1) * p_.units);
+      compare(pair, pair_end);
+      publish(pair);
+      unit_ = pair_end;
+    }
+  }
+
+ private:
+  __device__ void load(uint32_t to, uint32_t unit) {
+    const uint32_t pair = p_.by_units.quotient(unit);
+    const uint32_t slot = (unit - pair * p_.units) * p_.slots + in_unit_;
+    known_[to] = {-1, -1, 0, 0};
+    if (unit >= end_ || in_unit_ >= p_.slots || slot >= p_.ring.window) return;
+    if (!p_.compares(pair)) return;
+    const size_t entry = (p_.ring_slot(pair, 0) + slot) * p_.group + head_;
+    chunks_[to].load(static_cast<const unsigned char*>(p_.ring.q) + entry * D * 2);
+    known_[to] = __ldcg(reinterpret_cast<const int4*>(p_.ring.entries + entry));
+  }
+
+  __device__ void compare(uint32_t pair, uint32_t end) {
+    const int32_t position = p_.positions[p_.row_of(pair)];
+    Query<D> q;
+    q.load(p_.q_plain + (size_t{pair} * p_.group + head_) * D);
+    uint64_t nearest = kNothing;
+    uint32_t turn = turn_;
+    for (uint32_t unit = unit_; unit < end; ++unit) {
+#pragma unroll
+      for (uint32_t i = 0; i < kAhead; ++i) {
+        if (i != turn) continue;
+        const float distance2 = q.distance2(chunks_[i]);
+        if (distance2 < p_.rules.distance2 && is_valid(p_, known_[i], position)) {
+          nearest = min(nearest, candidate(distance2, position - known_[i].x, false));
+        }
+        load(i, unit + kAhead);
+      }
+      turn = (turn + 1) % kAhead;
+    }
+    turn_ = turn;
+    if (nearest != kNothing && threadIdx.x % 4 == 0) {
+      atomicMin(&shared_.nearest[head_], static_cast<unsigned long long>(nearest));
+    }
+    if (isinf(p_.rules.max_error)) return;
+    const float norm2 = q.norm2();
+    if (threadIdx.x < 4 * p_.group && threadIdx.x % 4 == 0) shared_.norm2[head_] = norm2;
+  }
+
+  // Whether the expected error of reusing what was found is too large.
+  __device__ bool risks(uint32_t pair, uint64_t found) const {
+    if (isinf(p_.rules.max_error)) return false;
+    const int32_t position = p_.positions[p_.row_of(pair)];
+    const size_t slot = p_.ring_slot(pair, position - gap_of(found));
+    const MacEntry& entry = p_.ring.entries[slot * p_.group + threadIdx.x];
+    const float distance = entry.drift + sqrtf(distance2_of(found));
+    return entry.share * distance > p_.rules.max_error * sqrtf(shared_.norm2[threadIdx.x]);
+  }
+
+  __device__ void publish(uint32_t pair) {
+    __syncthreads();
+    if (threadIdx.x < p_.group) {
+      uint64_t nearest = shared_.nearest[threadIdx.x];
+      if (nearest != kNothing && risks(pair, nearest)) nearest |= 1;
+      p_.candidates[(size_t{pair} + blockIdx.x) * p_.group + threadIdx.x] = nearest;
+      shared_.nearest[threadIdx.x] = kNothing;
+    }
+    __syncthreads();
+  }
+
+  const Params& p_;
+  SearchShared& shared_;
+  uint32_t in_unit_, head_;  // slot and head of the lane's entries
+  uint32_t unit_, end_, turn_ = 0;
+  Chunks<D> chunks_[kAhead] = {};
+  int4 known_[kAhead];
+};
+
+}  // namespace mac
+
+}  // namespace reprise::kernels::cuda

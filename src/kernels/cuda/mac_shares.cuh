@@ -1,0 +1,35 @@
+// How blocks share units that are laid end to end (stream-K, Osama et al. 2023).
+#pragma once
+
+#include "kernels/cuda/kv_tile.h"
+
+namespace reprise::kernels::cuda {
+
+namespace mac {
+
+// Equal shares; where units are few, only the first blocks have one.
+class Shares {
+ public:
+  Shares() = default;
+  REPRISE_HOST_DEVICE Shares(uint32_t units, uint32_t blocks)
+      : units_(units), blocks_(units < blocks ? (units > 0 ? units : 1) : blocks) {
+    each_ = units_ / blocks_;
+    larger_ = units_ % blocks_;
+  }
+  REPRISE_HOST_DEVICE uint32_t begin(uint32_t block) const {
+    const uint32_t at = block < blocks_ ? block : blocks_;
+    return at * each_ + (at < larger_ ? at : larger_);
+  }
+  // The block whose share contains a unit.
+  REPRISE_HOST_DEVICE uint32_t owner(uint32_t unit) const {
+    const uint32_t in_larger = larger_ * (each_ + 1);
+    return unit < in_larger ? unit / (each_ + 1) : larger_ + (unit - in_larger) / each_;
+  }
+
+ private:
+  uint32_t units_ = 0, blocks_ = 1, each_ = 0, larger_ = 0;  // the first shares are larger by one
+};
+
+}  // namespace mac
+
+}  // namespace reprise::kernels::cuda

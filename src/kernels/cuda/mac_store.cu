@@ -1,0 +1,55 @@
+// Entries that rows of a prompt leave in a ring of MAC-Attention, and entries that are forgotten.
+#include <cmath>
+
+#include "kernels/cuda/mac.h"
+#include "kernels/cuda/mma.cuh"
+
+namespace reprise::kernels::cuda {
+namespace {
+
+constexpr uint32_t kThreads = 128, kForgetThreads = 256;
+
+// A block per row and KV head.
+__global__ __launch_bounds__(kThreads) void seed_kernel(const __grid_constant__ MacSeedArgs a) {
+  const uint32_t row = blockIdx.x / a.n_kv_head, kv_head = blockIdx.x % a.n_kv_head;
+  const uint32_t group = a.n_head / a.n_kv_head, size = group * a.head_dim;
+  const int32_t position = a.rows.position + static_cast<int32_t>(row);
+  const size_t ring = size_t{a.number} * a.n_kv_head + kv_head;
+  const size_t slot = ring * a.ring.window + static_cast<uint32_t>(position) % a.ring.window;
+  const size_t head = size_t{a.rows.first + row} * a.n_head + kv_head * group;
+  bool finite = true;
+  for (uint32_t i = threadIdx.x * 2; i < size; i += kThreads * 2) {
+    const auto q = *reinterpret_cast<const float2*>(a.q_plain + head * a.head_dim + i);
+    const auto out = *reinterpret_cast<const float2*>(a.out + head * a.head_dim + i);
+    finite = finite && isfinite(q.x) && isfinite(q.y) && isfinite(out.x) && isfinite(out.y);
+    static_cast<__nv_bfloat162*>(a.ring.q)[(slot * size + i) / 2] = __floats2bfloat162_rn(q.x, q.y);
+    *reinterpret_cast<float2*>(a.ring.out + slot * size + i) = out;
+  }
+  finite = __syncthreads_and(finite ? 1 : 0) != 0;
+  if (!finite && threadIdx.x == 0) atomicAdd(&a.ring.counters[a.number].nonfinite, 1ull);
+  if (threadIdx.x >= group) return;
+  a.ring.entries[slot * group + threadIdx.x] = {
+      finite ? position : -1, position, a.lse[head + threadIdx.x], 1.0f, 0.0f, 0};
+}
+
+__global__ __launch_bounds__(kForgetThreads) void forget_kernel(MacEntry* entries, size_t count,
+                                                                int32_t position) {
+  const size_t i = size_t{blockIdx.x} * kForgetThreads + threadIdx.x;
+  if (i < count && entries[i].position >= position) entries[i].position = -1;
+}
+
+}  // namespace
+
+cudaError_t mac_seed(const MacSeedArgs& args, cudaStream_t stream) {
+  if (args.rows.count == 0) return cudaSuccess;
+  seed_kernel<<<args.rows.count * args.n_kv_head, kThreads, 0, stream>>>(args);
+  return cudaGetLastError();
+}
+
+cudaError_t mac_forget(MacEntry* entries, size_t count, int32_t position, cudaStream_t stream) {
+  const auto blocks = static_cast<uint32_t>((count + kForgetThreads - 1) / kForgetThreads);
+  forget_kernel<<<blocks, kForgetThreads, 0, stream>>>(entries, count, position);
+  return cudaGetLastError();
+}
+
+}  // namespace reprise::kernels::cuda
