@@ -61,6 +61,9 @@ Status DeviceExecutor::add_rope(const RopeTable& table) {
 
 Status DeviceExecutor::set_policies(std::vector<DevicePolicy*> policies) {
   policies_ = std::move(policies);
+  const bool attend = std::any_of(policies_.begin(), policies_.end(),
+                                  [](const DevicePolicy* policy) { return policy->attends(); });
+  if (attend) REPRISE_CHECK(q_plain_.reserve(limits_.rows * q_width(), "plain queries"));
   return policies_.empty() ? Status() : reserve_parts();
 }
 
@@ -170,6 +173,7 @@ Status DeviceExecutor::store(const LayerHeads& heads, cudaStream_t stream) {
   args.sequences = rows_.sequences;
   args.capacity = rows_.capacity;
   args.q_rotated = q_.data();
+  if (heads.q_norm != nullptr) args.q_plain = q_plain_.data();
   if (capped_) {
     args.cos_sin_capped = rope.cos_sin_capped.data();
     args.q_capped = q_capped_.data();
@@ -213,6 +217,11 @@ Status DeviceExecutor::read_group(const LayerHeads& heads, const DeviceGroup& gr
     queries.capacity = rows_.capacity;
     queries.q = q_.data() + group.first * q_width();
     queries.kv = kv_;
+    if (group.policy->attends()) {
+      const size_t head = size_t{group.first} * config_.n_head, at = group.first * q_width();
+      queries.q_plain = plain_queries(heads) + at;
+      return group.policy->attend(queries, {heads.decode_out + at, lse_.data() + head}, stream);
+    }
     REPRISE_CHECK(group.policy->select(queries, what, stream));
   }
   return read(heads, what, group.first, group.count, stream);
@@ -272,6 +281,7 @@ Status DeviceExecutor::prefill_step(const LayerHeads& heads, uint32_t step, Devi
   prompt.rows = own;
   prompt.pages = rows_.table(heads.layer) + size_t{step} * rows_.capacity;
   prompt.q = q_.data() + row * q_width();
+  prompt.q_plain = plain_queries(heads) + row * q_width();
   prompt.lse = lse_.data() + row * config_.n_head;
   prompt.kv = kv_;
   return policy->after_prefill(prompt, stream);

@@ -66,6 +66,10 @@ class DeviceExecutor : public DeviceAttentionOp {
                       cudaStream_t stream);
   Status read_prefill_parts(const LayerHeads& heads, uint32_t step,
                             std::span<const PrefillPart> parts, cudaStream_t stream);
+  /// [rows, n_head, head_dim] queries before rotation, as policies that attend see them.
+  const float* plain_queries(const LayerHeads& heads) const {
+    return heads.q_norm != nullptr ? q_plain_.data() : heads.q;
+  }
   size_t q_width() const { return size_t{config_.n_head} * config_.head_dim; }
 
   const ModelConfig& config_;
@@ -80,6 +84,7 @@ class DeviceExecutor : public DeviceAttentionOp {
   DeviceRows rows_;
   bool in_parts_ = false, capped_ = false;  // prefill steps are read one by one; q_capped_ is used
   kernels::cuda::DeviceBuffer<__nv_bfloat16> q_;  // [rows, n_head, head_dim] rotated
+  kernels::cuda::DeviceBuffer<float> q_plain_;    // the same, normed only; empty if nobody asks
   kernels::cuda::DeviceBuffer<float> lse_;        // [rows, n_head]
   kernels::cuda::DeviceBuffer<int32_t> keys_;     // [sequences] keys that full attention reads
   // Where policies read in parts.

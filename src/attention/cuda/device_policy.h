@@ -52,6 +52,7 @@ struct DevicePlan {
   std::span<const Row> rows;
   std::span<const SequenceStep> steps;
   std::span<const DeviceGroup> groups;
+  std::span<const Policy* const> acting;  // [steps] the host's side of what chooses the keys
   uint32_t decode_rows = 0;
   uint32_t turn = 0;  // 0 and 1 in turns; the pass that had it before is finished
 };
@@ -64,7 +65,14 @@ struct DeviceQueries {
   const uint32_t* pages = nullptr;     // [count, capacity] page tables of the layer
   uint32_t capacity = 0;
   const __nv_bfloat16* q = nullptr;  // [count, n_head, head_dim] rotated
+  const float* q_plain = nullptr;    // the same before rotation, for policies that attend
   kernels::cuda::PagedKv kv;
+};
+
+/// Attention of decode rows.
+struct DeviceResult {
+  float* out = nullptr;  // [count, n_head, head_dim] normalised
+  float* lse = nullptr;  // [count, n_head]
 };
 
 /// Prefill rows of one layer and step, and what was computed for them.
@@ -73,6 +81,7 @@ struct DevicePrompt {
   kernels::cuda::PrefillRows rows;
   const uint32_t* pages = nullptr;   // [capacity] page table of the sequence
   const __nv_bfloat16* q = nullptr;  // [rows.count, n_head, head_dim] rotated
+  const float* q_plain = nullptr;    // the same before rotation, for policies that attend
   const float* lse = nullptr;        // [rows.count, n_head]
   kernels::cuda::PagedKv kv;
 };
@@ -130,7 +139,10 @@ class DevicePolicy {
     return {};
   }
   /// read arrives as a read of everything.
-  virtual Status select(const DeviceQueries& queries, DeviceRead& read, cudaStream_t stream) = 0;
+  virtual Status select(const DeviceQueries&, DeviceRead& /*read*/, cudaStream_t) { return {}; }
+  /// Whether it computes decode rows itself: attend() is called in place of select().
+  virtual bool attends() const { return false; }
+  virtual Status attend(const DeviceQueries&, const DeviceResult&, cudaStream_t) { return {}; }
   /// What prefill rows of a step read from a position on; empty: everything. Parts are disjoint,
   /// and every row sees a key of each.
   virtual std::vector<PrefillPart> prefill_parts(uint32_t /*layer*/, uint32_t /*step*/,

@@ -10,6 +10,7 @@
 #include "kernels/cuda/kv_types.h"
 #include "methods/baselines/evicting.h"
 #include "methods/cuda/device_policies.h"
+#include "methods/cuda/mac.h"
 
 namespace reprise {
 namespace {
@@ -158,14 +159,19 @@ Result<uint64_t> CudaBackend::kv_pages(uint64_t kv_memory, size_t page_bytes) co
 
 Status CudaBackend::prepare(Policy& policy) {
   policy.restrict_to([&](const Policy& one) { return device_policy(one, config_).has_value(); });
-  if (ranks_.size() > 1 && dynamic_cast<EvictingPolicy*>(&policy.undecorated()) != nullptr) {
-    return fail(ErrorCode::kUnsupported,
-                "policy {} keeps what it chose for one device; leave out --tp, or choose quest or "
-                "streaming",
-                policy.spec());
+  const auto acting = policy.acting();
+  const bool reuses = std::any_of(acting.begin(), acting.end(),
+                                  [](const Policy* each) { return find_mac(*each) != nullptr; });
+  const bool evicts = dynamic_cast<EvictingPolicy*>(&policy.undecorated()) != nullptr;
+  if (ranks_.size() > 1 && (reuses || evicts)) {
+    return fail(
+        ErrorCode::kUnsupported,
+        "policy {} keeps state of its own on one device; leave out --tp, or choose quest or "
+        "streaming",
+        policy.spec());
   }
   return threads_.run([&](uint32_t rank) -> Status {
-    for (const Policy* each : policy.acting()) REPRISE_CHECK(ranks_[rank]->prepare(*each));
+    for (const Policy* each : acting) REPRISE_CHECK(ranks_[rank]->prepare(*each));
     return {};
   });
 }

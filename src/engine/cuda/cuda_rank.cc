@@ -122,7 +122,7 @@ Status CudaRank::send(const ForwardPass& pass, const PassPlan& plan, uint32_t tu
   }
   REPRISE_CHECK(update_tables(pass, turn));
   group_steps(pass, plan);
-  REPRISE_CHECK(plan_policies(pass, turn, stream_.get()));
+  REPRISE_CHECK(plan_policies(pass, plan, turn));
   if (pass.rows.front().token == kChosenToken) return {};
   return inputs_.send(pass, decode_rows_, prefill_, turn, stream_.get());
 }
@@ -183,12 +183,13 @@ void CudaRank::group_steps(const ForwardPass& pass, const PassPlan& plan) {
   }
 }
 
-Status CudaRank::plan_policies(const ForwardPass& pass, uint32_t turn, cudaStream_t stream) const {
+Status CudaRank::plan_policies(const ForwardPass& pass, const PassPlan& plan, uint32_t turn) const {
   std::set<DevicePolicy*> present;
   for (const DeviceGroup& group : groups_) present.insert(group.policy);
   present.erase(nullptr);
   for (DevicePolicy* policy : present) {
-    REPRISE_CHECK(policy->plan({pass.rows, pass.steps, groups_, decode_rows_, turn}, stream));
+    const DevicePlan own = {pass.rows, pass.steps, groups_, plan.acting, decode_rows_, turn};
+    REPRISE_CHECK(policy->plan(own, stream_.get()));
   }
   return {};
 }

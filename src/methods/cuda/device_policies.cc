@@ -4,6 +4,7 @@
 #include "methods/baselines/quest.h"
 #include "methods/baselines/streaming.h"
 #include "methods/cuda/h2o.h"
+#include "methods/cuda/mac.h"
 #include "methods/cuda/quest.h"
 #include "methods/cuda/snapkv.h"
 #include "methods/cuda/streaming.h"
@@ -26,15 +27,21 @@ Result<std::unique_ptr<DevicePolicy>> device_policy(const Policy& policy,
   if (const auto* h2o = dynamic_cast<const H2oPolicy*>(&policy)) {
     return std::make_unique<DeviceH2o>(*h2o, config);
   }
+  if (const auto* mac = dynamic_cast<const MacPolicy*>(&policy);
+      mac != nullptr && mac->wrapped().reads_everything()) {
+    if (!mac->settings().reuses) return nullptr;
+    return std::make_unique<DeviceMac>(*mac, config);
+  }
   if (const auto* dense = dynamic_cast<const DensePolicy*>(&policy)) {
     REPRISE_TRY(auto made, device_policy(dense->wrapped(), config));
     if (made != nullptr) made->leave_alone(dense->dense());
     return made;
   }
-  return fail(ErrorCode::kUnsupported,
-              "policy {} does not run on cuda; full, streaming, quest, snapkv and h2o do, also "
-              "after dense, and auto among full and quest; use --device cpu",
-              policy.spec());
+  return fail(
+      ErrorCode::kUnsupported,
+      "policy {} does not run on cuda; full, streaming, quest, snapkv, h2o and mac (over full "
+      "alone) do, also after dense, and auto among full, quest and mac; use --device cpu",
+      policy.spec());
 }
 
 }  // namespace reprise

@@ -11,40 +11,49 @@
 
 namespace reprise {
 
+namespace {
+
+MacSettings settings_of(const MacOptions& options, const ModelConfig& config) {
+  constexpr int32_t kAnyAge = std::numeric_limits<int32_t>::max();
+  const float away = 1.0f - options.tau;
+  MacSettings s;
+  s.cut = {static_cast<int32_t>(options.sink), static_cast<int32_t>(options.band),
+           static_cast<int32_t>(options.align)};
+  s.window = static_cast<int32_t>(options.window);
+  s.min_context = static_cast<int32_t>(options.min_context);
+  s.max_age = options.chain == "age" ? static_cast<int32_t>(options.max_age) : kAnyAge;
+  // The entry of position - window lies where this position's will be written.
+  s.max_gap = s.window - 1;
+  if (options.max_gap > 0) s.max_gap = std::min(s.max_gap, static_cast<int32_t>(options.max_gap));
+  s.distance2 = 2.0f * static_cast<float>(config.head_dim) * away * away;
+  s.max_error =
+      options.max_error > 0.0f ? options.max_error : std::numeric_limits<float>::infinity();
+  s.reuses = options.tau < 1.0f;
+  s.split = options.mixed == "split";
+  s.anchored = options.chain == "anchored";
+  s.guarded = options.guard;
+  if (options.mode != "paper") return s;
+  s.cut.sink = 0;
+  s.cut.align = 1;
+  s.split = true;
+  s.anchored = s.guarded = false;
+  s.max_age = kAnyAge;
+  return s;
+}
+
+}  // namespace
+
 MacPolicy::MacPolicy(const MacOptions& options, const ModelConfig& config,
                      std::unique_ptr<Policy> wrapped)
     : PolicyDecorator(std::move(wrapped)),
       config_(&config),
       group_(config.n_head / config.n_kv_head),
-      cut_{static_cast<int32_t>(options.sink), static_cast<int32_t>(options.band),
-           static_cast<int32_t>(options.align)},
-      window_(static_cast<int32_t>(options.window)),
-      min_context_(static_cast<int32_t>(options.min_context)),
-      max_age_(options.chain == "age" ? static_cast<int32_t>(options.max_age)
-                                      : std::numeric_limits<int32_t>::max()),
-      // The entry of position - window lies where this position's will be written.
-      max_gap_(std::min(window_ - 1,
-                        options.max_gap > 0 ? static_cast<int32_t>(options.max_gap) : window_ - 1)),
-      distance2_(2.0f * static_cast<float>(config.head_dim) * (1.0f - options.tau) *
-                 (1.0f - options.tau)),
-      max_error_(options.max_error > 0.0f ? options.max_error
-                                          : std::numeric_limits<float>::infinity()),
-      reuses_(options.tau < 1.0f),
-      split_(options.mixed == "split"),
-      anchored_(options.chain == "anchored"),
-      guarded_(options.guard),
+      settings_(settings_of(options, config)),
       by_layer_(options.layers),
       layers_(config.n_layer),
       matches_(config.n_head),
       reused_from_(config.n_head),
-      states_(config.n_head) {
-  if (options.mode != "paper") return;
-  cut_.sink = 0;
-  cut_.align = 1;
-  split_ = true;
-  anchored_ = guarded_ = false;
-  max_age_ = std::numeric_limits<int32_t>::max();
-}
+      states_(config.n_head) {}
 
 Status MacPolicy::check_inner(const Policy& inner) {
   if (inner.prefill_key() == kDensePrefill && inner.rebuilds() && !inner.evicts()) return {};
@@ -56,27 +65,28 @@ Status MacPolicy::check_inner(const Policy& inner) {
 
 MacRing& MacPolicy::ring(uint32_t layer) {
   auto& ring = layers_[layer].ring;
-  if (!ring) ring.emplace(*config_, static_cast<uint32_t>(window_));
+  if (!ring) ring.emplace(*config_, static_cast<uint32_t>(settings_.window));
   return *ring;
 }
 
 int32_t MacPolicy::observed_prompt_rows(int32_t prompt_end, int32_t kept) const {
-  return std::max(inner().observed_prompt_rows(prompt_end, kept), reuses_ ? window_ : 0);
+  return std::max(inner().observed_prompt_rows(prompt_end, kept),
+                  settings_.reuses ? settings_.window : 0);
 }
 
 void MacPolicy::select(const QueryRows& rows, Selection& selection) {
   writes_ = false;
   asked_inner_ = true;
   const bool one_row = rows.phase == kernels::Phase::kDecode && rows.rows.size() == 1;
-  if (!one_row || !reuses_ || !stores(rows.first())) {
+  if (!one_row || !settings_.reuses || !settings_.stores(rows.first())) {
     inner().select(rows, selection);
-    if (rows.phase == kernels::Phase::kPrefill && reuses_) seed(rows);
+    if (rows.phase == kernels::Phase::kPrefill && settings_.reuses) seed(rows);
     return;
   }
   std::fill(matches_.begin(), matches_.end(), MacMatch{});
   Layer& layer = layers_[rows.layer];
-  const bool ready = rows.first() >= min_context_ && layer.ring;
-  const bool compares = ready && (!guarded_ || layer.guard.compares());
+  const bool ready = rows.first() >= settings_.min_context && layer.ring;
+  const bool compares = ready && (!settings_.guarded || layer.guard.compares());
   if (compares) match(rows);
   decide_groups();
   take_results(rows.layer);
@@ -84,8 +94,8 @@ void MacPolicy::select(const QueryRows& rows, Selection& selection) {
   Selection given;  // of the inner policy
   asked_inner_ = std::find(reused_from_.begin(), reused_from_.end(), 0) != reused_from_.end();
   if (asked_inner_) inner().select(rows, given);
-  const int32_t cut = cut_.at(rows.first());
-  if (!divide_keys({cut_.sink, cut, rows.end(), group_, reused_from_}, given, selection)) {
+  const int32_t cut = settings_.cut.at(rows.first());
+  if (!divide_keys({settings_.cut.sink, cut, rows.end(), group_, reused_from_}, given, selection)) {
     selection = std::move(given);
     return;
   }
@@ -104,10 +114,10 @@ void MacPolicy::match(const QueryRows& rows) {
   const MacRing& from = ring(rows.layer);
   const int32_t position = rows.first();
   MacLimits limits;
-  limits.first = std::max(position - max_gap_, cut_.first_position());
+  limits.first = std::max(position - settings_.max_gap, settings_.cut.first_position());
   limits.last = position - 1;
-  limits.oldest_anchor = position - std::min(position, max_age_);
-  limits.distance2 = distance2_;
+  limits.oldest_anchor = position - std::min(position, settings_.max_age);
+  limits.distance2 = settings_.distance2;
   searches_.resize(static_cast<size_t>(rows.pool->size()));
   rows.pool->run(config_->n_head, [&](size_t head, int thread) {
     const float* q = rows.q + head * config_->head_dim;
@@ -117,22 +127,23 @@ void MacPolicy::match(const QueryRows& rows) {
 }
 
 bool MacPolicy::risky(const QueryRows& rows, size_t head, const MacMatch& match) const {
-  if (std::isinf(max_error_)) return false;
+  if (std::isinf(settings_.max_error)) return false;
   const MacRing& from = *layers_[rows.layer].ring;
   const MacState& state = from.state(head, from.slot(match.position));
   const float* q = rows.q + head * config_->head_dim;
   float norm2 = 0.0f;
   for (size_t d = 0; d < config_->head_dim; ++d) norm2 += q[d] * q[d];
-  return state.share * (state.drift + match.distance) > max_error_ * std::sqrt(norm2);
+  return state.share * (state.drift + match.distance) > settings_.max_error * std::sqrt(norm2);
 }
 
 void MacPolicy::decide_groups() {
   for (size_t head = 0; head < matches_.size(); ++head) {
     const auto first = matches_.begin() + static_cast<std::ptrdiff_t>(head / group_ * group_);
-    const bool reused = split_ ? matches_[head].found()
-                               : std::all_of(first, first + static_cast<std::ptrdiff_t>(group_),
-                                             [](const MacMatch& match) { return match.found(); });
-    reused_from_[head] = reused ? cut_.at(matches_[head].position) : 0;
+    const bool reused = settings_.split
+                            ? matches_[head].found()
+                            : std::all_of(first, first + static_cast<std::ptrdiff_t>(group_),
+                                          [](const MacMatch& match) { return match.found(); });
+    reused_from_[head] = reused ? settings_.cut.at(matches_[head].position) : 0;
   }
 }
 
@@ -155,8 +166,8 @@ void MacPolicy::take_results(uint32_t layer) {
 
 void MacPolicy::weigh(const QueryRows& rows, Selection& selection) {
   Layer& layer = layers_[rows.layer];
-  Sums& sums = layer.sums;
-  const double threshold = std::sqrt(static_cast<double>(distance2_));
+  MacSums& sums = layer.sums;
+  const double threshold = std::sqrt(static_cast<double>(settings_.distance2));
   double skipped = 0.0;
   uint64_t hits = 0;
   for (size_t first = 0; first < matches_.size(); first += group_) {
@@ -164,7 +175,7 @@ void MacPolicy::weigh(const QueryRows& rows, Selection& selection) {
     const int32_t from = *std::min_element(own.begin(), own.end());
     ++sums.groups;
     sums.group_hits += from > 0 ? 1 : 0;
-    skipped += std::max(0, from - cut_.sink);
+    skipped += std::max(0, from - settings_.cut.sink);
     for (size_t head = first; head < first + group_; ++head) {
       ++sums.heads;
       sums.head_hits += matches_[head].found() ? 1 : 0;
@@ -192,7 +203,7 @@ void MacPolicy::observe(const QueryRows& rows, const AttentionResult& result) {
   const bool asked_inner = std::exchange(asked_inner_, true);
   if (asked_inner && inner().observes(rows.layer)) inner().observe(rows, result);
   if (!std::exchange(writes_, false)) return;
-  Sums& sums = layers_[rows.layer].sums;
+  MacSums& sums = layers_[rows.layer].sums;
   for (size_t head = 0; head < states_.size(); ++head) {
     MacState& state = states_[head];
     const bool reused = reused_from_[head] > 0;
@@ -201,7 +212,7 @@ void MacPolicy::observe(const QueryRows& rows, const AttentionResult& result) {
     state.share = std::exp(std::min(0.0f, state.lse - result.lse[head]));
     if (reused) sums.share += state.share;
     // No entry rests on another one: what was reused is not stored again.
-    if (reused && anchored_) state.lse = -std::numeric_limits<float>::infinity();
+    if (reused && settings_.anchored) state.lse = -std::numeric_limits<float>::infinity();
   }
   if (!ring(rows.layer).write(rows.first(), rows.q, captured_.out.data(), states_)) {
     ++sums.nonfinite;
@@ -210,12 +221,12 @@ void MacPolicy::observe(const QueryRows& rows, const AttentionResult& result) {
 
 void MacPolicy::seed(const QueryRows& rows) {
   const auto row = std::find_if(rows.rows.begin(), rows.rows.end(), [&](const Row& each) {
-    return stores(each.position) && each.position >= rows.prompt_end - window_;
+    return settings_.stores(each.position) && each.position >= rows.prompt_end - settings_.window;
   });
   if (row == rows.rows.end()) return;
   const auto first = static_cast<size_t>(row - rows.rows.begin());
   Partial prefix;
-  prefix_attention(rows, first, *config_, cut_, prefix);
+  prefix_attention(rows, first, *config_, settings_.cut, prefix);
   const size_t n_head = config_->n_head, width = n_head * config_->head_dim;
   for (size_t i = 0; first + i < rows.rows.size(); ++i) {
     const int32_t position = rows.rows[first + i].position;
@@ -236,10 +247,12 @@ void MacPolicy::truncate(int32_t length) {
   for (Layer& layer : layers_) {
     if (layer.ring) layer.ring->truncate(length);
   }
+  device_.truncated = std::min(device_.truncated, length);
 }
 
 uint64_t MacPolicy::state_bytes() const {
   uint64_t bytes = inner().state_bytes();
+  if (device_.state != nullptr) bytes += device_.state->bytes();
   for (const Layer& layer : layers_) bytes += layer.ring ? layer.ring->bytes() : 0;
   return bytes;
 }

@@ -8,6 +8,8 @@
 // finds no match, all are computed anew and their entries refreshed.
 #pragma once
 
+#include <limits>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -15,8 +17,45 @@
 #include "methods/mac/guard.h"
 #include "methods/mac/match.h"
 #include "methods/mac/options.h"
+#include "methods/mac/ring.h"
 
 namespace reprise {
+
+/// What the options amount to.
+struct MacSettings {
+  MacCut cut;
+  int32_t window = 0, min_context = 0;
+  int32_t max_age = 0, max_gap = 0;
+  float distance2 = 0.0f;  // squared threshold
+  float max_error = 0.0f;  // infinity: no limit
+  bool reuses = true, split = false, anchored = false, guarded = true;
+
+  /// Whether the row at a position leaves an entry.
+  bool stores(int32_t position) const {
+    return position + window >= min_context && position >= cut.first_position();
+  }
+};
+
+/// Over decode rows that could have reused something.
+struct MacSums {
+  uint64_t heads = 0, head_hits = 0, reused_heads = 0, groups = 0, group_hits = 0, steps = 0,
+           off = 0;
+  uint64_t nonfinite = 0;
+  double keys = 0, skipped = 0, lag = 0, depth = 0, distance = 0, share = 0;
+
+  void add(const MacSums& other);
+};
+
+/// What a device keeps of a sequence in place of rings of the host; copies of the sequence share
+/// it until one of them goes on.
+class MacOnDevice {
+ public:
+  virtual ~MacOnDevice() = default;
+  /// [n_layer] of the answer so far
+  virtual std::vector<MacSums> sums() const = 0;
+  virtual void clear_sums() = 0;
+  virtual uint64_t bytes() const = 0;
+};
 
 /// Reuse is approximate even for equal queries, because their rotation differs. A ring holds
 /// queries, which do not follow from KV: a session file cannot be written.
@@ -33,34 +72,33 @@ class MacPolicy : public PolicyDecorator {
   std::unique_ptr<Policy> fork() const override { return std::make_unique<MacPolicy>(*this); }
   void select(const QueryRows& rows, Selection& selection) override;
   bool observes(uint32_t layer) const override {
-    return reuses_ || PolicyDecorator::observes(layer);
+    return settings_.reuses || PolicyDecorator::observes(layer);
   }
   void observe(const QueryRows& rows, const AttentionResult& result) override;
   void truncate(int32_t length) override;
-  bool rebuilds() const override { return !reuses_ && PolicyDecorator::rebuilds(); }
+  bool rebuilds() const override { return !settings_.reuses && PolicyDecorator::rebuilds(); }
   int32_t observed_prompt_rows(int32_t prompt_end, int32_t kept) const override;
   PolicyStats stats() const override;
   void clear_stats() override;
   uint64_t state_bytes() const override;
 
- private:
-  struct Sums {  // over decode rows that could have reused something
-    uint64_t heads = 0, head_hits = 0, reused_heads = 0, groups = 0, group_hits = 0, steps = 0,
-             off = 0;
-    uint64_t nonfinite = 0;
-    double keys = 0, skipped = 0, lag = 0, depth = 0, distance = 0, share = 0;
-
-    void add(const Sums& other);
+  // Where a device computes, select() is not called.
+  struct Device {
+    static constexpr int32_t kNever = std::numeric_limits<int32_t>::max();
+    std::shared_ptr<MacOnDevice> state;
+    int32_t truncated = kNever;  // positions from here on are to be forgotten
   };
+  Device& device() const { return device_; }
+  const MacSettings& settings() const { return settings_; }
+  const Policy& wrapped() const { return inner(); }
+
+ private:
   struct Layer {
     std::optional<MacRing> ring;
     MacGuard guard;
-    Sums sums;
+    MacSums sums;
   };
 
-  bool stores(int32_t position) const {
-    return position + window_ >= min_context_ && position >= cut_.first_position();
-  }
   MacRing& ring(uint32_t layer);
   void seed(const QueryRows& rows);
   /// Fills matches_ and reused_from_.
@@ -72,11 +110,9 @@ class MacPolicy : public PolicyDecorator {
 
   const ModelConfig* config_;
   size_t group_;  // query heads of a KV head
-  MacCut cut_;
-  int32_t window_, min_context_, max_age_, max_gap_;
-  float distance2_;  // squared threshold
-  float max_error_;
-  bool reuses_, split_, anchored_, guarded_, by_layer_;
+  MacSettings settings_;
+  bool by_layer_;
+  mutable Device device_;
   std::vector<Layer> layers_;  // [n_layer]
 
   // Of the step and layer being computed.

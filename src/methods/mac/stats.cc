@@ -10,7 +10,7 @@ double ratio(double part, double whole) { return whole > 0.0 ? part / whole : 0.
 
 }  // namespace
 
-void MacPolicy::Sums::add(const Sums& other) {
+void MacSums::add(const MacSums& other) {
   heads += other.heads;
   head_hits += other.head_hits;
   reused_heads += other.reused_heads;
@@ -29,9 +29,14 @@ void MacPolicy::Sums::add(const Sums& other) {
 
 PolicyStats MacPolicy::stats() const {
   PolicyStats stats = inner().stats();
-  if (!reuses_) return stats;
-  Sums all;
-  for (const Layer& layer : layers_) all.add(layer.sums);
+  if (!settings_.reuses) return stats;
+  std::vector<MacSums> layers(layers_.size());
+  if (device_.state != nullptr) layers = device_.state->sums();
+  MacSums all;
+  for (size_t i = 0; i < layers.size(); ++i) {
+    layers[i].add(layers_[i].sums);
+    all.add(layers[i]);
+  }
   const auto reused = static_cast<double>(all.reused_heads);
   const auto count = [](uint64_t value) { return static_cast<double>(value); };
   stats.emplace_back("mac_head_hits", ratio(count(all.head_hits), count(all.heads)));
@@ -43,8 +48,8 @@ PolicyStats MacPolicy::stats() const {
   stats.emplace_back("mac_prefix_share", ratio(all.share, reused));
   stats.emplace_back("mac_off", ratio(count(all.off), count(all.steps)));
   stats.emplace_back("mac_nonfinite", count(all.nonfinite));
-  for (size_t i = 0; by_layer_ && i < layers_.size(); ++i) {
-    const Sums& sums = layers_[i].sums;
+  for (size_t i = 0; by_layer_ && i < layers.size(); ++i) {
+    const MacSums& sums = layers[i];
     if (sums.steps == 0) continue;
     const double hits = ratio(count(sums.group_hits), count(sums.groups));
     stats.emplace_back(fmt::format("mac_group_hits_layer{}", i), hits);
@@ -56,6 +61,7 @@ PolicyStats MacPolicy::stats() const {
 
 void MacPolicy::clear_stats() {
   for (Layer& layer : layers_) layer.sums = {};
+  if (device_.state != nullptr) device_.state->clear_sums();
   inner().clear_stats();
 }
 

@@ -1,0 +1,233 @@
+#include "methods/cuda/mac.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/try.h"
+#include "methods/decorators/dense.h"
+
+namespace reprise {
+
+using namespace kernels::cuda;
+
+namespace {
+
+constexpr std::string_view kWhat = "mac";
+
+/// The ring of a sequence.
+class State : public MacOnDevice {
+ public:
+  State(std::shared_ptr<MacRingPool> pool, float threshold)
+      : pool_(std::move(pool)), threshold_(threshold) {}
+  ~State() override {
+    if (ring_ != kNoRing) pool_->release(ring_);
+  }
+  State(const State&) = delete;
+  State& operator=(const State&) = delete;
+
+  std::vector<MacSums> sums() const override {
+    if (ring_ == kNoRing) return {};
+    std::vector<MacSums> sums = pool_->sums(ring_);
+    for (MacSums& each : sums) each.distance /= threshold_;
+    return sums;
+  }
+  void clear_sums() override {
+    if (ring_ != kNoRing) pool_->clear_sums(ring_);
+  }
+  uint64_t bytes() const override { return ring_ != kNoRing ? pool_->ring_bytes() : 0; }
+
+  uint32_t ring() const { return ring_; }
+  Status take_ring() {
+    REPRISE_TRY(ring_, pool_->take(&ring_));
+    return {};
+  }
+
+ private:
+  std::shared_ptr<MacRingPool> pool_;
+  float threshold_;
+  uint32_t ring_ = kNoRing;
+};
+
+MacRules rules_of(const MacSettings& settings) {
+  MacRules rules;
+  rules.sink = settings.cut.sink;
+  rules.band = settings.cut.band;
+  rules.align = settings.cut.align;
+  rules.min_context = settings.min_context;
+  rules.max_gap = settings.max_gap;
+  rules.max_age = settings.max_age;
+  rules.distance2 = settings.distance2;
+  rules.max_error = settings.max_error;
+  rules.split = settings.split;
+  rules.anchored = settings.anchored;
+  rules.guarded = settings.guarded;
+  return rules;
+}
+
+}  // namespace
+
+const MacPolicy* find_mac(const Policy& policy) {
+  if (const auto* dense = dynamic_cast<const DensePolicy*>(&policy)) {
+    return find_mac(dense->wrapped());
+  }
+  return dynamic_cast<const MacPolicy*>(&policy);
+}
+
+DeviceMac::DeviceMac(const MacPolicy& policy, const ModelConfig& config)
+    : config_(config), settings_(policy.settings()), rules_(rules_of(settings_)) {}
+
+Status DeviceMac::reserve(const DeviceRoom& room) {
+  constexpr uint32_t kMaxPairs = 1000;
+  if (room.sequences * config_.n_kv_head > kMaxPairs) {
+    return fail(ErrorCode::kUnsupported,
+                "mac on a device serves up to {} sequences at once with this model; lower --batch",
+                kMaxPairs / config_.n_kv_head);
+  }
+  std::vector<bool> layers;
+  for (uint32_t layer = 0; layer < config_.n_layer; ++layer) {
+    layers.push_back(config_.window[layer] == 0 && !leaves_alone(layer));
+  }
+  REPRISE_CHECK(pool_->reserve(config_, settings_, layers, room.sequences));
+  sent_.assign(room.sequences, kNoRing - 1);  // unlike any
+  for (auto& staged : staged_rings_) REPRISE_CHECK(staged.reserve(room.sequences, kWhat));
+  for (auto& staged : staged_seeds_) REPRISE_CHECK(staged.reserve(room.sequences, kWhat));
+  REPRISE_CHECK(device_rings_.reserve(room.sequences, kWhat));
+  REPRISE_CHECK(device_seeds_.reserve(room.sequences, kWhat));
+  const size_t heads = static_cast<size_t>(settings_.window) * config_.n_head;
+  REPRISE_CHECK(seed_out_.reserve(heads * config_.head_dim, kWhat));
+  REPRISE_CHECK(seed_lse_.reserve(heads, kWhat));
+  REPRISE_CHECK(prefill_workspace_.reserve(kPagedPrefillWorkspace, kWhat));
+  return workspace_.reserve(
+      mac_workspace(rules_, room.sequences, config_.n_head, config_.n_kv_head, config_.head_dim),
+      kWhat);
+}
+
+Result<uint32_t> DeviceMac::ring_of(MacPolicy::Device& host) {
+  const auto from = std::static_pointer_cast<State>(host.state);
+  if (from == nullptr || from.use_count() > 2) {  // of a fork: this one and from
+    auto own = std::make_shared<State>(pool_, std::sqrt(settings_.distance2));
+    if (from != nullptr && from->ring() != kNoRing) pool_->use(from->ring());
+    REPRISE_CHECK(own->take_ring());
+    if (from != nullptr && from->ring() != kNoRing) {
+      REPRISE_CHECK(pool_->copy(from->ring(), own->ring()));
+    }
+    host.state = own;
+  }
+  auto& own = static_cast<State&>(*host.state);
+  if (own.ring() == kNoRing) REPRISE_CHECK(own.take_ring());
+  pool_->use(own.ring());
+  if (host.truncated != MacPolicy::Device::kNever) {
+    REPRISE_CHECK(pool_->forget(own.ring(), host.truncated));
+    host.truncated = MacPolicy::Device::kNever;
+  }
+  return own.ring();
+}
+
+PrefillRows DeviceMac::seeds_of(const SequenceStep& step, int32_t position) const {
+  const int32_t end = position + static_cast<int32_t>(step.rows);
+  int32_t first = std::max(position, step.prompt_end - settings_.window);
+  first =
+      std::max({first, settings_.min_context - settings_.window, settings_.cut.first_position()});
+  if (first >= end) return {};
+  return {0, static_cast<uint32_t>(end - first), first};
+}
+
+Status DeviceMac::plan(const DevicePlan& plan, cudaStream_t stream) {
+  pool_->begin_pass(stream);
+  rings_.assign(plan.steps.size(), kNoRing);
+  seeds_.assign(plan.steps.size(), {});
+  bool seeds = false;
+  for (const DeviceGroup& group : plan.groups) {
+    if (group.policy != this) continue;
+    for (uint32_t i = group.first; i < group.first + group.count; ++i) {
+      const SequenceStep& step = plan.steps[i];
+      REPRISE_TRY(rings_[i], ring_of(find_mac(*plan.acting[i])->device()));
+      if (step.phase != kernels::Phase::kPrefill) continue;
+      seeds_[i] = seeds_of(step, plan.rows[step.first_row].position);
+      seeds = seeds || seeds_[i].count > 0;
+    }
+  }
+  if (seeds) {
+    std::copy(seeds_.begin(), seeds_.end(), staged_seeds_[plan.turn].data());
+    REPRISE_CUDA(
+        cudaMemcpyAsync(device_seeds_.data(), staged_seeds_[plan.turn].data(),
+                        seeds_.size() * sizeof(PrefillRows), cudaMemcpyHostToDevice, stream),
+        kWhat);
+  }
+  const auto decoding = rings_.begin() + plan.decode_rows;
+  if (std::equal(rings_.begin(), decoding, sent_.begin())) return {};
+  std::copy(rings_.begin(), decoding, sent_.begin());
+  std::copy(sent_.begin(), sent_.end(), staged_rings_[plan.turn].data());
+  REPRISE_CUDA(cudaMemcpyAsync(device_rings_.data(), staged_rings_[plan.turn].data(),
+                               sent_.size() * sizeof(uint32_t), cudaMemcpyHostToDevice, stream),
+               kWhat);
+  return {};
+}
+
+Status DeviceMac::attend(const DeviceQueries& queries, const DeviceResult& result,
+                         cudaStream_t stream) {
+  MacArgs args;
+  args.kv = queries.kv;
+  args.pages = queries.pages;
+  args.positions = queries.positions;
+  args.rings = device_rings_.data() + queries.first;
+  args.batch = queries.count;
+  args.capacity = queries.capacity;
+  args.n_head = queries.n_head;
+  args.q_plain = queries.q_plain;
+  args.q = queries.q;
+  args.scale = config_.attention_scale;
+  args.soft_cap = config_.attention_soft_cap;
+  args.ring = pool_->rings(queries.layer);
+  args.rules = rules_;
+  args.out = result.out;
+  args.lse = result.lse;
+  args.workspace = workspace_.data();
+  REPRISE_CUDA(mac_decode(args, stream), "decode attention");
+  return {};
+}
+
+Status DeviceMac::after_prefill(const DevicePrompt& prompt, cudaStream_t stream) {
+  const PrefillRows& rows = seeds_[prompt.step];
+  if (rows.count == 0 || !pool_->has(prompt.layer)) return {};
+  const size_t width = size_t{config_.n_head} * config_.head_dim;
+  const size_t skipped = static_cast<size_t>(rows.position - prompt.rows.position) * width;
+  PagedPrefillArgs args;
+  args.kv = prompt.kv;
+  args.sequences = device_seeds_.data() + prompt.step;
+  args.pages = prompt.pages;
+  args.batch = 1;  // so that capacity does not matter
+  args.n_head = config_.n_head;
+  args.rows = rows.count;
+  args.q = prompt.q + skipped;
+  args.scale = config_.attention_scale;
+  args.soft_cap = config_.attention_soft_cap;
+  args.first_key = settings_.cut.sink;
+  args.lag = settings_.cut.band;
+  args.align = settings_.cut.align;
+  args.out = seed_out_.data();
+  args.f32_out = true;
+  args.lse = seed_lse_.data();
+  args.workspace = prefill_workspace_.data();
+  REPRISE_CUDA(paged_prefill(args, stream), "attention over a prompt's past");
+  MacSeedArgs seed;
+  seed.ring = pool_->rings(prompt.layer);
+  seed.number = rings_[prompt.step];
+  seed.rows = rows;
+  seed.n_head = config_.n_head;
+  seed.n_kv_head = config_.n_kv_head;
+  seed.head_dim = config_.head_dim;
+  seed.q_plain = prompt.q_plain + skipped;
+  seed.out = seed_out_.data();
+  seed.lse = seed_lse_.data();
+  REPRISE_CUDA(mac_seed(seed, stream), "filling a ring");
+  return {};
+}
+
+uint64_t DeviceMac::index_bytes_read(const DeviceRow& row) const {
+  if (row.position < settings_.min_context) return 0;
+  return uint64_t{config_.n_head} * static_cast<uint32_t>(settings_.window) * config_.head_dim *
+         sizeof(uint16_t);
+}
+
+}  // namespace reprise

@@ -1,0 +1,100 @@
+// MAC-Attention on a CUDA device; see methods/mac/mac.h.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "attention/cuda/device_policy.h"
+#include "kernels/cuda/device_buffer.h"
+#include "kernels/cuda/mac.h"
+#include "methods/mac/mac.h"
+
+namespace reprise {
+
+/// The policy of this kind that decides, decorated or not; null: there is none.
+const MacPolicy* find_mac(const Policy& policy);
+
+/// Rings of all sequences, in the layers where it is asked. A sequence that none is left for takes
+/// the one that was unused for longest; who lost it begins with an empty one.
+class MacRingPool {
+ public:
+  using MacRings = kernels::cuda::MacRings;
+
+  Status reserve(const ModelConfig& config, const MacSettings& settings,
+                 const std::vector<bool>& layers, uint32_t rings);
+  /// Of a layer that it has.
+  MacRings rings(uint32_t layer) const;
+  bool has(uint32_t layer) const { return index_[layer] != kNone; }
+  uint64_t ring_bytes() const;
+
+  void begin_pass(cudaStream_t stream) {
+    stream_ = stream;
+    ++pass_;
+  }
+  /// A ring for the pass; owner is told by writing kNoRing there when the ring is taken away.
+  Result<uint32_t> take(uint32_t* owner);
+  void use(uint32_t ring) { used_[ring] = pass_; }
+  void release(uint32_t ring) { owners_[ring] = nullptr; }
+  Status copy(uint32_t from, uint32_t to) const;
+  /// Positions from one on.
+  Status forget(uint32_t ring, int32_t position) const;
+
+  std::vector<MacSums> sums(uint32_t ring) const;
+  void clear_sums(uint32_t ring) const;
+
+ private:
+  static constexpr uint32_t kNone = ~0u;
+  size_t entries() const { return size_t{n_head_} * window_; }
+
+  uint32_t n_head_ = 0, n_kv_head_ = 0, head_dim_ = 0, window_ = 0;
+  std::vector<uint32_t> index_;  // [n_layer] of the arrays' layers
+  uint32_t layers_ = 0;
+  cudaStream_t stream_ = nullptr;
+  uint64_t pass_ = 0;
+  std::vector<uint32_t*> owners_;                                 // [rings]
+  std::vector<uint64_t> used_;                                    // [rings] the last pass
+  kernels::cuda::DeviceBuffer<uint16_t> q_;                       // [layers] as MacRings
+  kernels::cuda::DeviceBuffer<float> out_;                        // likewise
+  kernels::cuda::DeviceBuffer<kernels::cuda::MacEntry> entries_;  // likewise
+  kernels::cuda::DeviceBuffer<kernels::cuda::MacGuardState> guards_;
+  kernels::cuda::DeviceBuffer<kernels::cuda::MacCounters> counters_;
+};
+
+/// Over full attention. Guards decide for each KV head.
+class DeviceMac : public DevicePolicy {
+ public:
+  DeviceMac(const MacPolicy& policy, const ModelConfig& config);
+
+  Status reserve(const DeviceRoom& room) override;
+  Status plan(const DevicePlan& plan, cudaStream_t stream) override;
+  bool attends() const override { return true; }
+  Status attend(const DeviceQueries& queries, const DeviceResult& result,
+                cudaStream_t stream) override;
+  /// Fills the ring by the last rows of a prompt.
+  Status after_prefill(const DevicePrompt& prompt, cudaStream_t stream) override;
+  /// At most: what was reused is counted on the device.
+  uint64_t keys_read(const DeviceRow& row) const override {
+    return static_cast<uint64_t>(row.position) + 1;
+  }
+  uint64_t index_bytes_read(const DeviceRow& row) const override;
+
+ private:
+  Result<uint32_t> ring_of(MacPolicy::Device& host);
+  /// Rows of a step whose results go to its ring.
+  kernels::cuda::PrefillRows seeds_of(const SequenceStep& step, int32_t position) const;
+
+  const ModelConfig& config_;
+  MacSettings settings_;
+  kernels::cuda::MacRules rules_;
+  std::shared_ptr<MacRingPool> pool_ = std::make_shared<MacRingPool>();
+  std::vector<uint32_t> rings_, sent_;             // [steps] of the pass; of decode rows
+  std::vector<kernels::cuda::PrefillRows> seeds_;  // [steps]
+  kernels::cuda::PinnedBuffer<uint32_t> staged_rings_[2];
+  kernels::cuda::PinnedBuffer<kernels::cuda::PrefillRows> staged_seeds_[2];
+  kernels::cuda::DeviceBuffer<uint32_t> device_rings_;                    // [sequences]
+  kernels::cuda::DeviceBuffer<kernels::cuda::PrefillRows> device_seeds_;  // [sequences]
+  kernels::cuda::DeviceBuffer<float> seed_out_, seed_lse_;  // [window, n_head, head_dim or 1]
+  kernels::cuda::DeviceBuffer<std::byte> workspace_, prefill_workspace_;
+};
+
+}  // namespace reprise

@@ -1,0 +1,213 @@
+// MAC-Attention in the whole engine on a device.
+#include <gmock/gmock.h>
+
+#include <numeric>
+#include <random>
+#include <string>
+
+#include "cuda/engine_testing.h"
+
+namespace reprise::test {
+namespace {
+
+using MacEngine = CudaEngine;
+
+const std::string kShort = "window=64,band=32,sink=16,min_context=64,guard=false";
+
+double figure(const Answer& answer, std::string_view name) {
+  for (const auto& [own, value] : answer.counters.policy) {
+    if (own == name) return value;
+  }
+  ADD_FAILURE() << "no figure " << name;
+  return -1.0;
+}
+
+Logits logits_in(Session& session, Request request) {
+  Logits rows;
+  request.on_logits = [&](std::span<const float> logits) {
+    rows.emplace_back(logits.begin(), logits.end());
+  };
+  const auto answer = session.generate(request);
+  EXPECT_TRUE(answer) << answer.error().message;
+  return rows;
+}
+
+std::vector<int32_t> then(std::span<const int32_t> tokens, const std::vector<int32_t>& more) {
+  std::vector<int32_t> prompt(tokens.begin(), tokens.end());
+  prompt.insert(prompt.end(), more.begin(), more.end());
+  return prompt;
+}
+
+TEST_F(MacEngine, ReuseTurnedOffIsFullAttention) {
+  EngineOptions options = cuda_options();
+  options.prefix_cache = false;  // equal passes, so equal bits
+  const auto engine = tiny_engine(options);
+  Request request = request_of(tiny_prompt(300), 30);
+  const Logits want = logits_of(*engine, request);
+  EXPECT_EQ(logits_of(*engine, request, "mac:tau=1"), want);
+}
+
+// In the first layer equal tokens have equal queries: none comes twice.
+TEST_F(MacEngine, WithoutAMatchOnlyRoundingDiffers) {
+  const auto engine = tiny_engine(cuda_options());
+  std::vector<int32_t> tokens(250);
+  std::iota(tokens.begin(), tokens.end(), 0);
+  std::shuffle(tokens.begin(), tokens.end(), std::mt19937(3));
+  Request request = request_of({tokens.begin(), tokens.begin() + 170}, 80);
+  request.forced.assign(tokens.begin() + 170, tokens.end());
+  const Logits want = logits_of(*engine, request);
+  for (const std::string rest : {"", ",align=1,sink=0", ",mode=paper", ",window=16,band=0"}) {
+    const std::string policy = "mac:" + kShort + ",tau=0.9999" + rest;
+    SCOPED_TRACE(policy);
+    expect_near(logits_of(*engine, request, policy), want, bf16_tolerance(2));
+    const Answer answer = answer_of(*engine, request, policy);
+    EXPECT_EQ(figure(answer, "mac_head_hits"), 0.0);
+    EXPECT_EQ(figure(answer, "mac_nonfinite"), 0.0);
+  }
+}
+
+// Distances differ by rounding: few queries near the threshold are judged otherwise.
+TEST_F(MacEngine, ReusesWhatItReusesOnTheCpu) {
+  EngineOptions cpu = cuda_options();
+  cpu.device = "cpu";
+  const auto here = tiny_engine(cuda_options()), there = tiny_engine(cpu);
+  for (const std::string rest : {"tau=0", "tau=0.2", "tau=0.8", "tau=0.3,mixed=split",
+                                 "tau=0.3,mode=paper", "tau=0.3,chain=anchored"}) {
+    const std::string policy = "mac:" + kShort + "," + rest;
+    SCOPED_TRACE(policy);
+    Request request = request_of(tiny_prompt(300), 100);
+    request.forced = tiny_prompt(100, 9);
+    const Logits want = logits_of(*there, request, policy);
+    const Answer expected = answer_of(*there, request, policy);
+    const Answer answer = answer_of(*here, request, policy);
+    for (const std::string name : {"mac_head_hits", "mac_group_hits", "mac_skipped"}) {
+      std::printf("  %s %s: %.3f, on the CPU %.3f\n", rest.c_str(), name.c_str(),
+                  figure(answer, name), figure(expected, name));
+      EXPECT_NEAR(figure(answer, name), figure(expected, name), 0.05) << name;
+    }
+    for (const std::string name : {"mac_lag", "mac_depth", "mac_distance", "mac_prefix_share"}) {
+      EXPECT_NEAR(figure(answer, name), figure(expected, name), 0.1 * figure(expected, name) + 0.01)
+          << name;
+    }
+    const Logits full = logits_of(*there, request);
+    const double same = median_distance(logits_of(*here, request, policy), want);
+    std::printf("  %s: %.4f from the CPU's, which are %.4f from full attention's\n", rest.c_str(),
+                same, median_distance(full, want));
+    EXPECT_LT(same, 1.5 * int8_tolerance(2));
+  }
+}
+
+TEST_F(MacEngine, SequencesOfABatchDoNotDisturbEachOther) {
+  EngineOptions options = cuda_options();
+  options.batch = 6;
+  const auto engine = tiny_engine(options), alone = tiny_engine(options);
+  std::vector<std::string> policies;
+  for (const std::string tau : {"0", "0.3", "0.9999"}) {
+    policies.push_back("mac:" + kShort + ",tau=" + tau);
+  }
+  policies.push_back("full");
+  policies.push_back("dense:first=1+mac:" + kShort + ",tau=0.3");
+  policies.push_back("mac:" + kShort + ",tau=0.3");
+  std::vector<std::unique_ptr<Session>> sessions;
+  std::vector<Request> requests;
+  std::vector<Logits> together(policies.size());
+  for (uint32_t i = 0; i < policies.size(); ++i) {
+    Request request = request_of(tiny_prompt(100 + 40 * i, i), 40);
+    request.forced = tiny_prompt(40, 20 + i);
+    requests.push_back(request);
+    request.on_logits = [&together, i](std::span<const float> logits) {
+      together[i].emplace_back(logits.begin(), logits.end());
+    };
+    sessions.push_back(*engine->open(policies[i]));
+    ASSERT_TRUE(engine->submit(*sessions.back(), request, [](const Result<Answer>& answer) {
+      EXPECT_TRUE(answer) << answer.error().message;
+    }));
+  }
+  while (engine->step()) continue;
+  for (uint32_t i = 0; i < policies.size(); ++i) {
+    SCOPED_TRACE(policies[i]);
+    const Logits want = logits_of(*alone, requests[i], policies[i]);
+    ASSERT_EQ(together[i].size(), want.size());
+    EXPECT_LT(median_distance(together[i], want), bf16_tolerance(2));
+  }
+}
+
+TEST_F(MacEngine, ForksGoTheirOwnWays) {
+  EngineOptions options = cuda_options();
+  options.prefix_cache = false;  // equal passes, so equal bits
+  const auto engine = tiny_engine(options);
+  const std::string policy = "mac:" + kShort + ",tau=0.3";
+  const auto session_of = [&] {
+    auto session = *engine->open(policy);
+    logits_in(*session, request_of(tiny_prompt(200), 20));
+    return session;
+  };
+  const auto go_on = [&](Session& session, uint32_t seed) {
+    Request request = request_of(then(session.tokens(), tiny_prompt(5, seed)), 60);
+    request.forced = tiny_prompt(60, 9);
+    return logits_in(session, request);
+  };
+  auto parent = session_of();
+  auto child = parent->fork();
+  const Logits first = go_on(*parent, 2), second = go_on(*child, 3);
+  EXPECT_EQ(first, go_on(*session_of(), 2));
+  EXPECT_EQ(second, go_on(*session_of(), 3));
+}
+
+// What was generated and taken back leaves no entry behind.
+TEST_F(MacEngine, CutSequencesForget) {
+  EngineOptions options = cuda_options();
+  options.prefix_cache = false;
+  const auto engine = tiny_engine(options);
+  const std::string policy = "mac:" + kShort + ",tau=0.3";
+  const auto prompt = tiny_prompt(200);
+  const auto run = [&](bool detour) {
+    auto session = *engine->open(policy);
+    Request request = request_of(prompt, 1);
+    request.forced = tiny_prompt(1, 4);
+    logits_in(*session, request);
+    if (detour) {
+      Request away = request_of(then(prompt, tiny_prompt(3, 5)), 40);
+      away.forced = tiny_prompt(40, 6);
+      logits_in(*session, away);
+    }
+    Request last = request_of(then(prompt, tiny_prompt(3, 7)), 60);
+    last.forced = tiny_prompt(60, 8);
+    return logits_in(*session, last);
+  };
+  const Logits direct = run(false), after = run(true);
+  ASSERT_EQ(after.size(), direct.size());
+  EXPECT_LT(median_distance(after, direct), bf16_tolerance(2));
+}
+
+// More conversations than rings: who lost one begins anew.
+TEST_F(MacEngine, RingsAreTakenFromIdleSessions) {
+  EngineOptions options = cuda_options();
+  options.batch = 2;
+  const auto engine = tiny_engine(options);
+  const std::string policy = "mac:" + kShort + ",tau=0.3";
+  std::vector<std::unique_ptr<Session>> sessions;
+  for (uint32_t i = 0; i < 5; ++i) sessions.push_back(*engine->open(policy));
+  for (uint32_t turn = 0; turn < 3; ++turn) {
+    for (uint32_t i = 0; i < sessions.size(); ++i) {
+      const auto prompt =
+          turn == 0 ? tiny_prompt(150, i) : then(sessions[i]->tokens(), tiny_prompt(10, turn));
+      Request request = request_of(prompt, 30);
+      request.forced = tiny_prompt(30, turn + i);
+      const Logits rows = logits_in(*sessions[i], request);
+      ASSERT_EQ(rows.size(), 30u);
+      for (const auto& row : rows) ASSERT_TRUE(std::isfinite(row[0]));
+    }
+  }
+}
+
+TEST_F(MacEngine, SaysWhatItCannotDo) {
+  const auto engine = tiny_engine(cuda_options());
+  const auto session = engine->open("mac+quest");
+  ASSERT_FALSE(session);
+  EXPECT_EQ(session.error().code, ErrorCode::kUnsupported);
+  EXPECT_THAT(session.error().message, testing::HasSubstr("over full"));
+}
+
+}  // namespace
+}  // namespace reprise::test
