@@ -29,42 +29,31 @@ struct Both {
   Merged fresh, captured;
 };
 
-// Merges pieces [start, start + kAtOnce), as far as there are any, of elements (i, i + 1) of
-// [group, D]; their loads are in flight together.
-template <int D, uint32_t kAtOnce>
-__device__ void merge_some(const Params& p, const PairPieces& pieces, uint32_t start, uint32_t i,
-                           Both& both) {
-  const uint32_t count = pieces.count();
-  float fresh[kAtOnce], captured[kAtOnce], totals[kAtOnce];
-  float2 sums[kAtOnce];
-#pragma unroll
-  for (uint32_t k = 0; k < kAtOnce; ++k) {
-    const bool there = start + k < count;
-    const size_t row = size_t{pieces.row(there ? start + k : start)} * p.group;
-    const float base = there ? __ldcg(p.part_base + row + i / D) : -INFINITY;
-    const bool is_fresh = start + k < pieces.fresh.count;
-    fresh[k] = is_fresh ? base : -INFINITY;
-    captured[k] = is_fresh ? -INFINITY : base;
-    totals[k] = __ldcg(p.part_total + row + i / D);
-    sums[k] = __ldcg(reinterpret_cast<const float2*>(p.part_sums + row * D + i));
-  }
-  both.fresh.add(fresh, totals, sums);
-  both.captured.add(captured, totals, sums);
-}
+// Pieces [start, start + N) of a pair, as far as there are any, of elements (i, i + 1) of [group,
+// D].
+template <int D, int N>
+struct SomePieces {
+  float fresh[N], captured[N], totals[N];
+  float2 sums[N];
 
-// reused: joins what is captured.
-template <int D>
-__device__ Both merge_both(const Params& p, const PairPieces& pieces, uint32_t i, float reused_lse,
-                           const float2& reused) {
-  constexpr uint32_t kFew = 8, kMany = 16;  // few: of one row with a match, all
-  Both both;
-  both.captured = {reused_lse * kLog2E, reused_lse == -INFINITY ? 0.0f : 1.0f, reused};
-  merge_some<D, kFew>(p, pieces, 0, i, both);
-  for (uint32_t start = kFew; start < pieces.count(); start += kMany) {
-    merge_some<D, kMany>(p, pieces, start, i, both);
+  __device__ void load(const Params& p, const PairPieces& pieces, uint32_t start, uint32_t i) {
+    const uint32_t count = pieces.count();
+#pragma unroll
+    for (uint32_t k = 0; k < N; ++k) {
+      const bool there = start + k < count, is_fresh = start + k < pieces.fresh.count;
+      const size_t row = size_t{pieces.row(there ? start + k : start)} * p.group;
+      const float base = there ? __ldcg(p.part_base + row + i / D) : -INFINITY;
+      fresh[k] = is_fresh ? base : -INFINITY;
+      captured[k] = is_fresh ? -INFINITY : base;
+      totals[k] = __ldcg(p.part_total + row + i / D);
+      sums[k] = __ldcg(reinterpret_cast<const float2*>(p.part_sums + row * D + i));
+    }
   }
-  return both;
-}
+  __device__ void add(Both& both) const {
+    both.fresh.add(fresh, totals, sums);
+    both.captured.add(captured, totals, sums);
+  }
+};
 
 __device__ inline float lse_of(const Merged& m) {
   return m.total > 0.0f ? (m.base + log2f(m.total)) * kLn2 : -INFINITY;
@@ -151,18 +140,27 @@ __device__ void complete(const Params& p, const Lists& lists, const PairPieces& 
     if (position >= 0) old = p.ring.entries[p.ring_slot(pair, position) * p.group + threadIdx.x];
   }
   for (uint32_t i = threadIdx.x * 2; i < size; i += blockDim.x * 2) {
-    const uint32_t head = i / D;
-    const int32_t position = lists.matches[pair * p.group + head].position;
-    float reused_lse = -INFINITY;
-    float2 reused = {};
-    if (position >= 0) {
-      const size_t entry = p.ring_slot(pair, position) * p.group + head;
-      reused_lse = __ldcg(&p.ring.entries[entry].lse);
-      reused = __ldcg(reinterpret_cast<const float2*>(p.ring.out + entry * D + i % D));
-    }
+    constexpr int kFew = 8, kMany = 16;  // few: of one row with a match, all
+    SomePieces<D, kFew> few;
+    few.load(p, pieces, 0, i);
     const size_t at = size_t{pair} * size + i;
     const float2 q = __ldcg(reinterpret_cast<const float2*>(p.q_plain + at));
-    Both both = merge_both<D>(p, pieces, i, reused_lse, reused);
+    const uint32_t head = i / D;
+    const int32_t position = lists.matches[pair * p.group + head].position;
+    Both both;
+    if (position >= 0) {
+      const size_t entry = p.ring_slot(pair, position) * p.group + head;
+      const float lse = __ldcg(&p.ring.entries[entry].lse);
+      both.captured.sum = __ldcg(reinterpret_cast<const float2*>(p.ring.out + entry * D + i % D));
+      both.captured.base = lse * kLog2E;
+      both.captured.total = 1.0f;
+    }
+    few.add(both);
+    for (uint32_t start = kFew; start < pieces.count(); start += kMany) {
+      SomePieces<D, kMany> more;
+      more.load(p, pieces, start, i);
+      more.add(both);
+    }
     const float2 stored = normalized(both.captured);
     const float stored_lse = lse_of(both.captured);
     const float bases[1] = {both.captured.base}, totals[1] = {both.captured.total};

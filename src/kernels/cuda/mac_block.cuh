@@ -1,0 +1,281 @@
+// What a block of MAC-Attention does. It asks for its share of the rings and of the keys that are
+// read in any case (fresh and near lists) before queries are there, compares, and attends to those
+// keys. Once all blocks have compared it decides as they do, and takes a share of what is left (far
+// lists): a single KV head without a match occupies the whole device.
+#pragma once
+
+#include "kernels/cuda/hopper.cuh"
+#include "kernels/cuda/mac_merge.cuh"
+#include "kernels/cuda/mac_search.cuh"
+#include "kernels/cuda/mac_stream.cuh"
+#include "kernels/cuda/paged_decode_pages.cuh"
+#include "kernels/cuda/paged_decode_warp.cuh"
+
+namespace reprise::kernels::cuda {
+
+namespace mac {
+
+using decode::Warp;
+
+constexpr uint32_t warps_of(uint32_t head_dim, uint32_t group) {
+  return head_dim > 128 && group > 8 ? 4 : 8;
+}
+
+template <KvType type, int D, int NT>
+struct Shape : decode::Shape<type, D, NT, true> {
+  static constexpr int kWarps = warps_of(D, NT * 8), kThreads = kWarps * 32;
+};
+
+// Pages of one list in a block's shares.
+struct Unit {
+  uint32_t pair;
+  bool fresh;
+  uint32_t begin, end;  // among the block's indices
+  uint32_t index;       // of the first one in its list
+  uint32_t pages;
+  uint32_t row;  // of the piece that comes of it
+};
+
+// Where blocks wait for one another, once in a launch; thread 0 calls. The highest bit of the word
+// changes when all have arrived, and the others are zero again.
+struct GridBarrier {
+  uint32_t* word;
+  uint32_t before = 0;
+
+  __device__ void arrive() {
+    const uint32_t add = blockIdx.x == 0 ? 0x80000001u - gridDim.x : 1;
+    asm volatile("atom.release.gpu.global.add.u32 %0, [%1], %2;"
+                 : "=r"(before)
+                 : "l"(word), "r"(add)
+                 : "memory");
+  }
+  __device__ void wait() const {
+    uint32_t now = 0;
+    do {
+      asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(now) : "l"(word) : "memory");
+    } while (((now ^ before) >> 31) == 0);
+  }
+};
+
+template <typename S>
+class Block {
+  static constexpr uint32_t D = S::kHeadDim;
+  static constexpr int NT = S::kHeadTiles;
+  static constexpr float kKeyBytes = 2.0f * S::kTileBytes / kPageTokens;
+  using Stream = PageStream<S>;
+
+ public:
+  __device__ Block(const Params& p, decode::Shared<S>& shared)
+      : p_(p), shared_(shared), lists_(p, shared.first_page(p.group)), barrier_{p.barrier} {}
+
+  __device__ void run(SearchShared& search_shared) {
+    Search<S> search(p_, search_shared);
+    find_rows();
+    const uint32_t share = gridDim.x - 1 - blockIdx.x;  // chunks go to the last blocks
+    first_chunk_ = p_.near.begin(share);
+    near_count_ = (p_.near.begin(share + 1) - first_chunk_) * S::kWarps;
+    const uint32_t warp = threadIdx.x / 32;
+    Stream stream({p_, lists_, first_chunk_, near_count_}, p_.pages, p_.n_kv_head, warp,
+                  near_count_, shared_.pages[warp], &shared_.full[warp]);
+    stream.fetch();
+    wait_for_kernels_before();
+    stream.source.stored = true;
+    stream.fetch();
+    if (compares_) search.run();
+    if (threadIdx.x == 0) barrier_.arrive();
+    find_compared();
+    for (uint32_t at = 0; !decided_ || at < near_count_ + far_count_;) {
+      Unit unit = at < near_count_ ? near_unit(at) : decided_ ? far_unit(at) : Unit{};
+      const bool early = !decided_, attended = !early || goes_first(unit);
+      if (attended) attend(stream, unit);
+      if (early) decide_all(stream);
+      if (!attended) continue;
+      if (early && !unit.fresh) forget_reused(unit);
+      finish(unit);
+      at += unit.end - unit.begin;
+    }
+    for (uint32_t pair = blockIdx.x; pair < p_.pairs; pair += gridDim.x) {
+      if (threadIdx.x != 0 || !p_.may_reuse(pair)) continue;
+      barrier_.wait();  // every block has asked the guards
+      count_step<D>(p_, lists_, pair, kKeyBytes);
+    }
+  }
+
+ private:
+  __device__ void find_rows() {
+    const uint32_t batch = p_.row_of(p_.pairs);
+    for (uint32_t i = threadIdx.x; i < batch; i += S::kThreads) {
+      lists_.rows[i].find(p_, max(__ldcg(p_.positions + i), -1));
+    }
+    bool compares = false;
+    for (uint32_t pair = threadIdx.x; pair < p_.pairs; pair += S::kThreads) {
+      compares = compares || p_.compares(pair);
+    }
+    compares_ = __syncthreads_or(compares ? 1 : 0) != 0;
+  }
+
+  __device__ void find_compared() {
+    for (uint32_t pair = threadIdx.x; pair < p_.pairs; pair += S::kThreads) {
+      const uint32_t first = pair * p_.units, last = first + p_.units - 1;
+      lists_.captured[pair] = 0;
+      lists_.compared[pair] = p_.searches.owner(first) | p_.searches.owner(last) << 16;
+    }
+  }
+
+  __device__ Unit near_unit(uint32_t at) const {
+    const uint32_t number = first_chunk_ + at / S::kWarps;
+    const Chunk chunk = Chunk::of<S>(p_, lists_, number);
+    uint32_t end = chunk.end;
+    if (decided_ && !chunk.fresh) end = min(end, lists_.captured_pages(chunk.pair));
+    const uint32_t pages = end - min(end, chunk.begin);
+    return {chunk.pair, chunk.fresh, at, at + S::kWarps, chunk.begin, pages, number};
+  }
+
+  __device__ Unit far_unit(uint32_t at) {
+    const uint32_t page = far_begin_ + at - near_count_;
+    while (lists_.far[far_pair_ + 1] <= page) ++far_pair_;
+    const uint32_t first = lists_.far[far_pair_];
+    const uint32_t end = min(far_count_, lists_.far[far_pair_ + 1] - far_begin_) + near_count_;
+    const uint32_t row = p_.pairs * p_.chunks + (page == first ? far_pair_ : p_.pairs + blockIdx.x);
+    const uint32_t index = lists_.row(p_, far_pair_).near + page - first;
+    return {far_pair_, false, at, end, index, end - at, row};
+  }
+
+  // Whether it may be attended to before it is known which of its pages are read: a result is then
+  // reused for all of a page or nothing.
+  __device__ bool goes_first(const Unit& unit) const {
+    return unit.end > 0 && (unit.fresh || p_.rules.align % kPageTokens == 0);
+  }
+
+  // Once all blocks have compared, if any does. All threads.
+  __device__ void decide_all(Stream& stream) {
+    if (compares_ && threadIdx.x == 0) barrier_.wait();
+    __syncthreads();
+    if (decide(p_, lists_, compares_)) {
+      decode::count_pages<S>(p_.pairs, shared_.scan, lists_.far, [&](uint32_t pair) {
+        const uint32_t near = lists_.row(p_, pair).near, all = lists_.captured_pages(pair);
+        return all > near ? all - near : 0;
+      });
+      far_ = Shares(lists_.far[p_.pairs], gridDim.x);
+      far_begin_ = far_.begin(blockIdx.x);
+      far_count_ = far_.begin(blockIdx.x + 1) - far_begin_;
+    }
+    decided_ = true;
+    stream.source.decided = true;
+    if (far_count_ == 0) return;
+    far_pair_ = decode::pair_of(lists_.far, p_.pairs, far_begin_);
+    stream.source.far_begin = far_begin_;
+    stream.source.far_pair = far_pair_;
+    stream.extend(near_count_ + far_count_);
+  }
+
+  __device__ void attend(Stream& stream, const Unit& unit) {
+    const uint32_t warp = threadIdx.x / 32;
+    const Row& row = lists_.row(p_, unit.pair);
+    int32_t begins[NT][2];
+#pragma unroll
+    for (int n = 0; n < NT; ++n) {
+#pragma unroll
+      for (int side = 0; side < 2; ++side) {
+        const uint32_t head = min(Warp<S>::head(n, side), p_.group - 1);
+        begins[n][side] = unit.fresh  ? row.cut
+                          : !decided_ ? row.sink
+                                      : lists_.begin(p_, unit.pair, head);
+      }
+    }
+    Warp<S> state;
+    state.reset();
+    uint32_t at = unit.begin + (warp + S::kWarps - unit.begin % S::kWarps) % S::kWarps;
+    if (at - unit.begin < unit.pages) state.load_queries(p_.q, p_.group, unit.pair);
+    for (; at < unit.end; at += S::kWarps) {
+      const uint32_t i = unit.index + at - unit.begin;
+      const uint32_t page = unit.fresh ? row.fresh_page(i) : row.captured_page(i);
+      const int32_t end = unit.fresh ? row.position + 1 : row.cut;
+      const uint32_t sinks = unit.fresh ? tokens_of(page, 0, row.sink) : 0;
+      uint32_t by_head[NT][2];
+#pragma unroll
+      for (int n = 0; n < NT; ++n) {
+#pragma unroll
+        for (int side = 0; side < 2; ++side) {
+          by_head[n][side] = tokens_of(page, begins[n][side], end) | sinks;
+        }
+      }
+      stream.wait();
+      if (at - unit.begin < unit.pages) {
+        state.attend(p_, shared_.pages[warp], tokens_of(page, 0, row.position + 1),
+                     [&](int n, int side) { return by_head[n][side]; });
+      }
+      stream.release();
+      stream.fetch();
+    }
+    state.publish(p_.group, shared_.base[warp], shared_.total[warp],
+                  shared_.sums() + size_t{warp} * p_.group * D);
+    __syncthreads();
+  }
+
+  // Forgets the pages of a chunk that went first for which a head reuses a result. All threads.
+  __device__ void forget_reused(const Unit& unit) {
+    const uint32_t warp = p_.by_group.quotient(threadIdx.x);
+    if (warp < unit.pages) {
+      const uint32_t head = threadIdx.x - warp * p_.group;
+      const uint32_t page = lists_.row(p_, unit.pair).captured_page(unit.index + warp);
+      const int32_t begin = lists_.begin(p_, unit.pair, head);
+      if (begin >= static_cast<int32_t>((page + 1) * kPageTokens)) {
+        shared_.base[warp][head] = -INFINITY;
+      }
+    }
+    __syncthreads();
+  }
+
+  __device__ static uint32_t chunks_of(uint32_t pages) {
+    return (pages + S::kWarps - 1) / S::kWarps;
+  }
+
+  __device__ PairPieces pieces(uint32_t pair) const {
+    const Row& row = lists_.row(p_, pair);
+    const uint32_t captured = lists_.captured_pages(pair), first = pair * p_.chunks;
+    PairPieces all;
+    all.fresh = {first, first + 1, 1, chunks_of(row.fresh)};
+    const uint32_t near = first + p_.fresh_chunks;
+    all.near = {near, near + 1, 1, chunks_of(min(row.near, captured))};
+    all.far = {0, 0, 0, 0};
+    if (captured > row.near) {
+      const uint32_t from = far_.owner(lists_.far[pair]);
+      const uint32_t to = far_.owner(lists_.far[pair + 1] - 1), far = p_.pairs * p_.chunks;
+      all.far = {far + pair, far + p_.pairs + from + 1, 1, to - from + 1};
+    }
+    return all;
+  }
+
+  // Once the warps have published, and it is decided what is read. All threads.
+  __device__ void finish(const Unit& unit) {
+    const uint32_t read = unit.fresh ? ~0u : lists_.captured_pages(unit.pair);
+    if (unit.pages == 0 || unit.index >= read) return;
+    for (uint32_t i = threadIdx.x * 2; i < p_.group * D; i += S::kThreads * 2) {
+      decode::write_piece<D>(p_, unit.row, i, decode::merge_warps<S>(p_, shared_, i));
+    }
+    __syncthreads();
+    const PairPieces all = pieces(unit.pair);
+    if (threadIdx.x == 0) {
+      shared_.last = decode::arrive(&p_.arrivals[unit.pair]) == all.count() - 1;
+      if (shared_.last) p_.arrivals[unit.pair] = 0;
+    }
+    __syncthreads();
+    if (!shared_.last) return;
+    complete<D>(p_, lists_, all, unit.pair, shared_.sums());
+    __syncthreads();
+  }
+
+  const Params& p_;
+  decode::Shared<S>& shared_;
+  Lists lists_;
+  GridBarrier barrier_;
+  bool decided_ = false, compares_ = false;  // compares_: any block
+  Shares far_;
+  uint32_t first_chunk_ = 0, near_count_ = 0;
+  uint32_t far_begin_ = 0, far_count_ = 0, far_pair_ = 0;
+};
+
+}  // namespace mac
+
+}  // namespace reprise::kernels::cuda
