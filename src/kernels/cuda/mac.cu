@@ -1,6 +1,7 @@
 // One kernel, all of whose blocks run at once: see mac_block.cuh.
 #include <algorithm>
 
+#include "kernels/cuda/kv_dispatch.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/mac_block.cuh"
 
@@ -65,22 +66,6 @@ template <KvType type, int D>
 cudaError_t launch_groups(const Params& params, bool overlap, cudaStream_t stream) {
   if (params.group > 8) return launch<Shape<type, D, 2>>(params, overlap, stream);
   return launch<Shape<type, D, 1>>(params, overlap, stream);
-}
-
-template <KvType type>
-cudaError_t launch_dims(const MacArgs& args, const Params& params, cudaStream_t stream) {
-  switch (args.kv.head_dim) {
-    case 64:
-      return launch_groups<type, 64>(params, args.overlap, stream);
-    case 96:
-      return launch_groups<type, 96>(params, args.overlap, stream);
-    case 128:
-      return launch_groups<type, 128>(params, args.overlap, stream);
-    case 256:
-      return launch_groups<type, 256>(params, args.overlap, stream);
-    default:
-      return cudaErrorNotSupported;
-  }
 }
 
 constexpr uint32_t kMaxPairs = 4096, kMaxBlocks = 2;  // blocks: of a multiprocessor
@@ -170,15 +155,9 @@ cudaError_t mac_decode(const MacArgs& args, cudaStream_t stream) {
   const uint32_t group = args.n_head / args.kv.n_kv_head;
   if (group > kMaxGroup || args.batch * args.kv.n_kv_head > kMaxPairs) return cudaErrorNotSupported;
   const Params params = params_of(args);
-  switch (args.kv.type) {
-    case KvType::kBF16:
-      return launch_dims<KvType::kBF16>(args, params, stream);
-    case KvType::kF16:
-      return launch_dims<KvType::kF16>(args, params, stream);
-    case KvType::kFP8:
-      return launch_dims<KvType::kFP8>(args, params, stream);
-  }
-  return cudaErrorInvalidValue;
+  return with_kv_shape(args.kv.type, args.kv.head_dim, [&](auto type, auto dim) {
+    return launch_groups<type.value, dim.value>(params, args.overlap, stream);
+  });
 }
 
 }  // namespace reprise::kernels::cuda

@@ -106,8 +106,7 @@ Result<uint32_t> DeviceMac::ring_of(MacPolicy::Device& host) {
   const auto from = std::static_pointer_cast<State>(host.state);
   if (from == nullptr || from.use_count() > 2) {  // of a fork: this one and from
     auto own = std::make_shared<State>(pool_, std::sqrt(settings_.distance2));
-    if (from != nullptr && from->ring() != kNoRing) pool_->use(from->ring());
-    REPRISE_CHECK(own->take_ring());
+    REPRISE_CHECK(own->take_ring());  // perhaps that of the other one
     if (from != nullptr && from->ring() != kNoRing) {
       REPRISE_CHECK(pool_->copy(from->ring(), own->ring()));
     }
