@@ -31,7 +31,7 @@ constexpr Shape kShapes[] = {{9, 3, 64, 32},   {32, 8, 128, 64}, {6, 2, 96, 48},
 
 struct Options {
   KvType type = KvType::kBF16;
-  bool norm = false, rotate_keys = true;
+  bool norm = false, keys_apart = false;  // keys_apart: k turns by angles of its own
 };
 
 // Rows of three sequences around the ends of pages; some are not stored.
@@ -52,7 +52,8 @@ class Case {
         q_norm_(random_values(shape.head_dim, 4)),
         k_norm_(random_values(shape.head_dim, 5)),
         cos_sin_(random_values(size_t{kRows} * shape.pairs * 2, 6)),
-        cos_sin_capped_(random_values(size_t{kRows} * shape.pairs * 2, 7)) {
+        cos_sin_capped_(random_values(size_t{kRows} * shape.pairs * 2, 7)),
+        cos_sin_keys_(random_values(size_t{kRows} * shape.pairs * 2, 8)) {
     std::fill_n(v_.begin(), shape.head_dim, 0.0f);
     image_.assign(size_t{kPages} * shape.n_kv_head * 2 * tile_bytes_, kUntouched);
     run();
@@ -69,7 +70,8 @@ class Case {
       for (uint32_t head = 0; head < shape_.n_kv_head; ++head) {
         const size_t at = (size_t{row} * shape_.n_kv_head + head) * shape_.head_dim;
         const Values plain = normalized(&k_[at], k_norm_);
-        check_stored(row, 2 * head, options_.rotate_keys ? rotated(plain, row) : plain);
+        check_stored(row, 2 * head,
+                     rotated(plain, row, options_.keys_apart ? cos_sin_keys_ : cos_sin_));
         check_stored(row, 2 * head + 1, exact(&v_[at]));
         if (testing::Test::HasFatalFailure()) return;
       }
@@ -107,7 +109,8 @@ class Case {
     args.pages = tables.get();
     args.sequences = sequences.get();
     args.capacity = kCapacity;
-    args.rotate_keys = options_.rotate_keys;
+    const DeviceArray<float> cos_sin_keys(cos_sin_keys_);
+    if (options_.keys_apart) args.cos_sin_keys = cos_sin_keys.get();
     args.q_rotated = reinterpret_cast<__nv_bfloat16*>(q_rotated.get());
     args.cos_sin_capped = cos_sin_capped.get();
     args.q_capped = reinterpret_cast<__nv_bfloat16*>(q_capped.get());
@@ -138,7 +141,6 @@ class Case {
     }
     return out;
   }
-  Values rotated(Values x, uint32_t row) const { return rotated(std::move(x), row, cos_sin_); }
   Values rotated(Values x, uint32_t row, const std::vector<float>& cos_sin) const {
     for (size_t i = 0; i < shape_.pairs; ++i) {
       const float* turn = &cos_sin[(size_t{row} * shape_.pairs + i) * 2];
@@ -157,7 +159,8 @@ class Case {
   void check_query(uint32_t row, uint32_t head) const {
     const size_t at = (size_t{row} * shape_.n_head + head) * shape_.head_dim;
     const Values plain = normalized(&q_[at], q_norm_);
-    const Values turned = rotated(plain, row), capped = rotated(plain, row, cos_sin_capped_);
+    const Values turned = rotated(plain, row, cos_sin_),
+                 capped = rotated(plain, row, cos_sin_capped_);
     for (size_t i = 0; i < shape_.head_dim; ++i) {
       SCOPED_TRACE("row " + std::to_string(row) + ", head " + std::to_string(head) +
                    ", dimension " + std::to_string(i));
@@ -211,7 +214,8 @@ class Case {
   Shape shape_;
   Options options_;
   size_t tile_bytes_;
-  std::vector<float> q_, k_, v_, q_norm_, k_norm_, cos_sin_, cos_sin_capped_, q_plain_;
+  std::vector<float> q_, k_, v_, q_norm_, k_norm_, cos_sin_, cos_sin_capped_, cos_sin_keys_,
+      q_plain_;
   std::vector<unsigned char> image_;
   std::vector<uint16_t> q_rotated_, q_capped_;
 };
@@ -221,12 +225,12 @@ TEST(Heads, QueriesAreRotatedAndKeysAndValuesStored) {
   for (const Shape& shape : kShapes) {
     for (const KvType type : {KvType::kBF16, KvType::kF16, KvType::kFP8}) {
       for (const bool norm : {false, true}) {
-        for (const bool rotate_keys : {true, false}) {
+        for (const bool keys_apart : {false, true}) {
           SCOPED_TRACE("head_dim " + std::to_string(shape.head_dim) + ", pairs " +
                        std::to_string(shape.pairs) + ", type " +
                        std::to_string(static_cast<int>(type)) + ", norm " + std::to_string(norm) +
-                       ", rotated keys " + std::to_string(rotate_keys));
-          Case(shape, {type, norm, rotate_keys}).check();
+                       ", keys apart " + std::to_string(keys_apart));
+          Case(shape, {type, norm, keys_apart}).check();
           if (HasFailure()) return;
         }
       }

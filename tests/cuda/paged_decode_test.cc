@@ -25,7 +25,7 @@ constexpr Heads kHeads[] = {{32, 8, 128}, {9, 3, 64},   {16, 1, 128}, {8, 8, 64}
 
 struct Options {
   KvType type = KvType::kBF16;
-  bool list_per_head = false, some_slots = false, rows = false;
+  bool list_per_head = false, some_slots = false, rows = false, rotates = false;
   float soft_cap = 0.0f, v_power = 0.0f;
   uint32_t capped_pages = 0;
 };
@@ -66,6 +66,7 @@ class Case {
     for (uint16_t& value : q_) value = to_bf16(normal(random_)).bits;
     q_capped_ = q_;
     std::shuffle(q_capped_.begin(), q_capped_.end(), random_);
+    pairs_ = options.rotates ? heads.head_dim / (seed % 2 + 2) : 0;
   }
 
   void run_and_check() {
@@ -88,6 +89,9 @@ class Case {
     args.capped_pages = options_.capped_pages;
     args.scale = 1.0f / std::sqrt(static_cast<float>(heads_.head_dim));
     args.soft_cap = options_.soft_cap;
+    const DeviceArray<float> of_pages(angles(capacity_, kPageTokens, kFactor)),
+        of_tokens(angles(kPageTokens, 1, 1.0));
+    if (options_.rotates) args.angles = {of_pages.get(), of_tokens.get(), pairs_};
     args.out = out.get();
     args.lse = lse.get();
     args.workspace = workspace.get();
@@ -102,6 +106,32 @@ class Case {
   }
 
  private:
+  static constexpr double kFactor = 1.25;
+
+  double angle(int32_t position, uint32_t pair) const {
+    return position * std::pow(500.0, -static_cast<double>(pair) / pairs_);
+  }
+  // [count][pairs][2] of positions step * i.
+  std::vector<float> angles(uint32_t count, uint32_t step, double factor) const {
+    std::vector<float> table;
+    for (uint32_t i = 0; i < count; ++i) {
+      for (uint32_t pair = 0; pair < pairs_; ++pair) {
+        const double turn = angle(static_cast<int32_t>(step * i), pair);
+        table.push_back(static_cast<float>(std::cos(turn) * factor));
+        table.push_back(static_cast<float>(std::sin(turn) * factor));
+      }
+    }
+    return table;
+  }
+  // Of the key that stands at a position of its list.
+  double key_value(size_t tile, int32_t position, uint32_t dim) const {
+    const uint32_t token = static_cast<uint32_t>(position) % kPageTokens;
+    const double own = tiles_.value(tile, token, dim);
+    if (dim / 2 >= pairs_) return own;
+    const double other = tiles_.value(tile, token, dim ^ 1), turn = angle(position, dim / 2);
+    return kFactor * (own * std::cos(turn) + (dim % 2 == 0 ? -other : other) * std::sin(turn));
+  }
+
   bool is_read(size_t list, int32_t key) const {
     const auto nth = static_cast<uint32_t>(key);
     const uint16_t slots = slots_[list * capacity_ + nth / kPageTokens];
@@ -129,18 +159,21 @@ class Case {
     const uint32_t kv_head = head / (heads_.n_head / heads_.n_kv_head);
     const size_t list = rows_[row / heads_.n_head] * lists_ + (lists_ > 1 ? kv_head : 0);
     std::vector<double> sum(dim, 0.0);
-    double total = 0.0, magnitude = 0.0;
+    double total = 0.0, magnitude = 0.0, error = 0.0;
     for (int32_t key = 0; key < keys_[list]; ++key) {
       if (!is_read(list, key)) continue;
       const uint32_t token = static_cast<uint32_t>(key) % kPageTokens;
       const size_t tile = tile_of(list, key, kv_head);
       const bool capped = static_cast<uint32_t>(key) / kPageTokens < options_.capped_pages;
       const auto& q = capped ? q_capped_ : q_;
-      double logit = 0.0;
+      double logit = 0.0, squares = 0.0;
       for (uint32_t d = 0; d < dim; ++d) {
-        logit += double{to_float(Bf16{q[row * dim + d]})} * tiles_.value(tile, token, d);
+        const double product = to_float(Bf16{q[row * dim + d]}) * key_value(tile, key, d);
+        logit += product;
+        squares += product * product;
       }
       logit *= scale;
+      if (pairs_ > 0) error = std::max(error, kDeviations * rounding() * scale * sqrt(squares));
       if (options_.soft_cap > 0) logit = options_.soft_cap * std::tanh(logit / options_.soft_cap);
       const double weight = std::exp(logit);
       total += weight;
@@ -155,15 +188,21 @@ class Case {
       for (uint32_t d = 0; d < dim; ++d) ASSERT_EQ(out[d], 0.0f);
       return;
     }
-    // Weights are rounded to bf16, by 2^-8 of each at most, or to f16.
-    const double tolerance = 0x1p-8 * magnitude;
+    // Weights are rounded to bf16, by 2^-8 of each at most, or to f16, and have errors of logits.
+    const double tolerance = (0x1p-8 + 2 * std::expm1(error)) * magnitude;
     for (uint32_t d = 0; d < dim; ++d) ASSERT_NEAR(out[d], sum[d] / total, tolerance) << row;
-    ASSERT_NEAR(lse, std::log(total), 0x1p-10) << row;
+    ASSERT_NEAR(lse, std::log(total), 0x1p-10 + error) << row;
+  }
+
+  // Keys that are rotated are rounded again; logits have so many deviations of that.
+  static constexpr double kDeviations = 6.0;
+  double rounding() const {
+    return (options_.type == KvType::kBF16 ? 0x1p-8 : 0x1p-11) / std::sqrt(3.0);
   }
 
   Heads heads_;
   Options options_;
-  uint32_t batch_, lists_ = 1, capacity_ = 0;
+  uint32_t batch_, lists_ = 1, capacity_ = 0, pairs_ = 0;
   std::mt19937 random_;
   TestTiles tiles_;
   std::vector<uint16_t> q_, q_capped_, slots_;
@@ -198,6 +237,24 @@ TEST_P(PagedDecode, EqualsDoublePrecision) {
          {Options(), per_head, masked, capped, half, fp8, fp8_masked, turned}) {
       Case(GetParam(), list, options, ++seed).run_and_check();
       if (HasFatalFailure()) return;
+    }
+  }
+}
+
+TEST_P(PagedDecode, RotatesPositionFreeKeys) {
+  REPRISE_NEEDS_DEVICE();
+  unsigned seed = 40;
+  for (const KvType type : {KvType::kBF16, KvType::kF16, KvType::kFP8}) {
+    for (const bool list_per_head : {false, true}) {
+      Options options;
+      options.type = type;
+      options.rotates = true;
+      options.list_per_head = options.some_slots = list_per_head;
+      for (const auto& lengths : {std::vector<int32_t>{1}, {17, 0, 1500}, {2500}}) {
+        Case(GetParam(), lengths, options, ++seed).run_and_check();
+        if (HasFatalFailure()) return;
+      }
+      Case(GetParam(), std::vector<int32_t>(150, 70), options, ++seed).run_and_check();
     }
   }
 }

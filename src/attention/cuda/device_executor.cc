@@ -12,6 +12,12 @@ namespace reprise {
 
 using namespace kernels::cuda;
 
+namespace {
+
+constexpr int32_t kNoCap = std::numeric_limits<int32_t>::max();
+
+}  // namespace
+
 DeviceExecutor::DeviceExecutor(const ModelConfig& config, DevicePageMemory& memory)
     : config_(config),
       memory_(memory),
@@ -59,12 +65,26 @@ Status DeviceExecutor::add_rope(const RopeTable& table) {
   return rope.cos_sin.reserve(size_t{limits_.rows} * rope.pairs * 2, "rotary angles");
 }
 
-Status DeviceExecutor::set_policies(std::vector<DevicePolicy*> policies) {
+Status DeviceExecutor::set_policies(std::vector<DevicePolicy*> policies, uint32_t capacity) {
   policies_ = std::move(policies);
-  const bool attend = std::any_of(policies_.begin(), policies_.end(),
-                                  [](const DevicePolicy* policy) { return policy->attends(); });
-  if (attend) REPRISE_CHECK(q_plain_.reserve(limits_.rows * q_width(), "plain queries"));
+  const auto any = [&](bool (DevicePolicy::*has)() const) {
+    return std::any_of(policies_.begin(), policies_.end(),
+                       [&](const DevicePolicy* policy) { return (policy->*has)(); });
+  };
+  if (any(&DevicePolicy::attends)) {
+    REPRISE_CHECK(q_plain_.reserve(limits_.rows * q_width(), "plain queries"));
+  }
+  if (any(&DevicePolicy::position_free)) REPRISE_CHECK(reserve_position_free(capacity));
   return policies_.empty() ? Status() : reserve_parts();
+}
+
+Status DeviceExecutor::reserve_position_free(uint32_t capacity) {
+  std::vector<const RopeTable*> tables;
+  for (Rope& rope : ropes_) {
+    tables.push_back(rope.table);
+    REPRISE_CHECK(rope.cos_sin_keys.reserve(rope.cos_sin.size(), "rotary angles"));
+  }
+  return position_free_.reserve(tables, kv_, capacity);
 }
 
 Status DeviceExecutor::reserve_parts() {
@@ -91,37 +111,58 @@ Status DeviceExecutor::begin(const DeviceRows& rows, cudaStream_t stream) {
 }
 
 Status DeviceExecutor::make_angles(cudaStream_t stream) {
-  constexpr int32_t kNoCap = std::numeric_limits<int32_t>::max();
-  for (const Rope& rope : ropes_) {
-    REPRISE_CUDA(rotary_rows(rope.inv_freq.data(), rope.pairs, rope.factor, rows_.positions,
-                             rows_.rows, kNoCap, rope.cos_sin.data(), stream),
-                 "rotary angles");
+  for (Rope& rope : ropes_) {
+    REPRISE_CHECK(fill_angles(rope, {0, rows_.rows}, kNoCap, rope.factor, rope.cos_sin, stream));
   }
+  REPRISE_CHECK(make_capped_angles(stream));
+  return make_key_angles(stream);
+}
+
+Status DeviceExecutor::make_capped_angles(cudaStream_t stream) {
   capped_ = false;
   for (const DeviceGroup& group : rows_.groups) {
     const int32_t cap = group.policy != nullptr ? group.policy->max_query_position() : kNoCap;
     if (cap == kNoCap) continue;
-    uint32_t first = group.first, rows = group.count;
-    if (first >= rows_.decode_rows) {
-      const PrefillRows* steps = &rows_.host_prefill[first - rows_.decode_rows];
-      const PrefillRows& last = steps[group.count - 1];
-      first = rows_.decode_rows + steps->first;
-      rows = rows_.decode_rows + last.first + last.count - first;
-    }
-    REPRISE_CHECK(make_capped_angles(first, rows, cap, stream));
     capped_ = true;
+    for (Rope& rope : ropes_) {
+      REPRISE_CHECK(
+          fill_angles(rope, rows_of(group), cap, rope.factor, rope.cos_sin_capped, stream));
+    }
   }
   return {};
 }
 
-Status DeviceExecutor::make_capped_angles(uint32_t first, uint32_t rows, int32_t cap,
-                                          cudaStream_t stream) {
-  for (const Rope& rope : ropes_) {
-    REPRISE_CUDA(
-        rotary_rows(rope.inv_freq.data(), rope.pairs, rope.factor, rows_.positions + first, rows,
-                    cap, rope.cos_sin_capped.data() + size_t{first} * rope.pairs * 2, stream),
-        "rotary angles");
+Status DeviceExecutor::make_key_angles(cudaStream_t stream) {
+  const auto is_free = [](const DeviceGroup& group) {
+    return group.policy != nullptr && group.policy->position_free();
+  };
+  keys_apart_ = std::any_of(rows_.groups.begin(), rows_.groups.end(), is_free);
+  for (Rope& rope : ropes_) {
+    if (!keys_apart_) break;
+    DeviceBuffer<float>& angles = rope.cos_sin_keys;
+    REPRISE_CHECK(fill_angles(rope, {0, rows_.rows}, kNoCap, rope.factor, angles, stream));
+    for (const DeviceGroup& group : rows_.groups) {
+      if (is_free(group)) {
+        REPRISE_CHECK(fill_angles(rope, rows_of(group), 0, 1.0f, angles, stream));
+      }
+    }
   }
+  return {};
+}
+
+DeviceExecutor::RowRange DeviceExecutor::rows_of(const DeviceGroup& group) const {
+  if (group.first < rows_.decode_rows) return {group.first, group.count};
+  const PrefillRows* steps = &rows_.host_prefill[group.first - rows_.decode_rows];
+  const PrefillRows& last = steps[group.count - 1];
+  return {rows_.decode_rows + steps->first, last.first + last.count - steps->first};
+}
+
+Status DeviceExecutor::fill_angles(const Rope& rope, RowRange rows, int32_t cap, float factor,
+                                   DeviceBuffer<float>& angles, cudaStream_t stream) const {
+  REPRISE_CUDA(
+      rotary_rows(rope.inv_freq.data(), rope.pairs, factor, rows_.positions + rows.first,
+                  rows.count, cap, angles.data() + size_t{rows.first} * rope.pairs * 2, stream),
+      "rotary angles");
   return {};
 }
 
@@ -173,6 +214,7 @@ Status DeviceExecutor::store(const LayerHeads& heads, cudaStream_t stream) {
   args.sequences = rows_.sequences;
   args.capacity = rows_.capacity;
   args.q_rotated = q_.data();
+  if (keys_apart_) args.cos_sin_keys = rope.cos_sin_keys.data();
   if (heads.q_norm != nullptr) args.q_plain = q_plain_.data();
   if (capped_) {
     args.cos_sin_capped = rope.cos_sin_capped.data();
@@ -188,6 +230,7 @@ Status DeviceExecutor::read(const LayerHeads& heads, const DeviceRead& what, uin
   PagedDecodeArgs args;
   args.kv = kv_;
   args.lists = what.lists;
+  if (what.rotate) args.angles = position_free_.angles(layer_rope_[heads.layer]);
   args.batch = count;
   args.n_head = config_.n_head;
   args.q = q_.data() + at;
@@ -206,6 +249,7 @@ Status DeviceExecutor::read_group(const LayerHeads& heads, const DeviceGroup& gr
                                   cudaStream_t stream) {
   const uint32_t* pages = rows_.table(heads.layer) + size_t{group.first} * rows_.capacity;
   DeviceRead what = {{pages, nullptr, keys_.data() + group.first, 1, rows_.capacity}};
+  what.rotate = group.policy != nullptr && group.policy->position_free();
   if (group.policy != nullptr && !group.policy->leaves_alone(heads.layer)) {
     DeviceQueries queries;
     queries.layer = heads.layer;
@@ -265,6 +309,9 @@ Status DeviceExecutor::prefill(const LayerHeads& heads, uint32_t step, uint32_t 
 Status DeviceExecutor::prefill_step(const LayerHeads& heads, uint32_t step, DevicePolicy* policy,
                                     cudaStream_t stream) {
   const PrefillRows& own = rows_.host_prefill[step - rows_.decode_rows];
+  if (policy != nullptr && policy->position_free()) {
+    return prefill_position_free(heads, step, stream);
+  }
   if (policy == nullptr || policy->leaves_alone(heads.layer)) {
     return prefill(heads, step, 1, own.count, stream);
   }
@@ -285,6 +332,18 @@ Status DeviceExecutor::prefill_step(const LayerHeads& heads, uint32_t step, Devi
   prompt.lse = lse_.data() + row * config_.n_head;
   prompt.kv = kv_;
   return policy->after_prefill(prompt, stream);
+}
+
+Status DeviceExecutor::prefill_position_free(const LayerHeads& heads, uint32_t step,
+                                             cudaStream_t stream) {
+  const PrefillRows& own = rows_.host_prefill[step - rows_.decode_rows];
+  PagedPrefillArgs args = prefill_args(heads, step, 1, own.count);
+  const uint32_t keys = static_cast<uint32_t>(own.position) + own.count;
+  REPRISE_CHECK(position_free_.rotate(kv_, args.pages, keys, layer_rope_[heads.layer], stream));
+  args.kv = position_free_.copies();
+  args.pages = position_free_.pages();
+  REPRISE_CUDA(paged_prefill(args, stream), "prefill attention");
+  return {};
 }
 
 Status DeviceExecutor::read_prefill_parts(const LayerHeads& heads, uint32_t step,

@@ -10,6 +10,7 @@
 
 #include "attention/cuda/device_policy.h"
 #include "attention/cuda/device_ranges.h"
+#include "attention/cuda/position_free_keys.h"
 #include "kernels/cuda/device_buffer.h"
 #include "kv/cuda/device_page_memory.h"
 #include "model/cuda/device_model.h"
@@ -21,36 +22,46 @@ class DeviceExecutor : public DeviceAttentionOp {
   struct Limits {
     uint32_t rows = 0, sequences = 0;  // of a pass
   };
-  /// kv: pages of every layer, which lie in memory. ropes: [n_layer], read before it returns.
+  /// kv: pages of every layer, which lie in memory. ropes: [n_layer], outlive it.
   static Result<std::unique_ptr<DeviceExecutor>> create(const ModelConfig& config,
                                                         std::span<const RopeTable* const> ropes,
                                                         const kernels::cuda::PagedKv& kv,
                                                         DevicePageMemory& memory,
                                                         const Limits& limits);
 
-  /// Policies whose groups passes may name from now on; makes room for reading in parts.
-  Status set_policies(std::vector<DevicePolicy*> policies);
+  /// Policies whose groups passes may name from now on, with page tables of so many pages; makes
+  /// room for how they read.
+  Status set_policies(std::vector<DevicePolicy*> policies, uint32_t capacity);
   /// Enqueues what the layers of a pass share.
   Status begin(const DeviceRows& rows, cudaStream_t stream);
   Status attend(const LayerHeads& heads, cudaStream_t stream) override;
 
  private:
   struct Rope {
-    const RopeTable* table = nullptr;  // only its address is used
+    const RopeTable* table = nullptr;
     uint32_t pairs = 0;
     float factor = 1.0f;
     kernels::cuda::DeviceBuffer<double> inv_freq;       // [pairs]
     kernels::cuda::DeviceBuffer<float> cos_sin;         // [rows][pairs][2]
     kernels::cuda::DeviceBuffer<float> cos_sin_capped;  // the same, where policies cap positions
+    kernels::cuda::DeviceBuffer<float> cos_sin_keys;    // where some keys are position-free
+  };
+  struct RowRange {
+    uint32_t first, count;
   };
 
   DeviceExecutor(const ModelConfig& config, DevicePageMemory& memory);
   Status reserve_parts();
   Status reserve(std::span<const RopeTable* const> ropes);
   Status add_rope(const RopeTable& table);
+  Status reserve_position_free(uint32_t capacity);
+  RowRange rows_of(const DeviceGroup& group) const;
   Status make_angles(cudaStream_t stream);
-  /// Of rows [first, first + rows), as if none stood right of cap.
-  Status make_capped_angles(uint32_t first, uint32_t rows, int32_t cap, cudaStream_t stream);
+  Status make_capped_angles(cudaStream_t stream);
+  Status make_key_angles(cudaStream_t stream);
+  /// As if no row stood right of cap.
+  Status fill_angles(const Rope& rope, RowRange rows, int32_t cap, float factor,
+                     kernels::cuda::DeviceBuffer<float>& angles, cudaStream_t stream) const;
   Status store(const LayerHeads& heads, cudaStream_t stream);
   /// Decode rows [first, first + count).
   Status read(const LayerHeads& heads, const DeviceRead& what, uint32_t first, uint32_t count,
@@ -64,6 +75,7 @@ class DeviceExecutor : public DeviceAttentionOp {
                  cudaStream_t stream);
   Status prefill_step(const LayerHeads& heads, uint32_t step, DevicePolicy* policy,
                       cudaStream_t stream);
+  Status prefill_position_free(const LayerHeads& heads, uint32_t step, cudaStream_t stream);
   Status read_prefill_parts(const LayerHeads& heads, uint32_t step,
                             std::span<const PrefillPart> parts, cudaStream_t stream);
   /// [rows, n_head, head_dim] queries before rotation, as policies that attend see them.
@@ -83,6 +95,8 @@ class DeviceExecutor : public DeviceAttentionOp {
   bool has_windows_;
   DeviceRows rows_;
   bool in_parts_ = false, capped_ = false;  // prefill steps are read one by one; q_capped_ is used
+  bool keys_apart_ = false;                 // keys of some rows are not rotated
+  PositionFreeKeys position_free_;
   kernels::cuda::DeviceBuffer<__nv_bfloat16> q_;  // [rows, n_head, head_dim] rotated
   kernels::cuda::DeviceBuffer<float> q_plain_;    // the same, normed only; empty if nobody asks
   kernels::cuda::DeviceBuffer<float> lse_;        // [rows, n_head]

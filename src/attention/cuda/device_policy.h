@@ -99,6 +99,7 @@ struct PrefillPart {
 struct DeviceRead {
   kernels::cuda::KeyLists lists;
   uint32_t capped_pages = 0;  // the first of every list, for queries as in PrefillPart
+  bool rotate = false;        // keys are position-free
 };
 
 /// A decode row in one layer, for the counters.
@@ -138,6 +139,9 @@ class DevicePolicy {
                                      cudaStream_t) {
     return {};
   }
+  /// Whether keys of its sequences are stored as they are and rotated when read: key i of a list
+  /// stands at position i then, and prefill rows read everything.
+  virtual bool position_free() const { return false; }
   /// read arrives as a read of everything.
   virtual Status select(const DeviceQueries&, DeviceRead& /*read*/, cudaStream_t) { return {}; }
   /// Whether it computes decode rows itself: attend() is called in place of select().

@@ -92,12 +92,16 @@ Status CudaRank::prepare(const Policy& policy) {
     }));
   }
   policies_.emplace(policy.spec(), std::move(made));
+  return set_policies();
+}
+
+Status CudaRank::set_policies() {
   std::vector<DevicePolicy*> present;
   for (const auto& [spec, each] : policies_) {
     if (each != nullptr) present.push_back(each.get());
   }
   graphs_.clear();  // every pass tells every policy what it stored
-  return executor_->set_policies(std::move(present));
+  return executor_->set_policies(std::move(present), room().capacity);
 }
 
 Status CudaRank::connect(uint32_t turn) {
@@ -161,11 +165,10 @@ Status CudaRank::update_tables(const ForwardPass& pass, uint32_t turn) {
   REPRISE_CHECK(tables_.update(pass.steps, turn, stream_.get()));
   if (tables_.capacity() == capacity) return {};
   REPRISE_CUDA(cudaStreamSynchronize(stream_.get()), "growing tables");
-  graphs_.clear();
   for (const auto& [spec, policy] : policies_) {
     if (policy != nullptr) REPRISE_CHECK(policy->reserve(room()));
   }
-  return {};
+  return set_policies();
 }
 
 void CudaRank::group_steps(const ForwardPass& pass, const PassPlan& plan) {

@@ -75,6 +75,8 @@ class CudaRank {
   explicit CudaRank(const ModelConfig& config) : tables_(config.n_layer) {}
   Status reserve();
   DeviceRoom room() const;
+  /// Tells the executor of all policies, and of how long page tables are.
+  Status set_policies();
   Status update_tables(const ForwardPass& pass, uint32_t turn);
   void group_steps(const ForwardPass& pass, const PassPlan& plan);
   Status plan_policies(const ForwardPass& pass, const PassPlan& plan, uint32_t turn) const;

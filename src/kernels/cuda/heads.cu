@@ -114,7 +114,8 @@ __global__ __launch_bounds__(kWarps * 32) void heads_kernel(const __grid_constan
   const float* norm = is_query ? a.q_norm : is_value ? nullptr : a.k_norm;
   Lane<kPairs> head, cos_sin, capped, weight;
   head.load((is_query ? a.q : is_value ? a.v : a.k) + at, head_dim);
-  if (!is_value) cos_sin.load(a.cos_sin + size_t{row} * a.pairs * 2, a.pairs * 2);
+  const float* angles = is_query || a.cos_sin_keys == nullptr ? a.cos_sin : a.cos_sin_keys;
+  if (!is_value) cos_sin.load(angles + size_t{row} * a.pairs * 2, a.pairs * 2);
   if (is_query && a.q_capped != nullptr) {
     capped.load(a.cos_sin_capped + size_t{row} * a.pairs * 2, a.pairs * 2);
   }
@@ -124,7 +125,7 @@ __global__ __launch_bounds__(kWarps * 32) void heads_kernel(const __grid_constan
       is_query ? nullptr : tile_of(a, row, 2 * of_kind + (is_value ? 1 : 0), &token);
   if (norm != nullptr) head.normalize(weight, a.norm_eps, head_dim);
   if (is_query) return write_query(a, head, cos_sin, capped, at);
-  if (!is_value && a.rotate_keys) head.rotate(cos_sin, a.pairs);
+  if (!is_value) head.rotate(cos_sin, a.pairs);
   if (tile != nullptr) store_token(a.kv.type, head_dim, token, head.pairs, tile);
 }
 

@@ -21,13 +21,13 @@ struct HeadsArgs {
   const float *q_norm = nullptr, *k_norm = nullptr;  // [head_dim], or both null: no norm
   float norm_eps = 0.0f;
   const float* cos_sin = nullptr;         // [rows][pairs][2]
+  const float* cos_sin_keys = nullptr;    // the same, of k; null: cos_sin
   const float* cos_sin_capped = nullptr;  // the same, of q_capped
   const int32_t* positions = nullptr;   // [rows] of the row in its sequence; < 0: nothing is stored
   PagedKv kv;                           // where k and v go; pages are written
   const uint32_t* pages = nullptr;      // [sequences, capacity] page tables
   const uint32_t* sequences = nullptr;  // [rows] row of pages
   uint32_t capacity = 0;
-  bool rotate_keys = true;             // false: position-free keys
   __nv_bfloat16* q_rotated = nullptr;  // [rows, n_head, head_dim] out
   __nv_bfloat16* q_capped = nullptr;   // [rows, n_head, head_dim] out: rotated by cos_sin_capped
   float* q_plain = nullptr;            // [rows, n_head, head_dim] out: after QK-norm, not rotated

@@ -202,7 +202,7 @@ class Block {
       }
       stream.wait();
       if (at - unit.begin < unit.pages) {
-        state.attend(p_, shared_.pages[warp], tokens_of(page, 0, row.position + 1),
+        state.attend(p_, shared_.pages[warp], page, tokens_of(page, 0, row.position + 1),
                      [&](int n, int side) { return by_head[n][side]; });
       }
       stream.release();

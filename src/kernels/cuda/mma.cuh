@@ -110,6 +110,15 @@ __device__ inline uint32_t pack(float low, float high) {
   }
 }
 
+template <typename T>
+__device__ inline float2 unpack(uint32_t pair) {
+  if constexpr (std::is_same_v<T, __nv_bfloat16>) {
+    return __bfloat1622float2(reinterpret_cast<const __nv_bfloat162&>(pair));
+  } else {
+    return __half22float2(reinterpret_cast<const __half2&>(pair));
+  }
+}
+
 __device__ inline float exp2_fast(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));

@@ -74,7 +74,7 @@ __device__ void attend_share(const Params& p, Shared<S>& shared, uint32_t pair, 
       loaded = q;
       const uint32_t seen = seen_tokens(p, pair, index);
       stream.wait();
-      state.attend(p, shared.pages[warp], seen);
+      state.attend(p, shared.pages[warp], index, seen);
       stream.fetch();
     }
     state.publish(p.group, shared.base[warp], shared.total[warp],
@@ -137,21 +137,8 @@ __global__ __launch_bounds__(S::kThreads,
   attend_share<S>(p, shared, pair_of(first_page, p.pairs, begin), begin, end);
 }
 
-struct Device {
-  uint32_t multiprocessors = 1;
-  size_t shared_bytes = 0;  // that a block may ask for
-};
-
-Device current_device() {
-  int device = 0, count = 1, bytes = 0;
-  cudaGetDevice(&device);
-  cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device);
-  cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
-  return {static_cast<uint32_t>(count), static_cast<size_t>(bytes)};
-}
-
 template <typename S>
-cudaError_t launch(Params params, const Device& device, cudaStream_t stream) {
+cudaError_t launch(Params params, const DeviceLimits& device, cudaStream_t stream) {
   const uint32_t blocks = device.multiprocessors * S::kBlocks;
   params.splits = blocks / params.pairs;
   const size_t bytes = shared_bytes<S>(params.group, params.pairs);
@@ -162,28 +149,30 @@ cudaError_t launch(Params params, const Device& device, cudaStream_t stream) {
   return launch_overlapped(attend_kernel<S>, dim3(grid), S::kThreads, bytes, stream, params);
 }
 
-template <KvType type, int D>
+template <KvType type, int D, bool rotates>
 cudaError_t launch_groups(const Params& params, cudaStream_t stream) {
-  using Few = Shape<type, D, 1, false>;
-  using Many = Shape<type, D, 1, true>;
-  const Device device = current_device();
+  using Few = Shape<type, D, 1, false, rotates>;
+  using Many = Shape<type, D, 1, true, rotates>;
+  const DeviceLimits device = device_limits();
   const auto fits = [&](size_t bytes) { return bytes <= device.shared_bytes; };
   if (params.group > 16) return cudaErrorNotSupported;
   if (params.group <= 8) {
-    const bool few = params.pairs <= device.multiprocessors;
-    if (few && fits(shared_bytes<Few>(params.group, params.pairs))) {
-      return launch<Few>(params, device, stream);
+    if constexpr (!rotates || D > 128) {
+      const bool few = params.pairs <= device.multiprocessors;
+      if (few && fits(shared_bytes<Few>(params.group, params.pairs))) {
+        return launch<Few>(params, device, stream);
+      }
     }
     if constexpr (D <= 128) return launch<Many>(params, device, stream);
   }
-  return launch<Shape<type, D, 2, false>>(params, device, stream);
+  return launch<Shape<type, D, 2, false, rotates>>(params, device, stream);
 }
 
 }  // namespace
 
 size_t paged_decode_workspace(uint32_t max_batch, uint32_t n_head, uint32_t n_kv_head,
                               uint32_t head_dim) {
-  const size_t rows = kMaxRows * current_device().multiprocessors * (n_head / n_kv_head);
+  const size_t rows = kMaxRows * device_limits().multiprocessors * (n_head / n_kv_head);
   return rows * (head_dim + 2) * sizeof(float) + size_t{max_batch} * n_kv_head * sizeof(uint32_t);
 }
 
@@ -192,6 +181,7 @@ cudaError_t paged_decode(const PagedDecodeArgs& args, cudaStream_t stream) {
   Params params;
   params.pages = static_cast<const unsigned char*>(args.kv.pages);
   params.lists = args.lists;
+  params.angles = args.angles;
   params.n_kv_head = args.kv.n_kv_head;
   params.pairs = args.batch * args.kv.n_kv_head;
   params.group = args.n_head / args.kv.n_kv_head;
@@ -202,13 +192,14 @@ cudaError_t paged_decode(const PagedDecodeArgs& args, cudaStream_t stream) {
   params.soft_cap = args.soft_cap;
   params.out = args.out;
   params.lse = args.lse;
-  const size_t rows = kMaxRows * current_device().multiprocessors * params.group;
+  const size_t rows = kMaxRows * device_limits().multiprocessors * params.group;
   params.part_sums = static_cast<float*>(args.workspace);
   params.part_base = params.part_sums + rows * args.kv.head_dim;
   params.part_total = params.part_base + rows;
   params.arrivals = reinterpret_cast<uint32_t*>(params.part_total + rows);
   return with_kv_shape(args.kv.type, args.kv.head_dim, [&](auto type, auto dim) {
-    return launch_groups<type, dim>(params, stream);
+    if (args.angles.of_pages != nullptr) return launch_groups<type, dim, true>(params, stream);
+    return launch_groups<type, dim, false>(params, stream);
   });
 }
 

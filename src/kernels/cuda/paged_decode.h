@@ -27,9 +27,18 @@ struct KeyLists {
   const uint32_t* rows = nullptr;   // [batch] which row a sequence reads; null = its own
 };
 
+/// Cosines and sines that rotate position-free keys as they are read: key i of a list stands at
+/// position i.
+struct KeyAngles {
+  const float* of_pages = nullptr;   // [pages][pairs][2] of positions 16 i, times the rope's factor
+  const float* of_tokens = nullptr;  // [16][pairs][2] of positions 0 to 15
+  uint32_t pairs = 0;
+};
+
 struct PagedDecodeArgs {
   PagedKv kv;
   KeyLists lists;
+  KeyAngles angles;  // null: keys are rotated
   uint32_t batch = 0, n_head = 0;
   const void* q = nullptr;  // [batch, n_head, head_dim] bf16, rotated; not yet scaled
   // The same, rotated in another way: what the first capped_pages pages of every list see.

@@ -11,6 +11,7 @@ namespace decode {
 struct Params {
   const unsigned char* pages;
   KeyLists lists;
+  KeyAngles angles;
   uint32_t pairs, n_kv_head, group;  // group: query heads per KV head
   uint32_t splits;                   // blocks of a pair; 0: blocks share all pages
   const __nv_bfloat16 *q, *q_capped;
@@ -37,11 +38,13 @@ struct Params {
 };
 
 // A block's shape: warps, each with one page of its own on the way, and blocks of a multiprocessor.
-// More than about 128 KiB on the way slow each other down. NT: tiles of 8 query heads.
-template <KvType type, int D, int NT, bool many_pairs>
+// More than about 128 KiB on the way slow each other down. NT: tiles of 8 query heads. rotates:
+// keys are position-free.
+template <KvType type, int D, int NT, bool many_pairs, bool rotates = false>
 struct Shape {
   using T = Operand<type>;
   static constexpr KvType kType = type;
+  static constexpr bool kRotates = rotates;
   static constexpr int kHeadDim = D, kSteps = D / 16, kHeadTiles = NT;
   static constexpr int kBlocks = many_pairs && NT == 1 && D <= 128 ? 2 : 1;
   static constexpr int kWarps = D > 128 ? 8 / NT : NT == 1 ? 16 / kBlocks : 8;

@@ -61,14 +61,15 @@ class Warp {
     }
   }
 
-  // page: K and V tile. seen: bit t = token t is read.
-  __device__ void attend(const Params& p, const unsigned char* page, uint32_t seen) {
-    attend(p, page, seen, [seen](int, int) { return seen; });
+  // page: K and V tile, which stands at a place of its list. seen: bit t = token t is read.
+  __device__ void attend(const Params& p, const unsigned char* page, uint32_t place,
+                         uint32_t seen) {
+    attend(p, page, place, seen, [seen](int, int) { return seen; });
   }
 
   // The same where heads differ; seen: by any of them; by_head: by_head(n, side) by head(n, side).
   template <typename ByHead>
-  __device__ void attend(const Params& p, const unsigned char* page, uint32_t seen,
+  __device__ void attend(const Params& p, const unsigned char* page, uint32_t place, uint32_t seen,
                          const ByHead& by_head) {
     float logits[NT][4] = {};
     const uint32_t k = shared_address(page), v = k + S::kTileBytes;
@@ -76,6 +77,7 @@ class Warp {
     for (int step = 0; step < kSteps; step += 2) {
       uint32_t keys[2][4];
       load_keys<S::kType, D>(k, step / 2, keys);
+      if constexpr (S::kRotates) rotate(p.angles, place, step, keys);
 #pragma unroll
       for (int n = 0; n < NT; ++n) {
         multiply<T>(logits[n], keys[0], q_[n][step]);
@@ -131,6 +133,27 @@ class Warp {
   }
 
  private:
+  // Keys of two steps, which stand at a place of their list.
+  __device__ static void rotate(const KeyAngles& angles, uint32_t place, uint32_t step,
+                                uint32_t (&keys)[2][4]) {
+    const auto* of_page = reinterpret_cast<const float2*>(angles.of_pages) + place * angles.pairs;
+    const auto* of_tokens = reinterpret_cast<const float2*>(angles.of_tokens);
+#pragma unroll
+    for (uint32_t i = 0; i < 4; ++i) {
+      const uint32_t dim = (step + i / 2) * 16 + Order::summed(lane() % 4, i % 2), pair = dim / 2;
+      if (pair >= angles.pairs) continue;
+      const float2 page = of_page[pair];
+#pragma unroll
+      for (uint32_t side = 0; side < 2; ++side) {
+        const float2 turn = of_tokens[(lane() / 4 + side * 8) * angles.pairs + pair];
+        const float2 angle = {page.x * turn.x - page.y * turn.y, page.x * turn.y + page.y * turn.x};
+        uint32_t& key = keys[i / 2][side + i % 2 * 2];
+        const float2 two = unpack<T>(key);
+        key = pack<T>(two.x * angle.x - two.y * angle.y, two.x * angle.y + two.y * angle.x);
+      }
+    }
+  }
+
   static constexpr bool kHasUnit = S::kType == KvType::kFP8;
 
   __device__ static uint32_t lane() { return threadIdx.x % 32; }

@@ -1,20 +1,41 @@
 #include "methods/cuda/device_policies.h"
 
+#include <algorithm>
+
 #include "base/try.h"
+#include "methods/baselines/full.h"
 #include "methods/baselines/quest.h"
 #include "methods/baselines/streaming.h"
 #include "methods/cuda/h2o.h"
 #include "methods/cuda/mac.h"
+#include "methods/cuda/position_free.h"
 #include "methods/cuda/quest.h"
 #include "methods/cuda/snapkv.h"
 #include "methods/cuda/streaming.h"
 #include "methods/decorators/dense.h"
 
 namespace reprise {
+namespace {
+
+bool has_windows(const ModelConfig& config) {
+  return std::any_of(config.window.begin(), config.window.end(),
+                     [](uint32_t window) { return window > 0; });
+}
+
+}  // namespace
 
 Result<std::unique_ptr<DevicePolicy>> device_policy(const Policy& policy,
                                                     const ModelConfig& config) {
   if (policy.reads_everything()) return nullptr;
+  if (policy.position_free() && has_windows(config)) {
+    return fail(ErrorCode::kUnsupported,
+                "policy {} keeps keys position-free, which --device cuda does not have for models "
+                "with sliding windows; use --device cpu",
+                policy.spec());
+  }
+  if (dynamic_cast<const FullPolicy*>(&policy) != nullptr) {
+    return std::make_unique<DevicePositionFree>();
+  }
   if (const auto* streaming = dynamic_cast<const StreamingPolicy*>(&policy)) {
     return std::make_unique<DeviceStreaming>(streaming->options(), config);
   }

@@ -1,0 +1,45 @@
+// What reading position-free keys takes on a CUDA device.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "kernels/cuda/device_buffer.h"
+#include "kernels/cuda/paged_decode.h"
+#include "kernels/cuda/rotated_pages.h"
+#include "model/rope.h"
+
+namespace reprise {
+
+/// Angles of the positions that keys may stand at, and rotated copies of the pages that rows of a
+/// prompt read.
+class PositionFreeKeys {
+ public:
+  /// ropes: distinct ones. For pages like those of kv and page tables of so many pages.
+  Status reserve(std::span<const RopeTable* const> ropes, const kernels::cuda::PagedKv& kv,
+                 uint32_t capacity);
+  kernels::cuda::KeyAngles angles(uint32_t rope) const;
+
+  /// Enqueues copies of the pages of so many keys; they are pages() of copies() until the next
+  /// call.
+  Status rotate(const kernels::cuda::PagedKv& kv, const uint32_t* pages, uint32_t keys,
+                uint32_t rope, cudaStream_t stream) const;
+  const kernels::cuda::PagedKv& copies() const { return copies_; }
+  const uint32_t* pages() const { return pages_.data(); }
+
+ private:
+  struct Angles {
+    uint32_t pairs = 0;
+    kernels::cuda::DeviceBuffer<float> of_pages;   // [capacity][pairs][2]
+    kernels::cuda::DeviceBuffer<float> of_tokens;  // [16][pairs][2]
+  };
+  static Status make_angles(const RopeTable& rope, uint32_t capacity, Angles& angles);
+
+  std::vector<Angles> angles_;  // [ropes]
+  kernels::cuda::PagedKv copies_;
+  kernels::cuda::DeviceBuffer<std::byte> bytes_;  // of copies_
+  kernels::cuda::DeviceBuffer<uint32_t> pages_;   // [capacity] 0, 1, ...
+};
+
+}  // namespace reprise
