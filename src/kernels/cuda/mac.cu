@@ -36,6 +36,8 @@ __global__ __launch_bounds__(S::kThreads,
   }
 }
 
+constexpr uint32_t kFewPairs = 16;
+
 template <typename S>
 cudaError_t launch(Params params, bool overlap, cudaStream_t stream) {
   const DeviceLimits device = device_limits();
@@ -49,9 +51,12 @@ cudaError_t launch(Params params, bool overlap, cudaStream_t stream) {
   status = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&fit, mac_kernel<S>, S::kThreads, bytes);
   if (status != cudaSuccess) return status;
   if (fit == 0) return cudaErrorNotSupported;
-  // Room is left for the first blocks of the next kernel while the last of these merge.
-  const uint32_t all = device.multiprocessors * std::min<uint32_t>(fit, S::kBlocks);
-  const uint32_t grid = all - std::min(all / 32, params.pairs);
+  // Room is left for blocks of the next kernel while the last of these merge. Of few pairs fewer
+  // pieces are merged sooner.
+  const bool few = params.pairs <= kFewPairs;
+  const uint32_t all = device.multiprocessors * (few ? 1 : std::min<uint32_t>(fit, S::kBlocks));
+  const uint32_t grid = std::min(all - (few ? 0 : std::min(all / 32, params.pairs)),
+                                 Weights::most_pieces(S::kWarps * S::kHeadDim) - params.chunks - 1);
   // Where chunks are few, blocks without one compare.
   const uint32_t chunks = params.pairs * params.chunks;
   params.searches = Shares(params.pairs * params.units, 2 * chunks <= grid ? grid - chunks : grid);
@@ -132,6 +137,7 @@ Params params_of(const MacArgs& args) {
   params.by_group = Divider(params.group);
   params.by_units = Divider(params.units);
   params.by_chunks = Divider(params.chunks);
+  params.by_window = Divider(args.ring.window);
   constexpr float kBarrierBytes = 4e6f;  // that a launch could read while blocks wait
   params.pair_bytes = kBarrierBytes / static_cast<float>(params.pairs);
   return params;

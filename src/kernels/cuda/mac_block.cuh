@@ -69,8 +69,8 @@ class Block {
       : p_(p), shared_(shared), lists_(p, shared.first_page(p.group)), barrier_{p.barrier} {}
 
   __device__ void run(SearchShared& search_shared) {
-    Search<S> search(p_, search_shared);
     find_rows();
+    Search<S> search(p_, lists_, search_shared);
     const uint32_t share = gridDim.x - 1 - blockIdx.x;  // chunks go to the last blocks
     first_chunk_ = p_.near.begin(share);
     near_count_ = (p_.near.begin(share + 1) - first_chunk_) * S::kWarps;
@@ -95,7 +95,7 @@ class Block {
       at += unit.end - unit.begin;
     }
     for (uint32_t pair = blockIdx.x; pair < p_.pairs; pair += gridDim.x) {
-      if (threadIdx.x != 0 || !p_.may_reuse(pair)) continue;
+      if (threadIdx.x != 0 || !lists_.row(p_, pair).may_reuse(p_)) continue;
       barrier_.wait();  // every block has asked the guards
       count_step<D>(p_, lists_, pair, kKeyBytes);
     }
@@ -105,11 +105,15 @@ class Block {
   __device__ void find_rows() {
     const uint32_t batch = p_.row_of(p_.pairs);
     for (uint32_t i = threadIdx.x; i < batch; i += S::kThreads) {
-      lists_.rows[i].find(p_, max(__ldcg(p_.positions + i), -1));
+      const int32_t position = __ldcg(p_.positions + i);
+      lists_.rows[i].find(p_, max(position, -1), __ldcg(p_.rings + i));
     }
+    __syncthreads();
     bool compares = false;
     for (uint32_t pair = threadIdx.x; pair < p_.pairs; pair += S::kThreads) {
-      compares = compares || p_.compares(pair);
+      const bool pays = lists_.pays(p_, pair);
+      lists_.compares[pair] = pays ? 1 : 0;
+      compares = compares || pays;
     }
     compares_ = __syncthreads_or(compares ? 1 : 0) != 0;
   }
@@ -118,7 +122,7 @@ class Block {
     for (uint32_t pair = threadIdx.x; pair < p_.pairs; pair += S::kThreads) {
       const uint32_t first = pair * p_.units, last = first + p_.units - 1;
       lists_.captured[pair] = 0;
-      lists_.compared[pair] = p_.searches.owner(first) | p_.searches.owner(last) << 16;
+      lists_.blocks[pair] = p_.searches.owner(first) | p_.searches.owner(last) << 16;
     }
   }
 
@@ -136,7 +140,7 @@ class Block {
     while (lists_.far[far_pair_ + 1] <= page) ++far_pair_;
     const uint32_t first = lists_.far[far_pair_];
     const uint32_t end = min(far_count_, lists_.far[far_pair_ + 1] - far_begin_) + near_count_;
-    const uint32_t row = p_.pairs * p_.chunks + (page == first ? far_pair_ : p_.pairs + blockIdx.x);
+    const uint32_t row = p_.pairs * p_.chunks + far_pair_ + blockIdx.x;
     const uint32_t index = lists_.row(p_, far_pair_).near + page - first;
     return {far_pair_, false, at, end, index, end - at, row};
   }
@@ -159,6 +163,7 @@ class Block {
       far_ = Shares(lists_.far[p_.pairs], gridDim.x);
       far_begin_ = far_.begin(blockIdx.x);
       far_count_ = far_.begin(blockIdx.x + 1) - far_begin_;
+      find_far_blocks();
     }
     decided_ = true;
     stream.source.decided = true;
@@ -167,6 +172,13 @@ class Block {
     stream.source.far_begin = far_begin_;
     stream.source.far_pair = far_pair_;
     stream.extend(near_count_ + far_count_);
+  }
+
+  __device__ void find_far_blocks() {
+    for (uint32_t pair = threadIdx.x; pair < p_.pairs; pair += S::kThreads) {
+      const uint32_t begin = lists_.far[pair], end = lists_.far[pair + 1];
+      if (begin < end) lists_.blocks[pair] = far_.owner(begin) | far_.owner(end - 1) << 16;
+    }
   }
 
   __device__ void attend(Stream& stream, const Unit& unit) {
@@ -235,15 +247,13 @@ class Block {
     const Row& row = lists_.row(p_, pair);
     const uint32_t captured = lists_.captured_pages(pair), first = pair * p_.chunks;
     PairPieces all;
-    all.fresh = {first, first + 1, 1, chunks_of(row.fresh)};
-    const uint32_t near = first + p_.fresh_chunks;
-    all.near = {near, near + 1, 1, chunks_of(min(row.near, captured))};
-    all.far = {0, 0, 0, 0};
-    if (captured > row.near) {
-      const uint32_t from = far_.owner(lists_.far[pair]);
-      const uint32_t to = far_.owner(lists_.far[pair + 1] - 1), far = p_.pairs * p_.chunks;
-      all.far = {far + pair, far + p_.pairs + from + 1, 1, to - from + 1};
-    }
+    all.fresh = chunks_of(row.fresh);
+    all.near = chunks_of(min(row.near, captured));
+    all.fresh_row = first;
+    all.near_row = first + p_.fresh_chunks;
+    const uint32_t from = lists_.blocks[pair] & 0xffff, to = lists_.blocks[pair] >> 16;
+    all.far = captured > row.near ? to - from + 1 : 0;
+    all.far_row = p_.pairs * p_.chunks + pair + from;
     return all;
   }
 

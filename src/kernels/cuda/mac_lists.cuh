@@ -14,12 +14,14 @@ namespace mac {
 
 // Keys [0, sink) and [cut, position] of a row are fresh, [sink, cut) captured.
 struct Row {
+  uint32_t ring;
   int32_t position, sink, cut;
   uint32_t sink_pages, tail;  // pages [0, sink_pages) and from tail on are fresh
   uint32_t fresh, near;       // pages of the lists
   uint32_t top, captured;     // captured pages end at page top
 
-  __device__ void find(const Params& p, int32_t at) {
+  __device__ void find(const Params& p, int32_t at, uint32_t number) {
+    ring = number;
     position = at;
     const int32_t visible = at + 1;
     sink = min(p.rules.sink, visible);
@@ -32,6 +34,11 @@ struct Row {
     captured = cut > sink ? top - page_of(sink) : 0;
     const int32_t farthest = max(sink, p.cut(at - p.rules.max_gap));  // where a match's keys end
     near = captured > 0 ? top - min(top, page_of(farthest)) : 0;
+  }
+
+  __device__ bool has_ring() const { return ring != kNoRing; }
+  __device__ bool may_reuse(const Params& p) const {
+    return has_ring() && position >= p.rules.min_context;
   }
 
   __device__ uint32_t fresh_page(uint32_t index) const {
@@ -70,11 +77,14 @@ struct Lists {
   Row* rows;           // [batch]
   uint32_t* far;       // [pairs + 1] first pages of far lists
   uint32_t* captured;  // [pairs] see captured_pages(); kMissed: a head without a match
-  uint32_t* compared;  // [pairs] blocks that compared with the ring: first, last << 16
+  // [pairs] first and last << 16 of the blocks that compared with the ring, and once that is
+  // decided, of those that read the far list.
+  uint32_t* blocks;
+  uint32_t* compares;  // [pairs] whether it compares
   Match* matches;      // [pairs, group]
 
   static size_t bytes(uint32_t batch, uint32_t pairs, uint32_t group) {
-    return batch * sizeof(Row) + (3 * size_t{pairs} + 1) * 4 +
+    return batch * sizeof(Row) + (4 * size_t{pairs} + 1) * 4 +
            size_t{pairs} * group * sizeof(Match);
   }
   __device__ Lists(const Params& p, void* memory) {
@@ -82,11 +92,34 @@ struct Lists {
     rows = reinterpret_cast<Row*>(matches + p.pairs * p.group);
     far = reinterpret_cast<uint32_t*>(rows + p.row_of(p.pairs));
     captured = far + p.pairs + 1;
-    compared = captured + p.pairs;
+    blocks = captured + p.pairs;
+    compares = blocks + p.pairs;
   }
   static constexpr uint32_t kMissed = 1u << 31;
 
   __device__ const Row& row(const Params& p, uint32_t pair) const { return rows[p.row_of(pair)]; }
+  // The entries of a position in a pair's ring.
+  __device__ MacEntry* entries(const Params& p, uint32_t pair, int32_t position) const {
+    return p.ring.entries + slot(p, pair, position) * p.group;
+  }
+  // The same in units of [group].
+  __device__ size_t slot(const Params& p, uint32_t pair, int32_t position) const {
+    const auto at = static_cast<uint32_t>(position), window = p.ring.window;
+    return p.ring_of(row(p, pair).ring, pair) * window + at - p.by_window.quotient(at) * window;
+  }
+  __device__ MacCounters* counters(const Params& p, uint32_t pair) const {
+    return p.ring.counters + row(p, pair).ring;
+  }
+  __device__ MacGuardState* guard(const Params& p, uint32_t pair) const {
+    return p.ring.guards + p.ring_of(row(p, pair).ring, pair);
+  }
+  // Asks the guard.
+  __device__ bool pays(const Params& p, uint32_t pair) const {
+    if (!row(p, pair).may_reuse(p)) return false;
+    if (!p.rules.guarded) return true;
+    const MacGuardState state = *guard(p, pair);
+    return state.off == 0 || (state.idle + 1) % Params::kRetry == 0;
+  }
   // That are read.
   __device__ uint32_t captured_pages(uint32_t pair) const { return captured[pair] & ~kMissed; }
   // Where the keys begin that a head of a pair reads between sinks and band.
@@ -121,7 +154,7 @@ __device__ inline uint64_t least_candidate(const Params& p, const Lists& lists, 
                                            uint32_t lanes) {
   constexpr uint32_t kAtOnce = 4;  // loads in flight
   const uint32_t pair = p.by_group.quotient(head);
-  const uint32_t first = lists.compared[pair] & 0xffff, last = lists.compared[pair] >> 16;
+  const uint32_t first = lists.blocks[pair] & 0xffff, last = lists.blocks[pair] >> 16;
   uint64_t nearest = kNothing;
   for (uint32_t b = first + threadIdx.x % lanes; b <= last; b += kAtOnce * lanes) {
     uint64_t found[kAtOnce];

@@ -40,24 +40,14 @@ struct Params : decode::Params {
 
   uint32_t slots, units;          // slots of a ring that a block compares with at once; such units
   uint32_t chunks, fresh_chunks;  // of a pair: see mac_lists.cuh
-  Divider by_kv_head, by_group, by_units, by_chunks;
+  Divider by_kv_head, by_group, by_units, by_chunks, by_window;
   Shares searches, near;  // of units and of chunks, of all pairs
 
   __device__ uint32_t row_of(uint32_t pair) const { return by_kv_head.quotient(pair); }
-  __device__ size_t ring_of(uint32_t pair) const {
-    const uint32_t row = row_of(pair);
-    return size_t{rings[row]} * n_kv_head + pair - row * n_kv_head;
+  // The ring of a pair, of all layers' rings of KV heads; number: of the sequence.
+  __device__ size_t ring_of(uint32_t number, uint32_t pair) const {
+    return size_t{number} * n_kv_head + pair - row_of(pair) * n_kv_head;
   }
-  // The entries of a position in a pair's ring, in units of [group].
-  __device__ size_t ring_slot(uint32_t pair, int32_t position) const {
-    const auto at = static_cast<uint32_t>(position), window = ring.window;
-    return ring_of(pair) * window +
-           ((window & (window - 1)) == 0 ? at & (window - 1) : at % window);
-  }
-  __device__ MacCounters* counters(uint32_t pair) const {
-    return ring.counters + rings[row_of(pair)];
-  }
-  __device__ MacGuardState* guard(uint32_t pair) const { return ring.guards + ring_of(pair); }
   // Keys that the result of a position leaves out begin here.
   __device__ int32_t cut(int32_t position) const {
     const int32_t past = position + 1 - rules.band;
@@ -69,19 +59,6 @@ struct Params : decode::Params {
   __device__ int32_t first_position() const {
     return rules.band - 1 + (rules.sink / rules.align + 1) * rules.align;
   }
-  __device__ bool has_ring(uint32_t pair) const { return rings[row_of(pair)] != kNoRing; }
-  __device__ bool may_reuse(uint32_t pair) const {
-    const uint32_t row = row_of(pair), number = rings[row];
-    const int32_t position = positions[row];  // both loads at once
-    return number != kNoRing && position >= rules.min_context;
-  }
-  __device__ bool compares(uint32_t pair) const {
-    if (!may_reuse(pair)) return false;
-    if (!rules.guarded) return true;
-    const MacGuardState state = *guard(pair);
-    return state.off == 0 || (state.idle + 1) % kRetry == 0;
-  }
-
   static constexpr uint32_t kRetry = 32;  // steps
 };
 

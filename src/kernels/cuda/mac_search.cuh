@@ -5,7 +5,7 @@
 
 #include <cmath>
 
-#include "kernels/cuda/mac_params.cuh"
+#include "kernels/cuda/mac_lists.cuh"
 
 namespace reprise::kernels::cuda {
 
@@ -92,8 +92,9 @@ class Search {
   static constexpr uint32_t kAhead = D > 128 ? 1 : 2;  // entries on the way
 
  public:
-  __device__ Search(const Params& p, SearchShared& shared)
+  __device__ Search(const Params& p, const Lists& lists, SearchShared& shared)
       : p_(p),
+        lists_(lists),
         shared_(shared),
         in_unit_(p.by_group.quotient(threadIdx.x / 4)),
         head_(threadIdx.x / 4 - in_unit_ * p.group),
@@ -122,14 +123,14 @@ class Search {
     const uint32_t slot = (unit - pair * p_.units) * p_.slots + in_unit_;
     known_[to] = {-1, -1, 0, 0};
     if (unit >= end_ || in_unit_ >= p_.slots || slot >= p_.ring.window) return;
-    if (!p_.compares(pair)) return;
-    const size_t entry = (p_.ring_slot(pair, 0) + slot) * p_.group + head_;
+    if (lists_.compares[pair] == 0) return;
+    const size_t entry = (lists_.slot(p_, pair, 0) + slot) * p_.group + head_;
     chunks_[to].load(static_cast<const unsigned char*>(p_.ring.q) + entry * D * 2);
     known_[to] = __ldcg(reinterpret_cast<const int4*>(p_.ring.entries + entry));
   }
 
   __device__ void compare(uint32_t pair, uint32_t end) {
-    const int32_t position = p_.positions[p_.row_of(pair)];
+    const int32_t position = lists_.row(p_, pair).position;
     Query<D> q;
     q.load(p_.q_plain + (size_t{pair} * p_.group + head_) * D);
     uint64_t nearest = kNothing;
@@ -158,9 +159,8 @@ class Search {
   // Whether the expected error of reusing what was found is too large.
   __device__ bool risks(uint32_t pair, uint64_t found) const {
     if (isinf(p_.rules.max_error)) return false;
-    const int32_t position = p_.positions[p_.row_of(pair)];
-    const size_t slot = p_.ring_slot(pair, position - gap_of(found));
-    const MacEntry& entry = p_.ring.entries[slot * p_.group + threadIdx.x];
+    const int32_t position = lists_.row(p_, pair).position;
+    const MacEntry& entry = lists_.entries(p_, pair, position - gap_of(found))[threadIdx.x];
     const float distance = entry.drift + sqrtf(distance2_of(found));
     return entry.share * distance > p_.rules.max_error * sqrtf(shared_.norm2[threadIdx.x]);
   }
@@ -177,6 +177,7 @@ class Search {
   }
 
   const Params& p_;
+  const Lists& lists_;
   SearchShared& shared_;
   uint32_t in_unit_, head_;  // slot and head of the lane's entries
   uint32_t unit_, end_, turn_ = 0;
