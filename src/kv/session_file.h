@@ -17,6 +17,7 @@ struct KvIdentity {
   uint64_t model = 0;      ///< Model::fingerprint
   uint64_t tokenizer = 0;  ///< Tokenizer::fingerprint
   uint64_t numerics = 0;   ///< rope table, phase numerics, key rotation, policy that shaped the KV
+  bool operator==(const KvIdentity&) const = default;
 };
 
 struct SavedSession {

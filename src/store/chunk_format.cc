@@ -1,0 +1,177 @@
+#include "store/chunk_format.h"
+
+#include <xxhash.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/checked.h"
+#include "base/try.h"
+
+namespace reprise {
+namespace {
+
+ChunkHeader make_header(const ChunkIdentity& identity) {
+  ChunkHeader header;
+  header.kv_type = static_cast<uint32_t>(identity.type);
+  header.model = identity.kv.model;
+  header.tokenizer = identity.kv.tokenizer;
+  header.numerics = identity.kv.numerics;
+  header.n_layer = identity.n_layer;
+  header.n_kv_head = identity.n_kv_head;
+  header.head_dim = identity.head_dim;
+  return header;
+}
+
+uint64_t header_checksum(const ChunkHeader& header) {
+  return XXH3_64bits(&header, offsetof(ChunkHeader, checksum));
+}
+
+uint64_t about_checksum(const ChunkHeader& header, std::span<const std::byte> about) {
+  return XXH3_64bits_withSeed(about.data(), about.size() - sizeof(uint64_t), header.checksum);
+}
+
+template <class T>
+void append(std::vector<std::byte>& out, std::span<const T> values) {
+  const auto bytes = std::as_bytes(values);
+  out.insert(out.end(), bytes.begin(), bytes.end());
+}
+
+template <class T>
+void take(std::span<const std::byte>& from, std::span<T> values) {
+  std::memcpy(values.data(), from.data(), values.size_bytes());
+  from = from.subspan(values.size_bytes());
+}
+
+}  // namespace
+
+uint64_t ChunkIdentity::hash() const {
+  const ChunkHeader header = make_header(*this);
+  return XXH3_64bits(&header, sizeof header);
+}
+
+size_t ChunkIdentity::row_bytes() const {
+  const size_t value = type == kernels::KvType::kF32 ? sizeof(float) : sizeof(uint16_t);
+  return size_t{n_kv_head} * head_dim * value;
+}
+
+ChunkKey chunk_key(const ChunkIdentity& identity, const ChunkTokens& tokens) {
+  ChunkHeader header = make_header(identity);
+  header.context_tokens = static_cast<uint32_t>(tokens.context.size());
+  header.tokens = static_cast<uint32_t>(tokens.tokens.size());
+  std::vector<std::byte> bytes;
+  append(bytes, std::span<const ChunkHeader>(&header, 1));
+  append(bytes, tokens.context);
+  append(bytes, tokens.tokens);
+  const XXH128_hash_t hash = XXH3_128bits(bytes.data(), bytes.size());
+  return {hash.low64, hash.high64};
+}
+
+ChunkIdentity ChunkRecord::identity() const {
+  return {{header.model, header.tokenizer, header.numerics},
+          static_cast<kernels::KvType>(header.kv_type),
+          header.n_layer,
+          header.n_kv_head,
+          header.head_dim};
+}
+
+Result<RecordLayout> record_layout(const ChunkHeader& header) {
+  const auto type = static_cast<kernels::KvType>(header.kv_type);
+  if (type != kernels::KvType::kBF16 && type != kernels::KvType::kF32) {
+    return fail(ErrorCode::kCorrupt, "a chunk of KV type {}", header.kv_type);
+  }
+  const uint64_t value = type == kernels::KvType::kF32 ? sizeof(float) : sizeof(uint16_t);
+  const CheckedSize ids = (CheckedSize(header.context_tokens) + header.tokens) * sizeof(int32_t);
+  const CheckedSize about = ids + header.document_bytes + header.text_bytes +
+                            (CheckedSize(header.n_layer) + 1) * sizeof(uint64_t);
+  const CheckedSize offset = (about + sizeof(ChunkHeader)).align_up(kRecordAlignment);
+  const CheckedSize block =
+      CheckedSize(header.tokens) * 2 * header.n_kv_head * header.head_dim * value;
+  const CheckedSize record = (offset + block * header.n_layer).align_up(kRecordAlignment);
+  if (!record.valid()) return fail(ErrorCode::kCorrupt, "the size of a chunk overflows");
+  return RecordLayout{*about.value(), *offset.value(), *block.value(), *record.value()};
+}
+
+uint64_t block_checksum(const ChunkHeader& header, uint32_t layer,
+                        std::span<const std::byte> block) {
+  return XXH3_64bits_withSeed(block.data(), block.size(), header.checksum + layer);
+}
+
+Result<std::vector<std::byte>> encode_record(const ChunkIdentity& identity,
+                                             const ChunkTokens& tokens, const ChunkSource& source,
+                                             std::span<const std::byte> blocks) {
+  ChunkHeader header = make_header(identity);
+  const ChunkKey key = chunk_key(identity, tokens);
+  header.key_low = key.low;
+  header.key_high = key.high;
+  header.part = source.part;
+  header.context_tokens = static_cast<uint32_t>(tokens.context.size());
+  header.tokens = static_cast<uint32_t>(tokens.tokens.size());
+  header.document_bytes = static_cast<uint32_t>(source.document.size());
+  header.text_bytes = static_cast<uint32_t>(source.text.size());
+  REPRISE_TRY(const RecordLayout layout, record_layout(header));
+  if (tokens.tokens.empty() || blocks.size() != layout.block_bytes * header.n_layer) {
+    return fail(ErrorCode::kInvalidArgument, "{} tokens do not have {} bytes of KV", header.tokens,
+                blocks.size());
+  }
+  header.record_bytes = layout.record_bytes;
+  header.checksum = header_checksum(header);
+  std::vector<std::byte> out;
+  append(out, std::span<const ChunkHeader>(&header, 1));
+  append(out, tokens.context);
+  append(out, tokens.tokens);
+  append(out, std::span<const char>(source.document));
+  append(out, std::span<const char>(source.text));
+  for (uint32_t layer = 0; layer < header.n_layer; ++layer) {
+    const uint64_t sum = block_checksum(
+        header, layer, blocks.subspan(layer * layout.block_bytes, layout.block_bytes));
+    append(out, std::span<const uint64_t>(&sum, 1));
+  }
+  const size_t about = out.size() + sizeof(uint64_t) - sizeof header;
+  out.resize(layout.blocks_offset);
+  const auto whole = std::span<const std::byte>(out).subspan(sizeof header, about);
+  const uint64_t sum = about_checksum(header, whole);
+  std::memcpy(out.data() + sizeof header + about - sizeof sum, &sum, sizeof sum);
+  return out;
+}
+
+Result<ChunkRecord> decode_record(const RecordReader& reader, uint64_t room) {
+  const auto corrupt = [](std::string_view what) {
+    return fail(ErrorCode::kCorrupt, "the record's {}", what);
+  };
+  ChunkRecord record;
+  ChunkHeader& header = record.header;
+  if (room < sizeof header) return corrupt("header is cut off");
+  REPRISE_CHECK(reader.read(0, std::as_writable_bytes(std::span(&header, 1))));
+  if (header.magic != kChunkMagic) return corrupt("magic bytes are not a chunk's");
+  if (header.checksum != header_checksum(header)) return corrupt("header has another checksum");
+  if (header.version != kChunkVersion) {
+    return fail(ErrorCode::kUnsupportedVersion, "a chunk of format {}, this is {}", header.version,
+                kChunkVersion);
+  }
+  REPRISE_TRY(record.layout, record_layout(header));
+  if (header.tokens == 0 || record.layout.record_bytes != header.record_bytes ||
+      header.record_bytes > room) {
+    return corrupt("length is not what its header says");
+  }
+  std::vector<std::byte> bytes(record.layout.about_bytes);
+  REPRISE_CHECK(reader.read(sizeof header, bytes));
+  uint64_t sum;
+  std::memcpy(&sum, bytes.data() + bytes.size() - sizeof sum, sizeof sum);
+  if (sum != about_checksum(header, bytes)) return corrupt("tokens have another checksum");
+  record.context.resize(header.context_tokens);
+  record.tokens.resize(header.tokens);
+  record.source.document.resize(header.document_bytes);
+  record.source.text.resize(header.text_bytes);
+  record.source.part = header.part;
+  record.block_checksums.resize(header.n_layer);
+  std::span<const std::byte> from = bytes;
+  take(from, std::span(record.context));
+  take(from, std::span(record.tokens));
+  take(from, std::span(record.source.document));
+  take(from, std::span(record.source.text));
+  take(from, std::span(record.block_checksums));
+  return record;
+}
+
+}  // namespace reprise

@@ -1,0 +1,191 @@
+#include "store/chunk_index.h"
+
+#include <cstring>
+
+#include "base/try.h"
+
+namespace reprise {
+namespace {
+
+// Commits of the write-ahead log are synced, so that a chunk that was added survives a power cut.
+constexpr const char* kSchema = R"(
+  PRAGMA journal_mode = WAL;
+  PRAGMA synchronous = FULL;
+  CREATE TABLE IF NOT EXISTS chunks(
+    id INTEGER PRIMARY KEY, key BLOB NOT NULL UNIQUE, identity INTEGER NOT NULL,
+    segment INTEGER NOT NULL, offset INTEGER NOT NULL, bytes INTEGER NOT NULL,
+    tokens INTEGER NOT NULL, document TEXT NOT NULL, part INTEGER NOT NULL,
+    used INTEGER NOT NULL);
+  CREATE INDEX IF NOT EXISTS chunks_by_segment ON chunks(segment);
+  CREATE INDEX IF NOT EXISTS chunks_by_use ON chunks(used, id);
+  CREATE VIRTUAL TABLE IF NOT EXISTS texts USING fts5(text, tokenize = 'porter unicode61');
+)";
+
+constexpr std::string_view kColumns =
+    "SELECT c.id, c.key, c.segment, c.offset, c.bytes, c.tokens, c.document, c.part, c.used";
+
+std::span<const std::byte> key_bytes(const ChunkKey& key) {
+  return std::as_bytes(std::span(&key, 1));
+}
+
+bool word_byte(char c) {
+  const auto byte = static_cast<unsigned char>(c);
+  return byte >= 0x80 || (byte >= '0' && byte <= '9') || (byte >= 'a' && byte <= 'z') ||
+         (byte >= 'A' && byte <= 'Z');
+}
+
+// Every word quoted, so that none is an operator of FTS5's language.
+std::string any_word_of(std::string_view query) {
+  std::string out;
+  for (size_t at = 0; at < query.size();) {
+    size_t end = at;
+    while (end < query.size() && word_byte(query[end])) ++end;
+    if (end > at) {
+      if (!out.empty()) out += " OR ";
+      out += fmt::format("\"{}\"", query.substr(at, end - at));
+    }
+    at = end + 1;
+  }
+  return out;
+}
+
+}  // namespace
+
+Result<ChunkIndex> ChunkIndex::open(const std::string& path) {
+  REPRISE_TRY(SqlDatabase database, SqlDatabase::open(path));
+  REPRISE_CHECK(database.run(kSchema));
+  return ChunkIndex(std::move(database));
+}
+
+Result<bool> ChunkIndex::fresh() {
+  REPRISE_TRY(SqlStatement version, database_.prepare("PRAGMA user_version"));
+  REPRISE_TRY(const bool row, version.step());
+  return !row || version.integer(0) == 0;
+}
+
+Status ChunkIndex::set_filled() { return database_.run("PRAGMA user_version = 1"); }
+
+Result<std::vector<ChunkRow>> ChunkIndex::rows(SqlStatement statement) {
+  std::vector<ChunkRow> rows;
+  while (true) {
+    REPRISE_TRY(const bool more, statement.step());
+    if (!more) return rows;
+    ChunkRow& row = rows.emplace_back();
+    row.id = statement.integer(0);
+    const auto key = statement.bytes(1);
+    std::memcpy(&row.key, key.data(), std::min(key.size(), sizeof row.key));
+    row.place.segment = static_cast<uint32_t>(statement.integer(2));
+    row.place.offset = static_cast<uint64_t>(statement.integer(3));
+    row.place.bytes = static_cast<uint64_t>(statement.integer(4));
+    row.tokens = static_cast<uint32_t>(statement.integer(5));
+    row.document = statement.text(6);
+    row.part = static_cast<uint32_t>(statement.integer(7));
+    row.used = statement.integer(8);
+    row.score = statement.real(9);
+  }
+}
+
+Result<std::optional<ChunkRow>> ChunkIndex::find(const ChunkKey& key) {
+  REPRISE_TRY(auto statement,
+              database_.prepare(fmt::format("{} FROM chunks c WHERE c.key = ?1", kColumns)));
+  statement.bind(1, key_bytes(key));
+  REPRISE_TRY(auto found, rows(std::move(statement)));
+  if (found.empty()) return std::nullopt;
+  return std::move(found.front());
+}
+
+Status ChunkIndex::insert(const ChunkRecord& record, const RecordPlace& place, int64_t now) {
+  REPRISE_TRY(auto transaction, SqlTransaction::begin(database_));
+  REPRISE_TRY(auto chunk, database_.prepare("INSERT INTO chunks(key, identity, segment, offset, "
+                                            "bytes, tokens, document, part, used) "
+                                            "VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)"));
+  const ChunkKey key = record.key();
+  chunk.bind(1, key_bytes(key)).bind(2, static_cast<int64_t>(record.identity().hash()));
+  chunk.bind(3, int64_t{place.segment}).bind(4, static_cast<int64_t>(place.offset));
+  chunk.bind(5, static_cast<int64_t>(place.bytes)).bind(6, int64_t{record.header.tokens});
+  chunk.bind(7, record.source.document).bind(8, int64_t{record.source.part}).bind(9, now);
+  REPRISE_CHECK(chunk.run());
+  REPRISE_TRY(auto text, database_.prepare("INSERT INTO texts(rowid, text) VALUES(?1, ?2)"));
+  text.bind(1, database_.last_row()).bind(2, record.source.text);
+  REPRISE_CHECK(text.run());
+  return transaction.commit();
+}
+
+Status ChunkIndex::erase(std::span<const int64_t> ids) {
+  REPRISE_TRY(auto transaction, SqlTransaction::begin(database_));
+  for (const int64_t id : ids) {
+    for (const char* sql :
+         {"DELETE FROM chunks WHERE id = ?1", "DELETE FROM texts WHERE rowid = ?1"}) {
+      REPRISE_TRY(auto statement, database_.prepare(sql));
+      REPRISE_CHECK(statement.bind(1, id).run());
+    }
+  }
+  return transaction.commit();
+}
+
+Status ChunkIndex::move(std::span<const std::pair<ChunkRow, RecordPlace>> moves) {
+  REPRISE_TRY(auto transaction, SqlTransaction::begin(database_));
+  for (const auto& [row, to] : moves) {
+    REPRISE_TRY(auto statement, database_.prepare("UPDATE chunks SET segment = ?1, offset = ?2 "
+                                                  "WHERE id = ?3 AND segment = ?4"));
+    statement.bind(1, int64_t{to.segment}).bind(2, static_cast<int64_t>(to.offset));
+    REPRISE_CHECK(statement.bind(3, row.id).bind(4, int64_t{row.place.segment}).run());
+  }
+  return transaction.commit();
+}
+
+Status ChunkIndex::touch(std::span<const int64_t> ids, int64_t now) {
+  REPRISE_TRY(auto transaction, SqlTransaction::begin(database_));
+  for (const int64_t id : ids) {
+    REPRISE_TRY(auto statement, database_.prepare("UPDATE chunks SET used = ?1 WHERE id = ?2"));
+    REPRISE_CHECK(statement.bind(1, now).bind(2, id).run());
+  }
+  return transaction.commit();
+}
+
+Result<std::vector<ChunkRow>> ChunkIndex::all() {
+  REPRISE_TRY(auto statement, database_.prepare(fmt::format(
+                                  "{} FROM chunks c ORDER BY c.document, c.part, c.id", kColumns)));
+  return rows(std::move(statement));
+}
+
+Result<std::vector<ChunkRow>> ChunkIndex::in_segment(uint32_t segment) {
+  REPRISE_TRY(auto statement,
+              database_.prepare(fmt::format(
+                  "{} FROM chunks c WHERE c.segment = ?1 ORDER BY c.offset", kColumns)));
+  statement.bind(1, int64_t{segment});
+  return rows(std::move(statement));
+}
+
+Result<std::vector<ChunkRow>> ChunkIndex::oldest(uint64_t bytes) {
+  REPRISE_TRY(auto statement,
+              database_.prepare(fmt::format("{} FROM chunks c ORDER BY c.used, c.id", kColumns)));
+  REPRISE_TRY(auto found, rows(std::move(statement)));
+  uint64_t sum = 0;
+  size_t count = 0;
+  while (count < found.size() && sum < bytes) sum += found[count++].place.bytes;
+  found.resize(count);
+  return found;
+}
+
+Result<uint64_t> ChunkIndex::total_bytes() {
+  REPRISE_TRY(auto statement, database_.prepare("SELECT total(bytes) FROM chunks"));
+  REPRISE_TRY(const bool row, statement.step());
+  return row ? static_cast<uint64_t>(statement.real(0)) : 0;
+}
+
+Result<std::vector<ChunkRow>> ChunkIndex::search(uint64_t identity, std::string_view query,
+                                                 size_t count) {
+  const std::string words = any_word_of(query);
+  if (words.empty()) return std::vector<ChunkRow>();
+  REPRISE_TRY(auto statement,
+              database_.prepare(fmt::format("{}, -bm25(texts) FROM texts JOIN chunks c ON c.id = "
+                                            "texts.rowid WHERE texts MATCH ?1 AND c.identity = ?2 "
+                                            "ORDER BY bm25(texts), c.id LIMIT ?3",
+                                            kColumns)));
+  statement.bind(1, words).bind(2, static_cast<int64_t>(identity));
+  statement.bind(3, static_cast<int64_t>(count));
+  return rows(std::move(statement));
+}
+
+}  // namespace reprise

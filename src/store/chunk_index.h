@@ -1,0 +1,65 @@
+// Where every chunk of a store lies: a SQLite database, which can be made again from the segments.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "store/chunk_format.h"
+#include "store/sqlite.h"
+
+namespace reprise {
+
+/// Where a record lies.
+struct RecordPlace {
+  uint32_t segment = 0;
+  uint64_t offset = 0, bytes = 0;
+  bool operator==(const RecordPlace&) const = default;
+};
+
+struct ChunkRow {
+  int64_t id = 0;
+  ChunkKey key;
+  RecordPlace place;
+  uint32_t tokens = 0, part = 0;
+  std::string document;
+  int64_t used = 0;  // seconds since 1970
+  double score = 0;  // of a search: higher is better
+};
+
+class ChunkIndex {
+ public:
+  /// Tables are made where there are none. Errors: as SqlDatabase.
+  static Result<ChunkIndex> open(const std::string& path);
+
+  /// Whether a rebuild has to fill it first.
+  Result<bool> fresh();
+  Status set_filled();
+
+  Result<std::optional<ChunkRow>> find(const ChunkKey& key);
+  Status insert(const ChunkRecord& record, const RecordPlace& place, int64_t now);
+  Status erase(std::span<const int64_t> ids);
+  /// Only rows that still lie where the caller saw them.
+  Status move(std::span<const std::pair<ChunkRow, RecordPlace>> moves);
+  Status touch(std::span<const int64_t> ids, int64_t now);
+
+  /// By document and part.
+  Result<std::vector<ChunkRow>> all();
+  Result<std::vector<ChunkRow>> in_segment(uint32_t segment);
+  /// Least recently used first, until their bytes add up to so many.
+  Result<std::vector<ChunkRow>> oldest(uint64_t bytes);
+  Result<uint64_t> total_bytes();
+  /// Chunks of one identity whose text has any word of the query, best BM25 first.
+  Result<std::vector<ChunkRow>> search(uint64_t identity, std::string_view query, size_t count);
+
+ private:
+  explicit ChunkIndex(SqlDatabase database) : database_(std::move(database)) {}
+  Result<std::vector<ChunkRow>> rows(SqlStatement statement);
+
+  SqlDatabase database_;
+};
+
+}  // namespace reprise

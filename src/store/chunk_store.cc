@@ -1,0 +1,159 @@
+#include "store/chunk_store.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <filesystem>
+
+#include "base/try.h"
+
+namespace reprise {
+namespace {
+
+int64_t now_seconds() {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  return std::chrono::duration_cast<std::chrono::seconds>(now).count();
+}
+
+// Whether an error says that this chunk is damaged, and not that reading fails as such.
+bool is_damage(const Error& error) {
+  return error.code == ErrorCode::kCorrupt || error.code == ErrorCode::kTruncated ||
+         error.code == ErrorCode::kUnsupportedVersion || error.code == ErrorCode::kFileNotFound;
+}
+
+}  // namespace
+
+Status StoredChunk::read_layer(uint32_t layer, std::span<std::byte> out) const {
+  const RecordLayout& layout = record_.layout;
+  REPRISE_CHECK(file_.read(layout.blocks_offset + layer * layout.block_bytes, out));
+  if (block_checksum(record_.header, layer, out) == record_.block_checksums[layer]) return {};
+  return fail(ErrorCode::kCorrupt, "the KV of layer {} of a chunk of '{}' is damaged", layer,
+              record_.source.document);
+}
+
+Status StoredChunk::check() const {
+  std::vector<std::byte> block(block_bytes());
+  for (uint32_t layer = 0; layer < record_.header.n_layer; ++layer) {
+    REPRISE_CHECK(read_layer(layer, block));
+  }
+  return {};
+}
+
+Result<ChunkStore> ChunkStore::open(const std::string& folder, bool create,
+                                    const StoreLimits& limits) {
+  std::error_code error;
+  if (create) std::filesystem::create_directory(folder, error);
+  if (error) {
+    return fail(ErrorCode::kFileUnwritable, "cannot make the folder '{}': {}", folder,
+                error.message());
+  }
+  if (!std::filesystem::is_directory(folder, error)) {
+    return fail(ErrorCode::kFileNotFound, "'{}' is no folder; `reprise store add` makes a store",
+                folder);
+  }
+  REPRISE_TRY(ChunkIndex index, ChunkIndex::open(folder + "/index.db"));
+  ChunkStore store(folder, std::move(index), limits);
+  REPRISE_TRY(const bool fresh, store.index_.fresh());
+  if (fresh) {
+    REPRISE_TRY(const WriterLock lock, WriterLock::take(folder));
+    REPRISE_TRY(const bool still_fresh, store.index_.fresh());
+    if (still_fresh) REPRISE_CHECK(store.fill_index());
+  }
+  return store;
+}
+
+ChunkStore::~ChunkStore() {
+  // The order of eviction may suffer, nothing else.
+  if (!used_.empty()) static_cast<void>(flush_use());
+}
+
+Status ChunkStore::flush_use() {
+  const Status status = index_.touch(used_, now_seconds());
+  used_.clear();
+  return status;
+}
+
+Result<std::optional<StoredChunk>> ChunkStore::open_chunk(const ChunkRow& row) {
+  auto file = segments_.open(row.place);
+  if (!file && is_damage(file.error())) return std::nullopt;
+  if (!file) return tl::unexpected<Error>(file.error());
+  auto record = decode_record(*file, row.place.bytes);
+  if (!record && is_damage(record.error())) return std::nullopt;
+  if (!record) return tl::unexpected<Error>(record.error());
+  if (record->key() != row.key || record->layout.record_bytes != row.place.bytes) {
+    return std::nullopt;
+  }
+  return StoredChunk(row, std::move(*record), std::move(*file));
+}
+
+Result<std::optional<StoredChunk>> ChunkStore::find(const ChunkRow& row) {
+  REPRISE_TRY(auto chunk, open_chunk(row));
+  if (chunk) return chunk;
+  // A collection may have moved it after the row was read.
+  REPRISE_TRY(auto again, index_.find(row.key));
+  if (!again) return std::nullopt;
+  if (again->place != row.place) return find(*again);
+  ++damaged_;
+  REPRISE_CHECK(index_.erase({&again->id, 1}));
+  return std::nullopt;
+}
+
+Result<std::optional<StoredChunk>> ChunkStore::find(const ChunkIdentity& identity,
+                                                    const ChunkTokens& tokens) {
+  REPRISE_TRY(const auto row, index_.find(chunk_key(identity, tokens)));
+  if (!row) return std::nullopt;
+  REPRISE_TRY(auto chunk, find(*row));
+  if (!chunk) return std::nullopt;
+  const ChunkRecord& record = chunk->record();
+  const ChunkIdentity found = record.identity();
+  const bool same = found.kv == identity.kv && found.type == identity.type &&
+                    found.n_layer == identity.n_layer && found.n_kv_head == identity.n_kv_head &&
+                    found.head_dim == identity.head_dim &&
+                    std::ranges::equal(record.context, tokens.context) &&
+                    std::ranges::equal(record.tokens, tokens.tokens);
+  if (!same) return std::nullopt;
+  used_.push_back(chunk->row().id);
+  return chunk;
+}
+
+Result<bool> ChunkStore::add(const ChunkIdentity& identity, const ChunkTokens& tokens,
+                             const ChunkSource& source, std::span<const std::byte> blocks) {
+  REPRISE_TRY(const auto head, encode_record(identity, tokens, source, blocks));
+  REPRISE_TRY(const WriterLock lock, WriterLock::take(folder_));
+  REPRISE_TRY(const auto there, find(identity, tokens));
+  if (there) return false;
+  ChunkRecord record;
+  std::memcpy(&record.header, head.data(), sizeof record.header);
+  record.source = source;
+  const uint64_t bytes = record.header.record_bytes;
+  REPRISE_CHECK(make_room(bytes));
+  const std::span<const std::byte> parts[] = {head, blocks};
+  REPRISE_TRY(const RecordPlace place, segments_.append(parts, bytes, segment_limit()));
+  const Status indexed = index_.insert(record, place, now_seconds());
+  if (!indexed) {
+    segments_.undo(place);
+    return tl::unexpected<Error>(indexed.error());
+  }
+  return true;
+}
+
+Status ChunkStore::remove(std::span<const ChunkRow> rows) {
+  std::vector<int64_t> ids;
+  for (const ChunkRow& row : rows) ids.push_back(row.id);
+  return index_.erase(ids);
+}
+
+Result<StoreStats> ChunkStore::stats() {
+  StoreStats stats;
+  REPRISE_TRY(const auto rows, index_.all());
+  for (const ChunkRow& row : rows) {
+    ++stats.chunks;
+    stats.tokens += row.tokens;
+    stats.live_bytes += row.place.bytes;
+  }
+  REPRISE_TRY(const auto sizes, segments_.sizes());
+  for (const auto& [segment, bytes] : sizes) stats.disk_bytes += bytes;
+  return stats;
+}
+
+}  // namespace reprise

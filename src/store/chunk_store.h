@@ -1,0 +1,107 @@
+// KV of chunks of text, computed once and kept in a folder. See docs/store.md.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "store/chunk_index.h"
+#include "store/segment.h"
+
+namespace reprise {
+
+struct StoreLimits {
+  uint64_t bytes = uint64_t{20} << 30;  ///< of all segments
+  uint64_t segment_bytes = uint64_t{1} << 30;
+};
+
+/// A chunk that was found. Reading is thread-safe, and works on when the store drops the chunk.
+class StoredChunk {
+ public:
+  StoredChunk(ChunkRow row, ChunkRecord record, RecordFile file)
+      : row_(std::move(row)), record_(std::move(record)), file_(std::move(file)) {}
+
+  const ChunkRow& row() const { return row_; }
+  const ChunkRecord& record() const { return record_; }
+  size_t block_bytes() const { return record_.layout.block_bytes; }
+  /// K [tokens, n_kv_head, head_dim], then V, of one layer; out: block_bytes(). kCorrupt when they
+  /// are not what was stored, kTruncated, kFileUnreadable.
+  Status read_layer(uint32_t layer, std::span<std::byte> out) const;
+  /// Every layer.
+  Status check() const;
+
+ private:
+  ChunkRow row_;
+  ChunkRecord record_;
+  RecordFile file_;
+};
+
+struct StoreStats {
+  uint64_t chunks = 0, tokens = 0;
+  uint64_t live_bytes = 0, disk_bytes = 0;  // disk_bytes: of all segments
+};
+
+/// Any number of processes read and write one folder; each uses one ChunkStore per thread. A chunk
+/// whose add() returned is there after a crash. What cannot be read back as it was stored is a
+/// miss.
+class ChunkStore {
+ public:
+  /// Makes the folder when create is set; kFileNotFound otherwise. kCorrupt when the index is
+  /// damaged: rebuild() makes it again.
+  static Result<ChunkStore> open(const std::string& folder, bool create,
+                                 const StoreLimits& limits = {});
+  /// Makes the index again from what the segments hold.
+  static Status rebuild(const std::string& folder);
+  ChunkStore(ChunkStore&&) noexcept = default;
+  ~ChunkStore();
+
+  /// Nothing when it is not there, or damaged: then it is dropped.
+  Result<std::optional<StoredChunk>> find(const ChunkIdentity& identity, const ChunkTokens& tokens);
+  /// The chunk of a row.
+  Result<std::optional<StoredChunk>> find(const ChunkRow& row);
+  /// blocks: [n_layer][block], see StoredChunk::read_layer. False when it was there already.
+  /// Errors: kInvalidArgument, kOutOfMemory when it exceeds the store's limit alone,
+  /// kFileUnwritable; the store is as it was then.
+  Result<bool> add(const ChunkIdentity& identity, const ChunkTokens& tokens,
+                   const ChunkSource& source, std::span<const std::byte> blocks);
+  /// Drops chunks.
+  Status remove(std::span<const ChunkRow> rows);
+
+  Result<std::vector<ChunkRow>> list() { return index_.all(); }
+  Result<std::vector<ChunkRow>> search(const ChunkIdentity& identity, std::string_view query,
+                                       size_t count) {
+    return index_.search(identity.hash(), query, count);
+  }
+  Result<StoreStats> stats();
+  /// Chunks of which something is not as it was stored.
+  Result<std::vector<ChunkRow>> verify();
+  /// Copies live chunks out of segments of which less than min_live is live, drops chunks that
+  /// cannot be read, and returns the bytes that became free.
+  Result<uint64_t> collect(double min_live = 0.5);
+
+  uint64_t damaged() const { return damaged_; }  // chunks that find() dropped
+
+ private:
+  ChunkStore(std::string folder, ChunkIndex index, const StoreLimits& limits)
+      : folder_(std::move(folder)), segments_(folder_), index_(std::move(index)), limits_(limits) {}
+  Result<std::optional<StoredChunk>> open_chunk(const ChunkRow& row);
+  Status fill_index();
+  Status make_room(uint64_t bytes);
+  // Small beside the store's limit: a collection needs room for one segment more.
+  uint64_t segment_limit() const { return std::min(limits_.segment_bytes, limits_.bytes / 8); }
+  Status collect_segment(uint32_t segment, double min_live);
+  Status flush_use();
+
+  std::string folder_;
+  Segments segments_;
+  ChunkIndex index_;
+  StoreLimits limits_;
+  std::vector<int64_t> used_;  // found since the last flush_use()
+  uint64_t damaged_ = 0;
+};
+
+}  // namespace reprise

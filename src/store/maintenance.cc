@@ -1,0 +1,142 @@
+// What keeps a store small and whole: eviction, collection, verification, rebuilding the index.
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+
+#include "base/try.h"
+#include "store/chunk_store.h"
+
+namespace reprise {
+namespace {
+
+uint64_t sum(const std::map<uint32_t, uint64_t>& sizes) {
+  uint64_t bytes = 0;
+  for (const auto& [segment, size] : sizes) bytes += size;
+  return bytes;
+}
+
+}  // namespace
+
+Result<std::vector<ChunkRow>> ChunkStore::verify() {
+  std::vector<ChunkRow> bad;
+  REPRISE_TRY(const auto rows, index_.all());
+  for (const ChunkRow& row : rows) {
+    REPRISE_TRY(const auto chunk, open_chunk(row));
+    if (chunk && chunk->check()) continue;
+    REPRISE_TRY(const auto again, index_.find(row.key));
+    if (!again) continue;  // dropped meanwhile
+    if (again->place != row.place) {
+      REPRISE_TRY(const auto moved, open_chunk(*again));
+      if (moved && moved->check()) continue;
+    }
+    bad.push_back(*again);
+  }
+  return bad;
+}
+
+// Drops what was used least recently until there is room, an eighth of the limit more than is asked
+// for, so that not every chunk that is added collects.
+Status ChunkStore::make_room(uint64_t bytes) {
+  if (bytes > limits_.bytes) {
+    return fail(ErrorCode::kOutOfMemory,
+                "a chunk of {} MiB exceeds the store's limit of {} MiB; raise --store-size",
+                (bytes >> 20) + 1, limits_.bytes >> 20);
+  }
+  REPRISE_TRY(const auto sizes, segments_.sizes());
+  if (sum(sizes) + bytes <= limits_.bytes) return {};
+  if (!used_.empty()) REPRISE_CHECK(flush_use());
+  REPRISE_TRY(const uint64_t live, index_.total_bytes());
+  const uint64_t room = std::min(limits_.bytes - bytes, limits_.bytes / 8 * 7);
+  if (live > room) {
+    REPRISE_TRY(const auto oldest, index_.oldest(live - room));
+    REPRISE_CHECK(remove(oldest));
+  }
+  for (const auto& [segment, size] : sizes) {
+    REPRISE_TRY(const auto now, segments_.sizes());
+    if (sum(now) <= room) break;
+    REPRISE_CHECK(collect_segment(segment, 1.0));
+  }
+  return {};
+}
+
+// Copies what is live to a later segment, then removes this one, unless as much of it is live as
+// that. A reader that has it open goes on.
+Status ChunkStore::collect_segment(uint32_t segment, double min_live) {
+  REPRISE_TRY(const auto sizes, segments_.sizes());  // an earlier collection may have filled it
+  REPRISE_TRY(const auto rows, index_.in_segment(segment));
+  uint64_t live = 0;
+  for (const ChunkRow& row : rows) live += row.place.bytes;
+  const auto size = static_cast<double>(sizes.at(segment));
+  if (size > 0 && static_cast<double>(live) >= min_live * size) return {};
+  std::vector<std::pair<ChunkRow, RecordPlace>> moves;
+  std::vector<int64_t> lost;
+  for (const ChunkRow& row : rows) {
+    REPRISE_TRY(const auto chunk, open_chunk(row));
+    if (!chunk || !chunk->check()) {
+      lost.push_back(row.id);
+      continue;
+    }
+    std::vector<std::byte> bytes(row.place.bytes);
+    REPRISE_TRY(const RecordFile file, segments_.open(row.place));
+    REPRISE_CHECK(file.read(0, bytes));
+    const std::span<const std::byte> part = bytes;
+    REPRISE_TRY(const RecordPlace place,
+                segments_.append({&part, 1}, bytes.size(), segment_limit(), segment + 1));
+    moves.emplace_back(row, place);
+  }
+  damaged_ += lost.size();
+  if (!moves.empty()) REPRISE_CHECK(index_.move(moves));
+  if (!lost.empty()) REPRISE_CHECK(index_.erase(lost));
+  return segments_.remove(segment);
+}
+
+Result<uint64_t> ChunkStore::collect(double min_live) {
+  REPRISE_TRY(const WriterLock lock, WriterLock::take(folder_));
+  REPRISE_TRY(const auto before, segments_.sizes());
+  for (const auto& [segment, size] : before) REPRISE_CHECK(collect_segment(segment, min_live));
+  REPRISE_TRY(const auto after, segments_.sizes());
+  return sum(before) - sum(after);
+}
+
+// Every whole record of every segment. What was evicted and not collected yet comes back.
+Status ChunkStore::fill_index() {
+  REPRISE_TRY(const auto sizes, segments_.sizes());
+  const auto now = std::chrono::duration_cast<std::chrono::seconds>(
+      std::chrono::system_clock::now().time_since_epoch());
+  for (const auto& [segment, size] : sizes) {
+    for (uint64_t at = 0; at + kRecordAlignment <= size;) {
+      const RecordPlace rest = {segment, at, size - at};
+      REPRISE_TRY(RecordFile file, segments_.open(rest));
+      auto record = decode_record(file, rest.bytes);
+      at += kRecordAlignment;
+      if (!record) continue;
+      ChunkRow row;
+      row.key = record->key();
+      row.place = {segment, rest.offset, record->layout.record_bytes};
+      const StoredChunk chunk(row, std::move(*record), std::move(file));
+      if (!chunk.check()) continue;
+      REPRISE_TRY(const auto there, index_.find(row.key));
+      if (!there) REPRISE_CHECK(index_.insert(chunk.record(), row.place, now.count()));
+      at = rest.offset + row.place.bytes;
+    }
+  }
+  return index_.set_filled();
+}
+
+Status ChunkStore::rebuild(const std::string& folder) {
+  {
+    REPRISE_TRY(const WriterLock lock, WriterLock::take(folder));
+    std::error_code error;
+    for (const char* name : {"/index.db", "/index.db-wal", "/index.db-shm"}) {
+      std::filesystem::remove(folder + name, error);
+      if (error) {
+        return fail(ErrorCode::kFileUnwritable, "cannot remove '{}{}': {}", folder, name,
+                    error.message());
+      }
+    }
+  }
+  REPRISE_TRY(const ChunkStore store, open(folder, false));
+  return {};
+}
+
+}  // namespace reprise

@@ -1,0 +1,118 @@
+#include "store/sqlite.h"
+
+#include <utility>
+
+#include "base/try.h"
+
+namespace reprise {
+namespace {
+
+constexpr int kBusyMs = 60'000;
+
+tl::unexpected<Error> sql_error(sqlite3* database, int code) {
+  ErrorCode kind = ErrorCode::kFileUnreadable;
+  switch (code & 0xff) {
+    case SQLITE_CORRUPT:
+    case SQLITE_NOTADB:
+      kind = ErrorCode::kCorrupt;
+      break;
+    case SQLITE_FULL:
+    case SQLITE_READONLY:
+    case SQLITE_BUSY:
+    case SQLITE_LOCKED:
+    case SQLITE_IOERR:
+      kind = ErrorCode::kFileUnwritable;
+      break;
+    default:
+      break;
+  }
+  const char* path = database == nullptr ? nullptr : sqlite3_db_filename(database, "main");
+  return fail(kind, "'{}': {}{}", path == nullptr ? "" : path,
+              database == nullptr ? sqlite3_errstr(code) : sqlite3_errmsg(database),
+              kind == ErrorCode::kCorrupt
+                  ? "; `reprise store verify --rebuild` makes the index again"
+                  : "");
+}
+
+}  // namespace
+
+SqlStatement& SqlStatement::bind(int parameter, int64_t value) {
+  sqlite3_bind_int64(statement_.get(), parameter, value);
+  return *this;
+}
+
+SqlStatement& SqlStatement::bind(int parameter, std::string_view text) {
+  sqlite3_bind_text64(statement_.get(), parameter, text.data(), text.size(), SQLITE_TRANSIENT,
+                      SQLITE_UTF8);
+  return *this;
+}
+
+SqlStatement& SqlStatement::bind(int parameter, std::span<const std::byte> bytes) {
+  sqlite3_bind_blob64(statement_.get(), parameter, bytes.data(), bytes.size(), SQLITE_TRANSIENT);
+  return *this;
+}
+
+Result<bool> SqlStatement::step() {
+  const int code = sqlite3_step(statement_.get());
+  if (code == SQLITE_ROW) return true;
+  if (code == SQLITE_DONE) return false;
+  return sql_error(sqlite3_db_handle(statement_.get()), code);
+}
+
+Status SqlStatement::run() {
+  REPRISE_TRY(const bool row, step());
+  static_cast<void>(row);
+  return {};
+}
+
+std::string SqlStatement::text(int column) const {
+  const auto* text = reinterpret_cast<const char*>(sqlite3_column_text(statement_.get(), column));
+  return {text == nullptr ? "" : text,
+          static_cast<size_t>(sqlite3_column_bytes(statement_.get(), column))};
+}
+
+std::span<const std::byte> SqlStatement::bytes(int column) const {
+  const auto* data = static_cast<const std::byte*>(sqlite3_column_blob(statement_.get(), column));
+  return {data, static_cast<size_t>(sqlite3_column_bytes(statement_.get(), column))};
+}
+
+Result<SqlDatabase> SqlDatabase::open(const std::string& path) {
+  sqlite3* raw = nullptr;
+  const int code =
+      sqlite3_open_v2(path.c_str(), &raw, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE, nullptr);
+  SqlDatabase database(raw);
+  if (code != SQLITE_OK) return sql_error(raw, code);
+  sqlite3_busy_timeout(raw, kBusyMs);
+  return database;
+}
+
+Result<SqlStatement> SqlDatabase::prepare(std::string_view sql) {
+  sqlite3_stmt* statement = nullptr;
+  const int code = sqlite3_prepare_v2(database_.get(), sql.data(), static_cast<int>(sql.size()),
+                                      &statement, nullptr);
+  if (code != SQLITE_OK) return sql_error(database_.get(), code);
+  return SqlStatement(statement);
+}
+
+Status SqlDatabase::run(const char* sql) {
+  const int code = sqlite3_exec(database_.get(), sql, nullptr, nullptr, nullptr);
+  if (code != SQLITE_OK) return sql_error(database_.get(), code);
+  return {};
+}
+
+Result<SqlTransaction> SqlTransaction::begin(SqlDatabase& database) {
+  REPRISE_CHECK(database.run("BEGIN IMMEDIATE"));
+  return SqlTransaction(database);
+}
+
+SqlTransaction::~SqlTransaction() {
+  if (database_ != nullptr) static_cast<void>(database_->run("ROLLBACK"));
+}
+
+Status SqlTransaction::commit() {
+  REPRISE_CHECK(database_->run("COMMIT"));
+  database_ = nullptr;
+  return {};
+}
+
+}  // namespace reprise

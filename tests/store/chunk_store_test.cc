@@ -1,0 +1,171 @@
+// What goes into the store comes out of it, and nothing else.
+#include "store/chunk_store.h"
+
+#include "store/store_testing.h"
+
+namespace reprise {
+namespace {
+
+using testing::HasSubstr;
+
+std::string code_of(const auto& result) {
+  return result ? "done" : std::string(error_name(result.error().code));
+}
+
+TEST(ChunkStore, GivesBackWhatWasAdded) {
+  const TemporaryFolder folder;
+  {
+    ChunkStore store = open_store(folder.file("store"));
+    for (uint32_t n = 0; n < 50; ++n) ASSERT_TRUE(add_chunk(store, n).value());
+    for (uint32_t n = 0; n < 50; ++n) EXPECT_EQ(look_up(store, n), Found::kRight);
+    EXPECT_EQ(look_up(store, 50), Found::kMissing);
+  }
+  ChunkStore again = open_store(folder.file("store"));
+  for (uint32_t n = 0; n < 50; ++n) EXPECT_EQ(look_up(again, n), Found::kRight);
+  const auto rows = again.list();
+  ASSERT_TRUE(rows);
+  ASSERT_EQ(rows->size(), 50u);
+  EXPECT_EQ((*rows)[7].part, 7u);
+  EXPECT_EQ((*rows)[7].document, "document");
+  const auto chunk = again.find((*rows)[7]);
+  ASSERT_TRUE(chunk && *chunk);
+  EXPECT_EQ((*chunk)->record().source.text, "chunk number7");
+  EXPECT_TRUE(again.verify()->empty());
+}
+
+TEST(ChunkStore, AddsEqualChunksOnce) {
+  const TemporaryFolder folder;
+  ChunkStore store = open_store(folder.file("store"));
+  EXPECT_EQ(*add_chunk(store, 1), true);
+  const uint64_t bytes = store.stats()->disk_bytes;
+  EXPECT_EQ(*add_chunk(store, 1), false);
+  EXPECT_EQ(store.stats()->disk_bytes, bytes);
+  EXPECT_EQ(store.stats()->chunks, 1u);
+}
+
+// A change of anything that the KV depends on is a miss.
+TEST(ChunkStore, IdentityAndTokensMustAgree) {
+  const TemporaryFolder folder;
+  ChunkStore store = open_store(folder.file("store"));
+  ASSERT_TRUE(add_chunk(store, 1));
+  const TestChunk chunk = make_chunk(1);
+  const auto missing = [&](const ChunkIdentity& identity, const ChunkTokens& tokens) {
+    const auto found = store.find(identity, tokens);
+    return found && !*found;
+  };
+  EXPECT_FALSE(missing(kIdentity, chunk.ids()));
+  for (int field = 0; field < 7; ++field) {
+    ChunkIdentity other = kIdentity;
+    if (field == 0) ++other.kv.model;
+    if (field == 1) ++other.kv.tokenizer;
+    if (field == 2) ++other.kv.numerics;
+    if (field == 3) other.type = kernels::KvType::kF32;
+    if (field == 4) ++other.n_layer;
+    if (field == 5) ++other.n_kv_head;
+    if (field == 6) ++other.head_dim;
+    EXPECT_TRUE(missing(other, chunk.ids())) << field;
+  }
+  for (size_t i = 0; i < chunk.tokens.size(); ++i) {
+    TestChunk other = chunk;
+    ++other.tokens[i];
+    EXPECT_TRUE(missing(kIdentity, other.ids()));
+  }
+  TestChunk shorter = chunk;
+  shorter.tokens.pop_back();
+  EXPECT_TRUE(missing(kIdentity, shorter.ids()));
+  const std::vector<int32_t> other_context = {1};
+  EXPECT_TRUE(missing(kIdentity, {other_context, chunk.tokens}));
+  EXPECT_TRUE(missing(kIdentity, {{}, chunk.tokens}));
+  // The same row of ids, cut elsewhere.
+  const std::span<const int32_t> ids = chunk.tokens;
+  EXPECT_TRUE(missing(kIdentity, {ids.first(1), ids.subspan(1)}));
+}
+
+TEST(ChunkStore, RefusesWhatDoesNotFit) {
+  const TemporaryFolder folder;
+  ChunkStore store = open_store(folder.file("store"), {.bytes = 8192});
+  TestChunk chunk = make_chunk(1);
+  chunk.blocks.pop_back();
+  EXPECT_EQ(code_of(store.add(kIdentity, chunk.ids(), {}, chunk.blocks)), "invalid_argument");
+  EXPECT_EQ(code_of(store.add(kIdentity, {kContext, {}}, {}, {})), "invalid_argument");
+  const ChunkIdentity large = {{1, 2, 3}, kernels::KvType::kF32, 30, 8, 64};
+  const TestChunk big = make_chunk(1, large);
+  const auto added = store.add(large, big.ids(), {}, big.blocks);
+  EXPECT_EQ(code_of(added), "out_of_memory");
+  EXPECT_THAT(added.error().message, HasSubstr("--store-size"));
+  EXPECT_EQ(store.stats()->chunks, 0u);
+}
+
+TEST(ChunkStore, FolderMustBeThere) {
+  const TemporaryFolder folder;
+  EXPECT_EQ(code_of(ChunkStore::open(folder.file("none"), false)), "file_not_found");
+  EXPECT_EQ(code_of(ChunkStore::open(folder.file("a/b"), true)), "file_unwritable");
+  write_all(folder.file("file"), "x");
+  EXPECT_EQ(code_of(ChunkStore::open(folder.file("file"), true)), "file_unwritable");
+  EXPECT_EQ(code_of(ChunkStore::open(folder.file("file"), false)), "file_not_found");
+}
+
+// The limit holds for the files, and the chunks used last stay.
+TEST(ChunkStore, EvictsWhatWasUsedLeastRecently) {
+  const TemporaryFolder folder;
+  const uint64_t record = 8192, limit = 64 * record;
+  for (uint32_t n = 0; n < 300; ++n) {
+    ChunkStore store = open_store(folder.file("store"), {.bytes = limit});
+    ASSERT_TRUE(add_chunk(store, n));
+    EXPECT_EQ(look_up(store, n), Found::kRight);
+    EXPECT_LE(store.stats()->disk_bytes, limit);
+  }
+  ChunkStore store = open_store(folder.file("store"), {.bytes = limit});
+  const uint64_t chunks = store.stats()->chunks;
+  EXPECT_GT(chunks, 50u);
+  for (uint32_t n = 0; n < 300; ++n) {
+    EXPECT_EQ(look_up(store, n), n < 300 - chunks ? Found::kMissing : Found::kRight) << n;
+  }
+}
+
+TEST(ChunkStore, CollectsWhatIsNoLongerReferred) {
+  const TemporaryFolder folder;
+  ChunkStore store = open_store(folder.file("store"), {.segment_bytes = 100'000});
+  for (uint32_t n = 0; n < 100; ++n) ASSERT_TRUE(add_chunk(store, n));
+  auto rows = *store.list();
+  std::erase_if(rows, [](const ChunkRow& row) { return row.part % 3 == 0; });
+  const auto open_chunk = *store.find(rows[0]);
+  ASSERT_TRUE(store.remove(rows));
+  const uint64_t before = store.stats()->disk_bytes;
+  const auto freed = store.collect(1.0);
+  ASSERT_TRUE(freed);
+  EXPECT_GT(*freed, 0u);
+  const StoreStats after = *store.stats();
+  EXPECT_EQ(after.disk_bytes, before - *freed);
+  EXPECT_EQ(after.disk_bytes, after.live_bytes);
+  for (uint32_t n = 0; n < 100; ++n) {
+    EXPECT_EQ(look_up(store, n), n % 3 == 0 ? Found::kRight : Found::kMissing);
+  }
+  EXPECT_TRUE(open_chunk->check());  // was open before its segment went
+}
+
+TEST(ChunkStore, SearchesTextOfOneIdentity) {
+  const TemporaryFolder folder;
+  ChunkStore store = open_store(folder.file("store"));
+  const char* texts[] = {"The lighthouse keeper kept bees.", "A recipe for bread and butter.",
+                         "Bees visit the garden; the keeper watches bees."};
+  for (uint32_t n = 0; n < 3; ++n) {
+    TestChunk chunk = make_chunk(n);
+    chunk.source.text = texts[n];
+    ASSERT_TRUE(store.add(kIdentity, chunk.ids(), chunk.source, chunk.blocks));
+  }
+  const auto found = store.search(kIdentity, "Who keeps BEES? (\"OR\" NOT near*)", 5);
+  ASSERT_TRUE(found) << found.error().message;
+  ASSERT_EQ(found->size(), 2u);
+  EXPECT_NE((*found)[0].part, 1u);
+  EXPECT_NE((*found)[1].part, 1u);
+  EXPECT_GE((*found)[0].score, (*found)[1].score);
+  EXPECT_EQ(store.search(kIdentity, "bees", 1)->size(), 1u);
+  EXPECT_TRUE(store.search(kIdentity, "?!", 5)->empty());
+  ChunkIdentity other = kIdentity;
+  ++other.kv.model;
+  EXPECT_TRUE(store.search(other, "bees", 5)->empty());
+}
+
+}  // namespace
+}  // namespace reprise

@@ -1,0 +1,241 @@
+// Processes that are killed, disks that fail or are full, and many processes at once: no chunk that
+// was added is lost, and none is wrong.
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <functional>
+
+#include "store/failing_calls.h"
+#include "store/store_testing.h"
+
+namespace reprise {
+namespace {
+
+pid_t in_child(const std::function<void()>& work) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    work();
+    ::_exit(0);
+  }
+  EXPECT_GT(child, 0);
+  return child;
+}
+
+bool exited_well(pid_t child) {
+  int status = 0;
+  return ::waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+/// Numbers that a child has sent so far.
+struct Pipe {
+  int ends[2] = {-1, -1};
+  Pipe() { EXPECT_EQ(::pipe(ends), 0); }
+  ~Pipe() {
+    ::close(ends[0]);
+    if (ends[1] >= 0) ::close(ends[1]);
+  }
+  void send(uint32_t number) const { EXPECT_EQ(::write(ends[1], &number, sizeof number), 4); }
+  std::vector<uint32_t> receive() {
+    ::close(ends[1]);
+    ends[1] = -1;
+    std::vector<uint32_t> numbers;
+    for (uint32_t n; ::read(ends[0], &n, sizeof n) == sizeof n;) numbers.push_back(n);
+    return numbers;
+  }
+};
+
+/// Everything that is in the store is right.
+void expect_right(const std::string& folder, std::span<const uint32_t> committed, uint32_t end) {
+  ChunkStore store = open_store(folder);
+  for (const uint32_t n : committed) ASSERT_EQ(look_up(store, n), Found::kRight) << n;
+  for (uint32_t n = 0; n < end; ++n) ASSERT_NE(look_up(store, n), Found::kWrong) << n;
+  const auto bad = store.verify();
+  ASSERT_TRUE(bad);
+  ASSERT_TRUE(bad->empty());
+  ASSERT_EQ(store.damaged(), 0u);
+}
+
+// REPRISE_STORE_KILLS=1000 for the long version.
+TEST(StoreCrash, KilledAtAnyTime) {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("store");
+  std::mt19937 random(7);
+  std::vector<uint32_t> committed;
+  uint32_t next = 0;
+  const int kills = repeats("REPRISE_STORE_KILLS", 40);
+  for (int kill = 0; kill < kills; ++kill) {
+    Pipe pipe;
+    const pid_t child = in_child([&] {
+      auto store = ChunkStore::open(path, true, {.segment_bytes = 100'000});
+      for (uint32_t n = next; store; ++n) {
+        if (add_chunk(*store, n)) pipe.send(n);
+        if (n % 5 == 4) static_cast<void>(store->collect(1.0));
+      }
+    });
+    ::usleep(static_cast<useconds_t>(random() % 30'000));
+    ::kill(child, SIGKILL);
+    int status = 0;
+    ASSERT_EQ(::waitpid(child, &status, 0), child);
+    ASSERT_TRUE(WIFSIGNALED(status));
+    const auto added = pipe.receive();
+    committed.insert(committed.end(), added.begin(), added.end());
+    if (!added.empty()) next = added.back() + 2;  // the one after it may be there or not
+    ASSERT_NO_FATAL_FAILURE(expect_right(path, committed, next)) << kill;
+    if (committed.size() < 300) continue;
+    committed.clear();  // the cost of a check stays bounded
+    next = 0;
+    std::filesystem::remove_all(path);
+  }
+}
+
+// What a process does to a store that holds chunks 0 to 9: adds, removes, evicts, collects.
+Status work(const std::string& path, std::vector<uint32_t>& added) {
+  auto opened = ChunkStore::open(path, true, {.bytes = 40 * 8192, .segment_bytes = 30'000});
+  if (!opened) return tl::unexpected<Error>(opened.error());
+  Status failed;
+  for (uint32_t n = 10; n < 14; ++n) {
+    const auto done = add_chunk(*opened, n);
+    if (done) added.push_back(n);
+    if (!done) failed = tl::unexpected<Error>(done.error());
+  }
+  const auto rows = opened->list();
+  if (!rows) return tl::unexpected<Error>(rows.error());
+  if (const Status done = opened->remove(std::span(*rows).first(1)); !done) failed = done;
+  const auto freed = opened->collect(1.0);
+  return freed ? failed : tl::unexpected<Error>(freed.error());
+}
+
+struct StoreFaults : testing::Test {
+  TemporaryFolder folder;
+  std::string path = folder.file("store");
+  const uint32_t removed = 0;
+
+  void start() const {
+    std::filesystem::remove_all(path);
+    ChunkStore store = open_store(path, {.segment_bytes = 30'000});
+    for (uint32_t n = 0; n < 10; ++n) ASSERT_TRUE(add_chunk(store, n));
+  }
+  void check(std::vector<uint32_t> added) const {
+    for (uint32_t n = 0; n < 10; ++n) {
+      if (n != removed) added.push_back(n);
+    }
+    expect_right(path, added, 20);
+    ChunkStore store = open_store(path);
+    ASSERT_TRUE(add_chunk(store, 30));  // it still works
+    ASSERT_EQ(look_up(store, 30), Found::kRight);
+  }
+};
+
+TEST_F(StoreFaults, KilledAtEveryCall) {
+  int n = 1;
+  for (bool ended = false; !ended; ++n) {
+    ASSERT_NO_FATAL_FAILURE(start());
+    Pipe pipe;
+    const pid_t child = in_child([&] {
+      arm_calls(CallFault::kKill, n);
+      std::vector<uint32_t> added;
+      static_cast<void>(work(path, added));
+      disarm_calls();
+    });
+    ended = exited_well(child);
+    ASSERT_NO_FATAL_FAILURE(check({})) << n;
+  }
+  EXPECT_GT(n, 30);
+}
+
+// An error, or a disk that is full in the middle of a write.
+TEST_F(StoreFaults, EveryCallFailsOnce) {
+  for (const CallFault fault : {CallFault::kError, CallFault::kShort}) {
+    int errors = 0;
+    for (int n = 1;; ++n) {
+      ASSERT_NO_FATAL_FAILURE(start());
+      std::vector<uint32_t> added;
+      arm_calls(fault, n);
+      const Status status = work(path, added);
+      const int calls = disarm_calls();
+      if (!status) ++errors;
+      ASSERT_NO_FATAL_FAILURE(check(added)) << n;
+      if (calls < n) break;
+    }
+    EXPECT_GT(errors, 15);
+  }
+}
+
+TEST_F(StoreFaults, FullDiskIsAnErrorAndTheStoreGoesOn) {
+  ASSERT_NO_FATAL_FAILURE(start());
+  rlimit old_limit{};
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &old_limit), 0);
+  const auto old_handler = std::signal(SIGXFSZ, SIG_IGN);
+  const rlimit limit = {20'000, old_limit.rlim_max};
+  Result<bool> added = true;
+  uint32_t n = 10;
+  {
+    ChunkStore store = open_store(path);
+    ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &limit), 0);
+    while (added && n < 20) added = add_chunk(store, n++);
+    ::setrlimit(RLIMIT_FSIZE, &old_limit);
+    std::signal(SIGXFSZ, old_handler);
+    ASSERT_FALSE(added);
+    EXPECT_EQ(added.error().code, ErrorCode::kFileUnwritable);
+    EXPECT_EQ(look_up(store, 3), Found::kRight);
+  }
+  check({});
+}
+
+// REPRISE_STORE_SECONDS=60 for the long version. Writers add what they say and collect; readers see
+// nothing wrong, and everything that was added before they looked.
+TEST(StoreCrash, WritersAndReadersAtOnce) {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("store");
+  { open_store(path); }
+  const auto end =
+      std::chrono::steady_clock::now() + std::chrono::seconds(repeats("REPRISE_STORE_SECONDS", 3));
+  const auto go_on = [&] { return std::chrono::steady_clock::now() < end; };
+  constexpr uint32_t kRange = 1'000'000, kNumbers = 1500;
+  Pipe pipes[2];
+  std::vector<pid_t> children;
+  for (uint32_t writer = 0; writer < 2; ++writer) {
+    children.push_back(in_child([&] {
+      auto store = ChunkStore::open(path, false, {.segment_bytes = 200'000});
+      if (!store) ::_exit(2);
+      // Half of the numbers are the other writer's, too.
+      for (uint32_t n = 0; go_on(); ++n) {
+        const uint32_t number = n % 2 * writer * kRange + n % kNumbers;
+        if (!add_chunk(*store, number)) ::_exit(3);
+        if (look_up(*store, number) != Found::kRight) ::_exit(4);
+        if (n < kNumbers) pipes[writer].send(number);
+        if (n % 50 == 49 && !store->collect(1.0)) ::_exit(5);
+      }
+    }));
+  }
+  for (uint32_t reader = 0; reader < 8; ++reader) {
+    children.push_back(in_child([&] {
+      auto store = ChunkStore::open(path, false);
+      if (!store) ::_exit(2);
+      std::mt19937 random(reader);
+      std::vector<bool> seen(kRange + kNumbers);
+      while (go_on()) {
+        const uint32_t n = random() % 2 * kRange + random() % kNumbers;
+        const Found found = look_up(*store, n);
+        if (found == Found::kWrong || (seen[n] && found == Found::kMissing)) ::_exit(3);
+        if (found == Found::kRight) seen[n] = true;
+      }
+      if (store->damaged() > 0) ::_exit(4);
+    }));
+  }
+  std::vector<uint32_t> added;
+  for (Pipe& pipe : pipes) {
+    const auto numbers = pipe.receive();
+    added.insert(added.end(), numbers.begin(), numbers.end());
+  }
+  for (const pid_t child : children) EXPECT_TRUE(exited_well(child));
+  EXPECT_GT(added.size(), 20u);
+  expect_right(path, added, 0);
+  RecordProperty("chunks", static_cast<int>(added.size()));
+}
+
+}  // namespace
+}  // namespace reprise
