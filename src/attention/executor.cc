@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstring>
 #include <limits>
+#include <numeric>
 
 #include "base/try.h"
 #include "kernels/ops.h"
@@ -141,13 +142,48 @@ Status CpuExecutor::select(uint32_t layer, const float* q) {
       captured->lse.resize(rows.size() * config_.n_head);
     }
     const uint64_t keys = plan_.decode_keys(), pages = plan_.decode_pages();
+    const size_t jobs = plan_.jobs().size();
     REPRISE_CHECK(plan_.add(layer, static_cast<uint32_t>(i), step, rows, selection));
+    if (selection.logits != nullptr) REPRISE_CHECK(list_logits(i, jobs));
     if (step.phase != kernels::Phase::kDecode) continue;
     costs_[i].keys_read += plan_.decode_keys() - keys;
     costs_[i].kv_bytes_read +=
         (plan_.decode_pages() - pages) * 2 * step.kv->pool().layout().tile_bytes();
     costs_[i].index_bytes_read += selection.index_bytes_read;
     add_visible(config_, layer, step, rows, costs_[i]);
+  }
+  return {};
+}
+
+/// Makes room for the logits of a step, whose jobs start at first_job.
+Status CpuExecutor::list_logits(size_t step, size_t first_job) {
+  KeyLogits& logits = *selections_[step].logits;
+  const auto jobs = plan_.jobs().subspan(first_job);
+  if (steps_[step].phase == kernels::Phase::kPrefill || steps_[step].rows != 1) {
+    return fail(ErrorCode::kUnsupported,
+                "the policy asks for the logits of {} rows; only single decode rows have them",
+                steps_[step].rows);
+  }
+  logits.heads = jobs.empty() ? config_.n_head : jobs.front().heads;
+  logits.offsets.assign(config_.n_head / logits.heads + 1, 0);
+  for (const AttentionJob& job : jobs) {
+    for (const KeyRead& part : plan_.reads(job)) {
+      logits.offsets[job.head / logits.heads + 1] += part.blocks;
+    }
+  }
+  std::partial_sum(logits.offsets.begin(), logits.offsets.end(), logits.offsets.begin());
+  logits.pages.resize(logits.offsets.back());
+  logits.values.resize(logits.pages.size() * logits.heads * kPageTokens);
+  logits_at_.resize(plan_.jobs().size());
+  std::vector<uint32_t> next(logits.offsets.begin(), logits.offsets.end() - 1);
+  for (size_t i = 0; i < jobs.size(); ++i) {
+    uint32_t& at = next[jobs[i].head / logits.heads];
+    logits_at_[first_job + i] = at;
+    for (const KeyRead& part : plan_.reads(jobs[i])) {
+      for (const KeyBlock& block : plan_.blocks(part)) {
+        logits.pages[at++] = static_cast<int32_t>(block.index);
+      }
+    }
   }
   return {};
 }
@@ -219,6 +255,12 @@ void CpuExecutor::read(const Call& call, const AttentionJob& job, const KeyRead&
   args.out = out;
   args.out_stride = config_.head_dim;
   args.lse = lse;
+  if (KeyLogits* logits = selections_[job.step].logits) {
+    const size_t list = job.head / logits->heads, first = logits->offsets[list];
+    const uint32_t at = logits_at_[static_cast<size_t>(&job - plan_.jobs().data())];
+    args.logits_stride = (logits->offsets[list + 1] - first) * kPageTokens;
+    args.logits = &logits->values[(first * logits->heads + (at - first)) * kPageTokens];
+  }
   scratch.kernel.resize(std::max(scratch.kernel.size(), kernels::attend_scratch_bytes(args)));
   kernels::attend(args, scratch.kernel.data());
 }

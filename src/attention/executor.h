@@ -48,6 +48,7 @@ class CpuExecutor : public AttentionOp {
   void rotate_and_store(uint32_t layer, const float* q, float* k, const float* v);
   QueryRows query_rows(uint32_t layer, size_t step, const float* q) const;
   Status select(uint32_t layer, const float* q);
+  Status list_logits(size_t step, size_t first_job);
   void run(const Call& call, const AttentionJob& job, Scratch& scratch);
   void read(const Call& call, const AttentionJob& job, const KeyRead& read, Scratch& scratch,
             float* out, float* lse);
@@ -75,6 +76,7 @@ class CpuExecutor : public AttentionOp {
   std::vector<Scratch> scratch_;       // [threads]
   std::vector<float> q_rotated_;       // [rows, n_head, head_dim]
   std::vector<float> lse_;             // [rows, n_head]
+  std::vector<uint32_t> logits_at_;    // [jobs] first page in KeyLogits
   std::vector<float> partial_out_;     // [partials, head_dim]
   std::vector<float> partial_lse_;     // [partials]
 };

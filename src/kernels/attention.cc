@@ -19,6 +19,11 @@ bool rounds_to_bf16(KvType type) { return type == KvType::kBF16 || type == KvTyp
 }  // namespace
 
 void attend(const AttendArgs& args, std::byte* scratch) {
+  // Kernels skip pages that no row sees.
+  for (size_t r = 0; args.logits != nullptr && r < args.rows; ++r) {
+    std::fill_n(args.logits + r * args.logits_stride, args.pages.size() * kPageTokens,
+                -std::numeric_limits<float>::infinity());
+  }
 #if defined(__x86_64__)
   const Isa isa = cpu_isa();
   if (isa == Isa::kAmx && rounds_to_bf16(args.layout->type)) {

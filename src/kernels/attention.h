@@ -44,6 +44,9 @@ struct AttendArgs {
   float* out = nullptr;   // [rows, head_dim] normalised output; zero where nothing is visible
   size_t out_stride = 0;  // floats between rows
   float* lse = nullptr;   // [rows] ln(sum of exp(logit)); -inf where nothing is visible
+  /// Decode only, or null: [rows, 16 pages] gets the logits; -inf in slots that are not read.
+  float* logits = nullptr;
+  size_t logits_stride = 0;  // floats between rows
 };
 
 /// out = softmax(scale q K^T) V and lse (Milakov & Gimelshein 2018, online softmax; Dao et al.

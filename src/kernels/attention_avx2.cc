@@ -70,6 +70,9 @@ void score_page(const AttendArgs& args, size_t row, const PageSpan& page, const 
     for (int half = 0; half < 2; ++half) {
       sums[r][half] = adjust_logits(args, page, visible, 8 * half, sums[r][half]);
       _mm256_storeu_ps(logits + r * kBlockKeys + 8 * half, sums[r][half]);
+      if (args.logits == nullptr) continue;
+      _mm256_storeu_ps(kept_logits(args, row + r, page) + 8 * half,
+                       _mm256_mul_ps(sums[r][half], _mm256_set1_ps(kLn2)));
     }
     const float page_largest = max_256(_mm256_max_ps(sums[r][0], sums[r][1]));
     if (page_largest > largest[r]) largest[r] = page_largest;

@@ -193,6 +193,9 @@ inline void weigh(const AttendArgs& args, size_t row, const Unit& unit, const Bu
       logits[p] = adjust_logits(args, row, unit.pages[p], logits[p]);
     }
   }
+  for (size_t p = 0; args.logits != nullptr && p < kUnitPages; ++p) {
+    keep_logits(args, row, unit.pages[p], logits[p]);
+  }
   const __m512 top =
       _mm512_max_ps(_mm512_max_ps(logits[0], logits[1]), _mm512_max_ps(logits[2], logits[3]));
   float* totals = b.totals + row * kLanes;

@@ -182,6 +182,7 @@ void weigh(const AttendArgs& args, size_t row, size_t r, const Unit& unit, const
   for (size_t p = 0; p < kUnitPages; ++p) {
     logits[p] = _mm512_loadu_ps(b.logits + r * kUnitKeys + p * kPageTokens);
     if (adjust) logits[p] = adjust_logits(args, row, unit.pages[p], logits[p]);
+    if (args.logits != nullptr) keep_logits(args, row, unit.pages[p], logits[p]);
     top = _mm512_max_ps(top, logits[p]);
   }
   const size_t head_dim = args.layout->head_dim;

@@ -26,6 +26,12 @@ static inline bool needs_adjustment(const RowWindow& window, const PageSpan& pag
          page.index + static_cast<int32_t>(kPageTokens) > window.all_last;
 }
 
+// Where the logits of a row and a page are given back.
+static inline float* kept_logits(const AttendArgs& args, size_t row, const PageSpan& page) {
+  return args.logits + row * args.logits_stride +
+         static_cast<size_t>(&page - args.pages.data()) * kPageTokens;
+}
+
 // Bit t: the row sees slot t.
 static inline uint32_t visible_slots(const AttendArgs& args, size_t row, const PageSpan& page) {
   int32_t begin = args.row_begin[row] - page.index, end = args.row_end[row] - page.index;

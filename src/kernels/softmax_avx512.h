@@ -64,6 +64,12 @@ static inline __m512 adjust_logits(const AttendArgs& args, size_t row, const Pag
   return masked_512(x, visible_slots(args, row, *page));
 }
 
+// Gives the adjusted logits of a row and a page (null = absent) back, in natural units.
+static inline void keep_logits(const AttendArgs& args, size_t row, const PageSpan* page, __m512 x) {
+  if (page == nullptr) return;
+  _mm512_storeu_ps(kept_logits(args, row, *page), _mm512_mul_ps(x, _mm512_set1_ps(kLn2)));
+}
+
 // Weights are 2^(logit - base). The base of a row is 0 unless that could overflow or lose its
 // weights: weights up to 2^kReach cost nothing in floating point, so most rows are never rescaled.
 static constexpr float kReach = 60.0f;

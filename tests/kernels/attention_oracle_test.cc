@@ -1,6 +1,7 @@
 // Every instruction set, page type and shape against double precision.
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <tuple>
 
 #include "kernels/attention_case.h"
@@ -20,6 +21,34 @@ class AttentionOracle : public testing::TestWithParam<std::tuple<Isa, KvType, Ph
   void check(const CaseOptions& options) {
     const AttentionCase problem(options);
     expect_close(problem, expected(problem), problem.attend_all());
+  }
+  static void expect_logits(const AttentionCase& problem, std::span<const float> logits,
+                            size_t stride) {
+    const CaseOptions& options = problem.options;
+    int wrong = 0;
+    for (size_t row = 0; row < options.rows; ++row) {
+      for (size_t i = 0; i < problem.pages.size() * kPageTokens && wrong < 3; ++i) {
+        const PageSpan& page = problem.pages[i / kPageTokens];
+        const size_t slot = i % kPageTokens;
+        const int32_t key = page.index + static_cast<int32_t>(slot);
+        const bool seen = (page.slots >> slot & 1) != 0 && key >= problem.row_begin[row] &&
+                          key < problem.row_end[row];
+        double want = -INFINITY, error = 0.0;
+        if (seen) {
+          const Dot dot = key_dot(problem, row, page, slot);
+          want = problem.scale * dot.sum;
+          error = problem.scale * dot.magnitude * 0x1p-7 + 1e-5;  // q8_0 keys in bf16
+          if (options.soft_cap > 0) want = options.soft_cap * std::tanh(want / options.soft_cap);
+          if (page.bias != nullptr) want += page.bias[slot];
+        }
+        const float got = logits[row * stride + i];
+        const bool equal = std::isinf(want) ? got == want : std::fabs(got - want) <= error;
+        if (equal) continue;
+        ++wrong;
+        ADD_FAILURE() << "row " << row << " key " << key << ": " << got << ", want " << want
+                      << " in " << describe(options);
+      }
+    }
   }
   bool stored(size_t head_dim) const {
     return options_.type != KvType::kQ8_0 || head_dim % 32 == 0;
@@ -95,6 +124,30 @@ TEST_P(AttentionOracle, MasksAndBiases) {
         check(options_);
       }
     }
+  }
+}
+
+TEST_P(AttentionOracle, LogitsAreThoseOfEveryKey) {
+  if (options_.phase == Phase::kPrefill) GTEST_SKIP() << "decode only";
+  for (uint32_t seed = 1; seed <= 8; ++seed) {
+    options_.seed = seed;
+    options_.rows = 1 + seed * 5 % 20;
+    options_.keys = 40 + seed * 61 % 300;
+    options_.window = seed % 3 == 0 ? 50 : 0;
+    options_.holes = seed % 2 == 0;
+    options_.soft_cap = seed % 4 == 0 ? 30.0f : 0.0f;
+    options_.bias = seed % 3 == 1 ? 3.0f : 0.0f;
+    const AttentionCase problem(options_);
+    AttendResult plain = problem.attend_all(), result;
+    AttendArgs args = problem.args(0, options_.rows, result);
+    args.logits_stride = problem.pages.size() * kPageTokens + 5;
+    std::vector<float> logits(options_.rows * args.logits_stride, 77.0f);
+    args.logits = logits.data();
+    std::vector<std::byte> scratch(attend_scratch_bytes(args));
+    attend(args, scratch.data());
+    EXPECT_EQ(result.out, plain.out) << describe(options_);  // asking changes nothing
+    EXPECT_EQ(result.lse, plain.lse) << describe(options_);
+    expect_logits(problem, logits, args.logits_stride);
   }
 }
 

@@ -100,6 +100,7 @@ void MacPolicy::select(const QueryRows& rows, Selection& selection) {
     return;
   }
   writes_ = true;
+  selection.logits = given.logits;
   selection.reused = &reused_;
   selection.captured = &captured_;
   if (ready) {
