@@ -1,5 +1,6 @@
 #include "methods/registry.h"
 
+#include "methods/attention_predictor/attention_predictor.h"
 #include "methods/baselines/full.h"
 #include "methods/baselines/h2o.h"
 #include "methods/baselines/infllm.h"
@@ -54,6 +55,10 @@ std::span<const PolicyEntry> policy_entries() {
       policy_entry<CsAttentionPolicy, CsAttentionOptions>(
           "csattention", "the keys whose copies, coded for the prompt's queries, give large logits",
           "after CSAttention, arXiv 2604.08584"),
+      policy_entry<AttentionPredictorPolicy, AttentionPredictorOptions>(
+          "attention_predictor",
+          "the blocks that will get attention, by a forecast from what they got",
+          "after AttentionPredictor, arXiv 2502.04077"),
       policy_entry<DensePolicy, DenseOptions>(
           "dense", "keeps some layers dense for the policy on its right", "decorator"),
       policy_entry<AutoPolicy, AutoOptions>(

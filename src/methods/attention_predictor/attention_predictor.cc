@@ -1,0 +1,179 @@
+#include "methods/attention_predictor/attention_predictor.h"
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+
+#include "base/try.h"
+#include "methods/attention_predictor/net_file.h"
+#include "methods/key_list.h"
+#include "methods/top_k.h"
+
+namespace reprise {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr auto kTokens = static_cast<int32_t>(kPageTokens);
+constexpr int32_t kFewestRows = 8;  // of a history; with fewer every key is read
+
+double us_since(Clock::time_point start) {
+  return std::chrono::duration<double, std::micro>(Clock::now() - start).count();
+}
+
+}  // namespace
+
+AttentionPredictorPolicy::AttentionPredictorPolicy(const AttentionPredictorOptions& options,
+                                                   const ModelConfig& config,
+                                                   std::shared_ptr<const ForecastNet> net)
+    : config_(&config),
+      budget_(options.budget, options.sink, options.window),
+      period_(static_cast<int32_t>(options.period)),
+      history_(static_cast<int32_t>(options.history)),
+      dense_calibration_(options.calibrate == "dense"),
+      scores_(options.pool == "max" ? BlockPool::kMax : BlockPool::kSum, config),
+      layers_(config.n_layer),
+      blocks_(config.n_kv_head) {
+  if (net) history_ = std::max(history_, static_cast<int32_t>(net->rows));
+  for (Layer& layer : layers_) {
+    if (net)
+      layer.predictor =
+          std::make_unique<NetworkPredictor>(config.n_kv_head, net, options.factor, options.period);
+    else
+      layer.predictor =
+          std::make_unique<AveragePredictor>(config.n_kv_head, options.factor, options.period);
+  }
+}
+
+Result<std::unique_ptr<Policy>> AttentionPredictorPolicy::create(
+    const AttentionPredictorOptions& options, const ModelConfig& config) {
+  std::shared_ptr<const ForecastNet> net;
+  if (!options.file.empty()) {
+    REPRISE_TRY(ForecastNet loaded, load_forecast_net(options.file, config));
+    net = std::make_shared<const ForecastNet>(std::move(loaded));
+  }
+  return std::make_unique<AttentionPredictorPolicy>(options, config, std::move(net));
+}
+
+void AttentionPredictorPolicy::push(uint32_t index, const ScoreRow& row, int32_t position) {
+  Layer& layer = layers_[index];
+  layer.predictor->push(row);
+  layer.rows = std::min(layer.rows + 1, kFewestRows);
+  layer.end = position + 1;
+}
+
+void AttentionPredictorPolicy::read_prompt(const QueryRows& rows) {
+  const int32_t first = std::max(rows.first(), rows.prompt_end - history_);
+  std::array<ScoreRow, BlockScores::kRows> scores;
+  for (int32_t at = first; at < rows.end();) {
+    const auto some =
+        std::span(scores).first(std::min(scores.size(), static_cast<size_t>(rows.end() - at)));
+    scores_.of_all(rows, at, some);
+    for (const ScoreRow& row : some) push(rows.layer, row, at++);
+  }
+}
+
+void AttentionPredictorPolicy::select(const QueryRows& rows, Selection& selection) {
+  if (rows.phase == kernels::Phase::kPrefill) return read_prompt(rows);
+  const auto start = Clock::now();
+  Layer& layer = layers_[rows.layer];
+  const int32_t end = rows.end();
+  const BlockBudget::Choice choice = budget_.choice(end);
+  sums_.layer_steps += 1.0;
+  const bool calibrates = this->calibrates(rows.layer, end);
+  logits_.clear();
+  selection.logits = &logits_;
+  if (end <= budget_.budget || choice.count >= choice.candidates() || layer.rows < kFewestRows ||
+      (calibrates && dense_calibration_)) {
+    sums_.calibrated += 1.0;
+    return;
+  }
+  if (calibrates) {
+    selection.logits = nullptr;
+    selection.index_bytes_read = scores_.of_all(rows, end - 1, {&row_, 1});
+    push(rows.layer, row_, end - 1);
+    sums_.calibrated += 1.0;
+  }
+  choose(rows, choice, calibrates);
+  selection.all = false;
+  SelectionPart& part = selection.parts.emplace_back();
+  part.split = HeadSplit::kPerKvHead;
+  for (const auto& blocks : blocks_) {
+    add_keys(part, budget_.sink, blocks, budget_.sink,
+             {static_cast<int32_t>(choice.last) * kTokens, end}, kTokens);
+  }
+  sums_.forecast_us += us_since(start);
+}
+
+void AttentionPredictorPolicy::choose(const QueryRows& rows, const BlockBudget::Choice& choice,
+                                      bool scored) {
+  const size_t candidates = choice.candidates();
+  forecast_.resize(config_->n_kv_head * candidates);
+  rows.pool->run(config_->n_kv_head, [&](size_t head, int) {
+    const auto forecast = std::span(forecast_).subspan(head * candidates, candidates);
+    if (scored) {
+      std::copy_n(&row_.scores[head * row_.blocks + choice.first], candidates, forecast.begin());
+    } else {
+      layers_[rows.layer].predictor->forecast(head, choice.first, choice.last, forecast.data());
+    }
+    top_k(forecast, choice.count, blocks_[head]);
+  });
+}
+
+void AttentionPredictorPolicy::observe(const QueryRows& rows, const AttentionResult&) {
+  if (logits_.lists() == 0) return;
+  const auto start = Clock::now();
+  scores_.of_read(rows, logits_, row_);
+  push(rows.layer, row_, rows.first());
+  logits_.clear();
+  sums_.forecast_us += us_since(start);
+}
+
+void AttentionPredictorPolicy::truncate(int32_t length) {
+  for (Layer& layer : layers_) {
+    if (layer.end <= length) continue;
+    layer.predictor->clear();
+    layer.rows = layer.end = 0;
+  }
+}
+
+PolicyStats AttentionPredictorPolicy::stats() const {
+  if (sums_.layer_steps == 0.0) return {};
+  const double layers = static_cast<double>(config_->n_layer);
+  return {{"forecast_us", sums_.forecast_us / sums_.layer_steps * layers},
+          {"calibrated", sums_.calibrated / sums_.layer_steps}};
+}
+
+uint64_t AttentionPredictorPolicy::state_bytes() const {
+  uint64_t bytes = 0;
+  for (const Layer& layer : layers_) bytes += layer.predictor->bytes();
+  return bytes;
+}
+
+std::string AttentionPredictorPolicy::save_state() const {
+  StateWriter out;
+  for (const Layer& layer : layers_) {
+    out.value(layer.rows);
+    out.value(layer.end);
+    layer.predictor->save(out);
+  }
+  return out.take();
+}
+
+Status AttentionPredictorPolicy::restore_state(std::string_view state, int32_t length) {
+  StateReader in(state);
+  const auto max_blocks = (static_cast<size_t>(length) + kPageTokens - 1) / kPageTokens;
+  for (Layer& layer : layers_) {
+    layer.rows = in.value<int32_t>();
+    layer.end = in.value<int32_t>();
+    in.require(layer.rows >= 0 && layer.rows <= kFewestRows && layer.end >= 0 &&
+               layer.end <= length);
+    layer.predictor->load(in, max_blocks);
+  }
+  if (in.ended()) return {};
+  for (Layer& layer : layers_) layer.end = length + 1;
+  truncate(length);
+  return fail(ErrorCode::kCorrupt, "what was saved is no history of attention to these keys");
+}
+
+}  // namespace reprise

@@ -1,0 +1,124 @@
+// AttentionPredictor (arXiv 2502.04077): the attention that blocks of keys will get is forecast
+// from what they got at past rows, before the query is known; the first keys, the best blocks and a
+// recent window are read. Nothing is evicted.
+//
+// Decided apart from the paper: scores come from the logits that attention computes anyway, over
+// the keys that it reads; query heads of a KV head share a choice; blocks are ranked by the sum of
+// their attention; boundaries are those of pages, so that a step never reads more than its budget;
+// layers take turns at reading every key. Layers are left dense with `dense+attention_predictor`.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "methods/attention_predictor/block_choice.h"
+#include "methods/attention_predictor/block_scores.h"
+#include "methods/attention_predictor/network.h"
+#include "reprise/options.h"
+
+namespace reprise {
+
+struct AttentionPredictorOptions {
+  std::string file;
+  float factor = 0.7f;
+  uint32_t budget = 1024;
+  uint32_t sink = 64;
+  uint32_t window = 64;
+  std::string calibrate = "scores";
+  uint32_t period = 16;
+  uint32_t history = 32;
+  std::string pool = "sum";
+};
+
+template <class Visitor>
+void visit_options(AttentionPredictorOptions& o, Visitor&& visit) {
+  visit(
+      OptionSpec{"file", "a network of `reprise train`; none: an exponential average of past rows"},
+      o.file);
+  visit(OptionSpec{"factor", "weight of the past in the average; 0 = the last row alone", "", 0, 1},
+        o.factor);
+  visit(OptionSpec{"budget", "keys read per KV head", "tokens", 64, 1 << 24}, o.budget);
+  visit(OptionSpec{"sink", "first keys that are always read, part of the budget, in whole pages",
+                   "tokens", 0, 1 << 20},
+        o.sink);
+  visit(OptionSpec{"window", "recent keys that are always read, part of the budget", "tokens", 1,
+                   1 << 20},
+        o.window);
+  visit(OptionSpec{"calibrate",
+                   "what finds blocks that were not read: dense: a step over every key; scores: "
+                   "all keys are scored, without values, and the best are read",
+                   "", 0, 0, "dense|scores"},
+        o.calibrate);
+  visit(OptionSpec{"period",
+                   "decode steps of a layer from one calibration to the next; 0 = none; 1 with "
+                   "scores: nothing is forecast, which bounds what any predictor can find",
+                   "tokens", 0, 1 << 20},
+        o.period);
+  visit(OptionSpec{"history", "last prompt rows whose attention is taken", "tokens", 1, 4096},
+        o.history);
+  visit(OptionSpec{"pool", "what stands for the keys of a block", "", 0, 0, "sum|max"}, o.pool);
+}
+
+class AttentionPredictorPolicy : public Policy {
+ public:
+  /// net: what forecasts, or null for the average.
+  AttentionPredictorPolicy(const AttentionPredictorOptions& options, const ModelConfig& config,
+                           std::shared_ptr<const ForecastNet> net = {});
+  /// Reads the file that the options name. Errors: those of load_forecast_net().
+  static Result<std::unique_ptr<Policy>> create(const AttentionPredictorOptions& options,
+                                                const ModelConfig& config);
+
+  std::unique_ptr<Policy> fork() const override {
+    return std::make_unique<AttentionPredictorPolicy>(*this);
+  }
+  void select(const QueryRows& rows, Selection& selection) override;
+  bool observes(uint32_t layer) const override { return !is_left_alone(layer); }
+  void observe(const QueryRows& rows, const AttentionResult& result) override;
+  void truncate(int32_t length) override;
+  std::string prefill_key() const override { return std::string(kDensePrefill); }
+  int32_t observed_prompt_rows(int32_t prompt_end, int32_t) const override {
+    return std::min(prompt_end, history_);
+  }
+  /// "forecast_us": what scores, histories and choices take of a decode step, all layers together;
+  /// "calibrated": share of the steps of layers that looked at every key.
+  PolicyStats stats() const override;
+  void clear_stats() override { sums_ = {}; }
+  uint64_t state_bytes() const override;
+  std::string save_state() const override;
+  Status restore_state(std::string_view state, int32_t length) override;
+
+ private:
+  struct Layer {
+    Layer() = default;
+    Layer(const Layer& other)
+        : predictor(other.predictor->clone()), rows(other.rows), end(other.end) {}
+
+    std::unique_ptr<Predictor> predictor;
+    int32_t rows = 0;  // of the history
+    int32_t end = 0;   // tokens before the next row of the history
+  };
+  struct Sums {
+    double forecast_us = 0.0, layer_steps = 0.0, calibrated = 0.0;
+  };
+  void read_prompt(const QueryRows& rows);
+  void push(uint32_t layer, const ScoreRow& row, int32_t position);
+  bool calibrates(uint32_t layer, int32_t end) const {
+    return period_ > 0 && (end + static_cast<int32_t>(layer)) % period_ == 0;
+  }
+  void choose(const QueryRows& rows, const BlockBudget::Choice& choice, bool scored);
+
+  const ModelConfig* config_;
+  BlockBudget budget_;
+  int32_t period_, history_;
+  bool dense_calibration_;
+  BlockScores scores_;
+  std::vector<Layer> layers_;
+  ScoreRow row_;
+  KeyLogits logits_;                          // of the step being computed
+  std::vector<float> forecast_;               // [n_kv_head, candidates]
+  std::vector<std::vector<int32_t>> blocks_;  // [n_kv_head] that are read
+  Sums sums_;
+};
+
+}  // namespace reprise

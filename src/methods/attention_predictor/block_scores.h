@@ -1,0 +1,37 @@
+// Attention pooled by blocks of one page: what the predictor's history is made of.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "attention/policy.h"
+#include "methods/attention_predictor/predictor.h"
+
+namespace reprise {
+
+/// What stands for the keys of a block.
+enum class BlockPool : uint8_t { kSum, kMax };
+
+/// Makes rows of scores; query heads of a KV head are averaged.
+class BlockScores {
+ public:
+  BlockScores(BlockPool pool, const ModelConfig& config) : config_(&config), pool_(pool) {}
+
+  /// Of a decode row, from the logits of what it read; values of logits are used up.
+  void of_read(const QueryRows& rows, KeyLogits& logits, ScoreRow& row) const;
+  /// Of the rows from a position on, over every key that they see. Reads keys only, once for all
+  /// of them; returns the bytes.
+  uint64_t of_all(const QueryRows& rows, int32_t first, std::span<ScoreRow> scores) const;
+
+  static constexpr size_t kRows = 8;  // that are best scored together
+
+ private:
+  /// Adds what one query head gives its pages. weights: [pages, 16] shares of keys
+  void add_head(std::span<const int32_t> pages, std::span<const float> weights, float* scores,
+                uint8_t* read) const;
+
+  const ModelConfig* config_;
+  BlockPool pool_;
+};
+
+}  // namespace reprise

@@ -1,0 +1,239 @@
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <random>
+
+#include "methods/attention_predictor/net_file.h"
+#include "methods/attention_predictor/network.h"
+#include "methods/selecting.h"
+
+namespace reprise {
+namespace {
+
+using kernels::Phase;
+using testing::Toy;
+
+ForecastNet random_net(uint32_t rows, bool published) {
+  std::mt19937 random(5);
+  std::normal_distribution<float> normal(0.0f, 0.3f);
+  ForecastNet net;
+  net.rows = rows;
+  net.published = published;
+  for (float& x : net.net.conv1) x = normal(random);
+  for (float& x : net.net.bias1) x = normal(random);
+  for (float& x : net.net.conv2) x = normal(random);
+  for (float& x : net.net.bias2) x = normal(random);
+  for (float& x : net.net.conv3) x = normal(random);
+  net.net.bias3 = 0.25f;
+  return net;
+}
+
+ScoreRow random_row(std::mt19937& random, size_t heads, size_t blocks) {
+  std::uniform_real_distribution<float> share(0.0f, 2.0f / static_cast<float>(blocks));
+  ScoreRow row;
+  row.reset(heads, blocks);
+  for (float& x : row.scores) x = share(random);
+  std::ranges::fill(row.read, uint8_t{1});
+  return row;
+}
+
+/// The network over the whole window, as published; columns of young blocks are zero.
+std::vector<float> whole(const ForecastNet& net, const std::vector<std::vector<float>>& rows,
+                         size_t first, size_t last) {
+  const size_t columns = last - first, width = (columns + 2) * kernels::kNetInner;
+  std::vector<std::vector<float>> input, inner(rows.size(), std::vector<float>(width));
+  for (const auto& row : rows) {
+    std::vector<float> cut(columns);
+    for (size_t i = first; i < std::min(last, row.size()); ++i) {
+      cut[i - first] = net.published ? row[i] : std::sqrt(row[i]);
+    }
+    input.push_back(cut);
+  }
+  const auto near = [&](const auto& from, size_t r, const float*(&out)[3]) {
+    for (size_t i = 0; i < 3; ++i) {
+      const bool present = r + i >= 1 && r + i - 1 < rows.size();
+      out[i] = present ? from[r + i - 1].data() : nullptr;
+    }
+  };
+  const float* in[3];
+  for (size_t r = 0; r < rows.size(); ++r) {
+    near(input, r, in);
+    kernels::score_net_inner(net.net, in, columns, inner[r].data());
+  }
+  std::vector<float> sums(columns), row(columns);
+  for (size_t r = 0; r < rows.size(); ++r) {
+    near(inner, r, in);
+    kernels::score_net_project(net.net, in, columns, row.data());
+    for (size_t i = 0; i < columns; ++i) sums[i] += row[i];
+  }
+  for (float& x : sums) x = x / static_cast<float>(rows.size()) + net.net.bias3;
+  return sums;
+}
+
+TEST(NetworkPredictor, KeptPartsEqualTheWholeNetwork) {
+  for (const uint32_t rows : {4u, 5u, 16u, 64u}) {
+    const auto net = std::make_shared<const ForecastNet>(random_net(rows, true));
+    NetworkPredictor predictor(2, net, 0.7f, 16);
+    std::mt19937 random(9);
+    std::vector<std::vector<float>> history[2];
+    size_t blocks = 6, last = 5;
+    for (int step = 0; step < 150; ++step) {
+      if (step % 7 == 3) blocks += step % 5 == 0 ? 2 : 1;
+      const ScoreRow row = random_row(random, 2, blocks);
+      predictor.push(row);
+      for (size_t head = 0; head < 2; ++head) {
+        const float* scores = &row.scores[head * blocks];
+        history[head].emplace_back(scores, scores + blocks);
+        if (history[head].size() > rows) history[head].erase(history[head].begin());
+      }
+      if (step % 3 == 1) continue;  // rows that nobody asked after are made up for
+      last = std::max(last, blocks - 1 - static_cast<size_t>(step % 2));
+      for (size_t head = 0; head < 2; ++head) {
+        std::vector<float> got(last - 1);
+        predictor.forecast(head, 1, last, got.data());
+        const auto want = whole(*net, history[head], 1, last);
+        for (size_t i = 0; i < got.size(); ++i) {
+          ASSERT_NEAR(got[i], want[i], 2e-5) << rows << " " << step << " " << i;
+        }
+      }
+    }
+  }
+}
+
+TEST(NetworkPredictor, TheOrderOfRowsMatters) {
+  const auto net = std::make_shared<const ForecastNet>(random_net(16, true));
+  std::mt19937 random(2);
+  std::vector<ScoreRow> rows;
+  for (int i = 0; i < 16; ++i) rows.push_back(random_row(random, 1, 40));
+  NetworkPredictor forward(1, net, 0.7f, 16), backward(1, net, 0.7f, 16);
+  for (size_t i = 0; i < 16; ++i) {
+    forward.push(rows[i]);
+    backward.push(rows[15 - i]);
+  }
+  std::vector<float> a(40), b(40);
+  forward.forecast(0, 0, 40, a.data());
+  backward.forecast(0, 0, 40, b.data());
+  EXPECT_NE(a, b);
+}
+
+TEST(NetworkPredictor, StartsAtTheAverageWhenItsLastLayerIsZero) {
+  ForecastNet net = random_net(8, false);
+  net.net.conv3.fill(0.0f);
+  net.net.bias3 = 0.0f;
+  NetworkPredictor predictor(1, std::make_shared<const ForecastNet>(net), 0.7f, 16);
+  AveragePredictor average(1, 0.7f, 16);
+  std::mt19937 random(4);
+  for (int i = 0; i < 20; ++i) {
+    const ScoreRow row = random_row(random, 1, 30);
+    predictor.push(row);
+    average.push(row);
+  }
+  std::vector<float> got(30), want(30);
+  predictor.forecast(0, 0, 30, got.data());
+  average.forecast(0, 0, 30, want.data());
+  for (size_t i = 0; i < 30; ++i) EXPECT_FLOAT_EQ(got[i], std::sqrt(want[i]));
+}
+
+/// A file with a network, removed at the end.
+class NetFile {
+ public:
+  explicit NetFile(std::string_view text) {
+    std::string name = (std::filesystem::temp_directory_path() / "reprise-net-XXXXXX").string();
+    close(mkstemp(name.data()));
+    path = name;
+    std::ofstream(path, std::ios::binary) << text;
+  }
+  ~NetFile() { std::filesystem::remove(path); }
+  std::string path;
+};
+
+TEST(NetFile, GivesBackWhatWasWritten) {
+  Toy toy({2, 4, 2, 32}, 10);
+  const ForecastNet net = random_net(24, false);
+  const NetFile file(forecast_net_file(net, toy.config(), {{"seed", "3"}}));
+  const auto got = load_forecast_net(file.path, toy.config());
+  ASSERT_TRUE(got) << got.error().message;
+  EXPECT_EQ(got->rows, 24u);
+  EXPECT_FALSE(got->published);
+  EXPECT_EQ(got->net.conv1, net.net.conv1);
+  EXPECT_EQ(got->net.conv2, net.net.conv2);
+  EXPECT_EQ(got->net.bias2, net.net.bias2);
+  EXPECT_EQ(got->net.conv3, net.net.conv3);
+  EXPECT_EQ(got->net.bias3, net.net.bias3);
+}
+
+TEST(NetFile, OfAnotherModelOrBlockSizeIsRefused) {
+  Toy toy({2, 4, 2, 32}, 10);
+  const std::string text = forecast_net_file(random_net(24, false), toy.config(), {});
+  ModelConfig other = toy.config();
+  other.name = "another";
+  const NetFile file(text);
+  const auto refused = load_forecast_net(file.path, other);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ErrorCode::kUnsupported);
+  EXPECT_THAT(refused.error().message, ::testing::HasSubstr("not for another"));
+  std::string blocks = text;
+  blocks.replace(blocks.find("\"block\":\"16\""), 12, "\"block\":\"32\"");
+  const NetFile larger(blocks);
+  const auto refused_blocks = load_forecast_net(larger.path, toy.config());
+  ASSERT_FALSE(refused_blocks);
+  EXPECT_THAT(refused_blocks.error().message, ::testing::HasSubstr("blocks of 32 tokens"));
+}
+
+TEST(NetFile, DamageIsAnErrorAndNothingElse) {
+  Toy toy({2, 4, 2, 32}, 10);
+  const std::string text = forecast_net_file(random_net(24, false), toy.config(), {});
+  std::mt19937 random(1);
+  for (int i = 0; i < 200; ++i) {
+    std::string damaged = text;
+    if (i % 2 == 0)
+      damaged.resize(random() % text.size());
+    else
+      damaged[random() % 1200] = static_cast<char>(random());
+    const NetFile file(damaged);
+    (void)load_forecast_net(file.path, toy.config());  // must not crash
+    if (i % 2 == 0) {
+      EXPECT_FALSE(load_forecast_net(file.path, toy.config()));
+    }
+  }
+}
+
+TEST(NetFile, DrivesThePolicy) {
+  Toy toy({2, 4, 2, 32, kernels::KvType::kBF16}, 460);
+  const NetFile file(forecast_net_file(random_net(16, false), toy.config(), {}));
+  const auto spec = fmt::format("attention_predictor:budget=96,file={}", file.path);
+  toy.prompt_end = 400;
+  std::vector<std::vector<float>> want;
+  for (const bool saved : {false, true}) {
+    auto policy = testing::make_policy(toy, spec);
+    SequenceKv kv = toy.new_sequence();
+    for (const size_t chunk : {100, 290, 10}) toy.step(kv, *policy, chunk, Phase::kPrefill);
+    for (int i = 0; i < 12; ++i) toy.step(kv, *policy, 1, Phase::kDecode);
+    if (saved) {
+      const std::string state = policy->save_state();
+      policy = testing::make_policy(toy, spec);
+      ASSERT_TRUE(policy->restore_state(state, kv.length()));
+      EXPECT_EQ(policy->save_state(), state);
+    }
+    const auto copy = policy->fork();
+    SequenceKv copy_kv = kv;
+    std::vector<std::vector<float>> outputs;
+    for (int i = 0; i < 40; ++i) {
+      outputs.push_back(toy.step(kv, *policy, 1, Phase::kDecode));
+      EXPECT_EQ(toy.step(copy_kv, *copy, 1, Phase::kDecode), outputs.back());
+    }
+    if (saved) {
+      EXPECT_EQ(outputs, want);
+    }
+    want = outputs;
+  }
+}
+
+}  // namespace
+}  // namespace reprise
