@@ -29,6 +29,7 @@ class Command {
 std::unique_ptr<Command> make_run_command();
 std::unique_ptr<Command> make_chat_command();
 std::unique_ptr<Command> make_index_command();
+std::unique_ptr<Command> make_train_command();
 std::unique_ptr<Command> make_inspect_command();
 std::unique_ptr<Command> make_tokenize_command();
 std::unique_ptr<Command> make_policies_command();

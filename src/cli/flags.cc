@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::pair<std::string_view, char> kShortNames[] = {
     {"model", 'm'}, {"prompt", 'p'},  {"file", 'f'},  {"max-tokens", 'n'},
-    {"ctx", 'c'},   {"threads", 't'}, {"quiet", 'q'},
+    {"ctx", 'c'},   {"threads", 't'}, {"quiet", 'q'}, {"out", 'o'},
 };
 
 // "-m,--model" as CLI11 wants it; a switch that is on by default gets --no-NAME too.

@@ -59,6 +59,7 @@ class CommandLine {
     add(make_run_command());
     add(make_chat_command());
     add(make_index_command());
+    add(make_train_command());
     add(make_inspect_command());
     add(make_tokenize_command());
     add(make_policies_command());

@@ -1,0 +1,161 @@
+#include "methods/attention_predictor/trainer.h"
+
+#include <bit>
+#include <cmath>
+#include <numbers>
+
+namespace reprise {
+namespace {
+
+constexpr size_t kCropColumns = 64, kWeights = sizeof(kernels::ScoreNet) / sizeof(float);
+constexpr size_t kPadded = 2;  // columns at a cut that see zeros which are none
+constexpr uint32_t kWarmUp = 50;
+constexpr float kMeanDecay = 0.9f, kSquareDecay = 0.999f, kEpsilon = 1e-8f;
+using Flat = std::array<float, kWeights>;
+
+ForecastNet initial_net(const TrainingOptions& options, std::mt19937_64& random) {
+  ForecastNet net;
+  net.rows = options.rows;
+  const auto fill = [&](auto& weights, double inputs) {  // He et al. 2015
+    std::normal_distribution<float> normal(0.0f, static_cast<float>(std::sqrt(2.0 / inputs)));
+    for (float& x : weights) x = normal(random);
+  };
+  fill(net.net.conv1, 9.0);
+  fill(net.net.conv2, 9.0 * kernels::kNetInner);
+  return net;
+}
+
+}  // namespace
+
+std::vector<float> flat(const kernels::ScoreNet& net) {
+  const auto values = std::bit_cast<Flat>(net);
+  return {values.begin(), values.end()};
+}
+
+Trainer::Trainer(const TrainingOptions& options, std::span<const Recording> training,
+                 std::span<const Recording> validation, ThreadPool& pool)
+    : options_(options),
+      training_(training),
+      validation_(validation),
+      pool_(pool),
+      random_(options.seed),
+      net_(initial_net(options, random_)),
+      mean_(kWeights),
+      square_(kWeights) {}
+
+Trainer::Crop Trainer::draw() {
+  const auto below = [&](size_t count) { return static_cast<size_t>(random_() % count); };
+  const Recording& text = training_[below(training_.size())];
+  const auto& rows =
+      text.layers[options_.first_layer + below(text.layers.size() - options_.first_layer)];
+  const size_t history = options_.rows, next = history + below(rows.size() - history);
+  const size_t head = below(rows[next].heads);
+  const auto choice =
+      options_.validation.budget.choice(text.first + static_cast<int32_t>(next) + 1);
+  Crop crop;
+  crop.columns = std::min(kCropColumns, choice.candidates());
+  const size_t from = choice.first + below(choice.candidates() - crop.columns + 1);
+  crop.first = from == choice.first ? 0 : kPadded;
+  crop.last = from + crop.columns == choice.last ? crop.columns : crop.columns - kPadded;
+  crop.window.resize(history * crop.columns);
+  crop.average.resize(crop.columns);
+  crop.target.resize(crop.columns);
+  for (size_t c = 0; c < crop.columns; ++c) {
+    const auto score = [&](const ScoreRow& row) {
+      return from + c < row.blocks ? row.scores[head * row.blocks + from + c] : 0.0f;
+    };
+    float average = score(rows[next - history]);
+    for (size_t r = 0; r < history; ++r) {
+      const float value = score(rows[next - history + r]);
+      average = options_.factor * average + (1.0f - options_.factor) * value;
+      crop.window[r * crop.columns + c] = std::sqrt(value);
+    }
+    crop.average[c] = std::sqrt(average);
+    crop.target[c] = std::sqrt(score(rows[next]));
+  }
+  return crop;
+}
+
+double Trainer::learn(const Crop& crop, kernels::ScoreNet& gradient,
+                      kernels::ScoreNetScratch& scratch) const {
+  std::vector<float> slope(crop.columns);
+  kernels::score_net_forward(net_.net, crop.window.data(), options_.rows, crop.columns, scratch,
+                             slope.data());
+  const auto counted = static_cast<float>(crop.last - crop.first);
+  double loss = 0.0;
+  for (size_t c = 0; c < crop.columns; ++c) {
+    const float error = slope[c] + crop.average[c] - crop.target[c];
+    const bool counts = c >= crop.first && c < crop.last;
+    slope[c] = counts ? 2.0f * error / counted : 0.0f;
+    loss += counts ? double{error} * error / counted : 0.0;
+  }
+  kernels::score_net_backward(net_.net, crop.window.data(), options_.rows, crop.columns,
+                              slope.data(), scratch, gradient);
+  return loss;
+}
+
+double Trainer::step(float rate) {
+  const size_t batch = options_.batch;
+  std::vector<Crop> crops(batch);
+  for (Crop& crop : crops) crop = draw();
+  std::vector<kernels::ScoreNet> gradients(batch);
+  std::vector<double> losses(batch);
+  std::vector<kernels::ScoreNetScratch> scratch(static_cast<size_t>(pool_.size()));
+  pool_.run(batch, [&](size_t i, int thread) {
+    losses[i] = learn(crops[i], gradients[i], scratch[static_cast<size_t>(thread)]);
+  });
+  std::vector<float> gradient(kWeights);
+  double loss = 0.0;
+  for (size_t i = 0; i < batch; ++i) {
+    const auto one = std::bit_cast<Flat>(gradients[i]);
+    for (size_t w = 0; w < kWeights; ++w) gradient[w] += one[w] / static_cast<float>(batch);
+    loss += losses[i] / static_cast<double>(batch);
+  }
+  ++steps_done_;
+  const auto done = static_cast<float>(steps_done_);
+  const float mean_scale = 1.0f / (1.0f - std::pow(kMeanDecay, done));
+  const float square_scale = 1.0f / (1.0f - std::pow(kSquareDecay, done));
+  auto weights = std::bit_cast<Flat>(net_.net);
+  for (size_t w = 0; w < kWeights; ++w) {
+    mean_[w] = kMeanDecay * mean_[w] + (1.0f - kMeanDecay) * gradient[w];
+    square_[w] = kSquareDecay * square_[w] + (1.0f - kSquareDecay) * gradient[w] * gradient[w];
+    weights[w] -= rate * mean_[w] * mean_scale / (std::sqrt(square_[w] * square_scale) + kEpsilon);
+  }
+  net_.net = std::bit_cast<kernels::ScoreNet>(weights);
+  return loss;
+}
+
+Result<ForecastNet> Trainer::train(const std::function<bool(const EpochReport&)>& told) {
+  ForecastNet best = net_;
+  double best_recovery = -1.0;
+  uint32_t without_gain = 0;
+  const auto all = static_cast<double>(options_.epochs) * options_.steps;
+  for (uint32_t epoch = 1; epoch <= options_.epochs && without_gain < options_.patience; ++epoch) {
+    EpochReport report;
+    report.epoch = epoch;
+    for (uint32_t i = 0; i < options_.steps; ++i) {
+      const double cosine = 0.5 * (1.0 + std::cos(std::numbers::pi * steps_done_ / all));
+      const double warm = std::min(1.0, (steps_done_ + 1.0) / kWarmUp);
+      report.loss += step(static_cast<float>(options_.rate * cosine * warm)) / options_.steps;
+    }
+    const auto net = std::make_shared<const ForecastNet>(net_);
+    const size_t heads = validation_.front().layers.front().front().heads;
+    report.recovery = closed_loop_recovery(
+        validation_, options_.validation, options_.first_layer,
+        [&] {
+          return std::make_unique<NetworkPredictor>(heads, net, options_.factor,
+                                                    options_.validation.period);
+        },
+        pool_);
+    report.best = report.recovery > best_recovery;
+    without_gain = report.best ? 0 : without_gain + 1;
+    if (report.best) {
+      best = net_;
+      best_recovery = report.recovery;
+    }
+    if (!told(report)) return fail(ErrorCode::kCancelled, "training was stopped");
+  }
+  return best;
+}
+
+}  // namespace reprise

@@ -1,0 +1,71 @@
+// Trains the network on recorded attention: plain Adam over 4,833 weights.
+#pragma once
+
+#include <functional>
+#include <random>
+#include <string>
+
+#include "kernels/score_net_gradient.h"
+#include "methods/attention_predictor/network.h"
+#include "methods/attention_predictor/recovery.h"
+
+namespace reprise {
+
+struct TrainingOptions {
+  uint32_t rows = 16;     // of history
+  uint32_t steps = 100;   // of an epoch
+  uint32_t batch = 64;    // crops of a step
+  uint32_t epochs = 20;   // at most
+  uint32_t patience = 5;  // epochs without a gain after which it ends
+  float rate = 2e-3f;     // largest step width
+  float factor = 0.7f;    // of the average that the network adds to
+  uint64_t seed = 1;
+  uint32_t first_layer = 2;  // layers before it stay dense and are not learned from
+  RecoveryCase validation;
+};
+
+struct EpochReport {
+  uint32_t epoch = 0;
+  double loss = 0.0, recovery = 0.0;
+  bool best = false;
+};
+
+/// The network predicts square roots of the next row's shares, as what is to be added to those of
+/// the average; its last layer starts at zero, that is at the average. The same recordings and seed
+/// give the same bits, whatever the number of threads on one machine.
+class Trainer {
+ public:
+  Trainer(const TrainingOptions& options, std::span<const Recording> training,
+          std::span<const Recording> validation, ThreadPool& pool);
+
+  /// The network of the best epoch by closed-loop recovery. told after each; false cancels.
+  Result<ForecastNet> train(const std::function<bool(const EpochReport&)>& told);
+
+ private:
+  struct Crop {
+    std::vector<float> window;   // [rows, columns] square roots
+    std::vector<float> average;  // [columns] square roots of the average
+    std::vector<float> target;   // [columns]
+    size_t first = 0, last = 0;  // columns that count
+    size_t columns = 0;
+  };
+
+  Crop draw();
+  /// One step of Adam; returns the loss.
+  double step(float rate);
+  double learn(const Crop& crop, kernels::ScoreNet& gradient,
+               kernels::ScoreNetScratch& scratch) const;
+
+  TrainingOptions options_;
+  std::span<const Recording> training_, validation_;
+  ThreadPool& pool_;
+  std::mt19937_64 random_;
+  ForecastNet net_;
+  std::vector<float> mean_, square_;  // of gradients
+  uint32_t steps_done_ = 0;
+};
+
+/// Slopes of a loss by the weights, and the weights, as one array each.
+std::vector<float> flat(const kernels::ScoreNet& net);
+
+}  // namespace reprise

@@ -1,0 +1,159 @@
+#include "methods/attention_predictor/trainer.h"
+
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+
+namespace reprise {
+namespace {
+
+using Flat = std::array<float, sizeof(kernels::ScoreNet) / sizeof(float)>;
+
+kernels::ScoreNet random_net(uint32_t seed) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal(0.0f, 0.3f);
+  Flat values;
+  for (float& x : values) x = normal(random);
+  return std::bit_cast<kernels::ScoreNet>(values);
+}
+
+TEST(ScoreNetGradient, EqualsFiniteDifferences) {
+  constexpr size_t kRows = 6, kColumns = 9;
+  const kernels::ScoreNet net = random_net(1);
+  std::mt19937 random(2);
+  std::uniform_real_distribution<float> share(0.0f, 1.0f);
+  std::vector<float> window(kRows * kColumns), weight(kColumns), forecast(kColumns);
+  for (float& x : window) x = share(random);
+  for (float& x : weight) x = share(random) - 0.5f;
+  weight[3] = 0.0f;
+  kernels::ScoreNetScratch scratch;
+  const auto loss = [&](const kernels::ScoreNet& at) {  // linear in the forecast
+    kernels::score_net_forward(at, window.data(), kRows, kColumns, scratch, forecast.data());
+    double sum = 0.0;
+    for (size_t c = 0; c < kColumns; ++c) sum += double{weight[c]} * forecast[c];
+    return sum;
+  };
+  loss(net);
+  kernels::ScoreNet gradient;
+  kernels::score_net_backward(net, window.data(), kRows, kColumns, weight.data(), scratch,
+                              gradient);
+  const auto slopes = std::bit_cast<Flat>(gradient);
+  const float step = 2e-3f;
+  int far = 0;
+  for (size_t w = 0; w < slopes.size(); w += 1 + w / 40) {
+    auto more = std::bit_cast<Flat>(net), less = more;
+    more[w] += step;
+    less[w] -= step;
+    const double difference = (loss(std::bit_cast<kernels::ScoreNet>(more)) -
+                               loss(std::bit_cast<kernels::ScoreNet>(less))) /
+                              (2.0 * step);
+    // A step may cross the kink of a ReLU; then the difference is off by a part of one slope.
+    far += std::fabs(difference - slopes[w]) > 2e-3 + 0.02 * std::fabs(difference) ? 1 : 0;
+  }
+  EXPECT_LE(far, 4);
+}
+
+/// A bright block that moves right by one every second row; the rest is even.
+Recording moving(uint32_t seed) {
+  std::mt19937 random(seed);
+  std::uniform_real_distribution<float> noise(0.0f, 0.004f);
+  Recording recording;
+  recording.first = 1600;
+  recording.layers.resize(2);
+  for (auto& layer : recording.layers) {
+    size_t bright = 8 + random() % 20;
+    for (size_t i = 0; i < 96; ++i) {
+      ScoreRow& row = layer.emplace_back();
+      row.reset(1, (1600 + i) / 16 + 1);
+      std::ranges::fill(row.read, uint8_t{1});
+      float sum = 0.0f;
+      for (float& score : row.scores) sum += score = noise(random);
+      row.scores[bright] += 1.0f - sum;
+      if (i % 2 == 1) bright = bright + 1 < 90 ? bright + 1 : 8;
+    }
+  }
+  return recording;
+}
+
+TrainingOptions small_training() {
+  TrainingOptions options;
+  options.rows = 8;
+  options.steps = 25;
+  options.batch = 8;
+  options.epochs = 6;
+  options.first_layer = 0;
+  options.validation.budget = {160, 32, 32};
+  options.validation.warm = 16;
+  return options;
+}
+
+TEST(Trainer, LearnsWhatNoAverageCanKnow) {
+  std::vector<Recording> training, validation;
+  for (uint32_t seed = 1; seed <= 4; ++seed) training.push_back(moving(seed));
+  validation.push_back(moving(9));
+  ThreadPool pool(2);
+  const TrainingOptions options = small_training();
+  std::vector<double> losses;
+  const auto train = [&] {
+    Trainer trainer(options, training, validation, pool);
+    losses.clear();
+    return trainer.train([&](const EpochReport& report) {
+      losses.push_back(report.loss);
+      return true;
+    });
+  };
+  const auto net = train();
+  ASSERT_TRUE(net);
+  EXPECT_LT(losses.back(), 0.7 * losses.front());
+  RecoveryCase tight = options.validation;
+  tight.budget = {96, 16, 16};
+  const auto shared = std::make_shared<const ForecastNet>(*net);
+  const double trained = closed_loop_recovery(
+      validation, tight, 0, [&] { return std::make_unique<NetworkPredictor>(1, shared, 0.7f, 16); },
+      pool);
+  const double average = closed_loop_recovery(
+      validation, tight, 0, [&] { return std::make_unique<AveragePredictor>(1, 0.7f, 16); }, pool);
+  const double best = closed_loop_recovery(validation, tight, 0, {}, pool);
+  EXPECT_GT(trained, average);
+  EXPECT_GE(best, trained);
+  // The same seed gives the same network, on any number of threads.
+  ThreadPool one(1);
+  Trainer again(options, training, validation, one);
+  const auto same = again.train([](const EpochReport&) { return true; });
+  ASSERT_TRUE(same);
+  EXPECT_EQ(std::bit_cast<Flat>(same->net), std::bit_cast<Flat>(net->net));
+}
+
+TEST(Trainer, CanBeStopped) {
+  const std::vector<Recording> recordings = {moving(1)};
+  ThreadPool pool(2);
+  Trainer trainer(small_training(), recordings, recordings, pool);
+  const auto net = trainer.train([](const EpochReport&) { return false; });
+  ASSERT_FALSE(net);
+  EXPECT_EQ(net.error().code, ErrorCode::kCancelled);
+}
+
+TEST(Recovery, GrowsWithTheBudgetAndIsBoundedByTheBestBlocks) {
+  const std::vector<Recording> recordings = {moving(3)};
+  ThreadPool pool(1);
+  double before = 0.0;
+  for (const uint32_t budget : {96u, 160u, 320u, 4096u}) {
+    RecoveryCase how;
+    how.budget = {budget, 32, 32};
+    const auto with = [&](float factor) {
+      return closed_loop_recovery(
+          recordings, how, 0,
+          [&] { return std::make_unique<AveragePredictor>(1, factor, how.period); }, pool);
+    };
+    const double best = closed_loop_recovery(recordings, how, 0, {}, pool);
+    EXPECT_GE(best + 1e-6, with(0.7f));
+    EXPECT_GE(best + 1e-6, with(0.0f));
+    EXPECT_GE(best, before);
+    before = best;
+  }
+  EXPECT_NEAR(before, 1.0, 1e-5);
+}
+
+}  // namespace
+}  // namespace reprise
