@@ -76,7 +76,7 @@ Status Bench::start() {
   const uint32_t longest = *std::max_element(plan_.contexts.begin(), plan_.contexts.end());
   options.ctx = std::max(options.ctx, longest + plan_.bench.max_tokens + 1);
   options.batch = std::max(options.batch, plan_.bench.sequences);
-  options.prefix_cache = false;  // every prefill is really computed
+  options.prefix_cache = !plan_.bench.prefill;  // every prefill that is measured is computed
   REPRISE_CHECK(validate(options));
   REPRISE_TRY(engine_, Engine::load(options));
   report_.model = engine_->info();

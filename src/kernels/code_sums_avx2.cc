@@ -2,11 +2,12 @@
 #include <immintrin.h>
 
 #include "kernels/code_sums_isa.h"
+#include "kernels/code_tables.h"
 
 namespace reprise::kernels {
 namespace {
 
-constexpr size_t kEntries = 32, kLanes = 32;
+constexpr size_t kLanes = 32, kPages = kCodeBlock / 16;
 
 // Sums of 32 keys in 16 bits: those at even places and those at odd ones.
 struct Sums {
@@ -17,17 +18,19 @@ inline __m256i load_table(const uint8_t* table) {
   return _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(table)));
 }
 
-inline Sums sum_keys(const CodeSumsArgs& args, size_t row, size_t first) {
+// codes: [planes][256] of a block, from one of its keys on.
+inline Sums sum_keys(const CodeSumsArgs& args, const uint8_t* table, const uint8_t* codes) {
   const __m256i low = _mm256_set1_epi8(15);
-  const uint8_t* table = args.tables + row * args.planes * kEntries;
   Sums sums = {_mm256_setzero_si256(), _mm256_setzero_si256()};
-  for (size_t plane = 0; plane < args.planes; ++plane, table += kEntries) {
+  for (const size_t plane : args.used) {
+    const uint8_t* entries = table + plane * 2 * kCodeEntries;
     const __m256i pair =
-        _mm256_loadu_si256(reinterpret_cast<const __m256i*>(args.codes[plane] + first));
+        _mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes + plane * kCodeBlock));
     const __m256i first_codes = _mm256_and_si256(pair, low);
     const __m256i second_codes = _mm256_and_si256(_mm256_srli_epi16(pair, 4), low);
-    const __m256i both = _mm256_add_epi8(_mm256_shuffle_epi8(load_table(table), first_codes),
-                                         _mm256_shuffle_epi8(load_table(table + 16), second_codes));
+    const __m256i both =
+        _mm256_add_epi8(_mm256_shuffle_epi8(load_table(entries), first_codes),
+                        _mm256_shuffle_epi8(load_table(entries + kCodeEntries), second_codes));
     sums.even = _mm256_add_epi16(sums.even, both);  // and 256 times the odd ones, modulo 2^16
     sums.odd = _mm256_add_epi16(sums.odd, _mm256_srli_epi16(both, 8));
   }
@@ -54,41 +57,68 @@ inline void store_tops(const Sums& sums, uint16_t* out) {
   out[1] = largest(_mm256_extracti128_si256(top, 1));
 }
 
-// The keys from `first` on, of a row, in the scalar kernel; `at` is where they begin in out.
-template <class Kernel>
-void rest(CodeSumsArgs args, size_t row, size_t first, size_t at, Kernel kernel) {
-  const uint8_t* codes[256];
-  for (size_t plane = 0; plane < args.planes; ++plane) codes[plane] = args.codes[plane] + first;
-  args.codes = codes;
-  args.keys -= first;
-  args.tables += row * args.planes * kEntries;
-  args.out += row * args.out_stride + at;
-  args.rows = 1;
-  kernel(args);
+template <bool kTops>
+void all_sums(const CodeSumsArgs& args) {
+  for (size_t row = 0; row < args.rows; ++row) {
+    const uint8_t* table = args.tables + row * args.planes * 2 * kCodeEntries;
+    uint16_t* out = args.out + row * args.out_stride;
+    for (size_t block = 0; block < args.blocks; ++block) {
+      const uint8_t* codes = args.codes[block];
+      for (size_t at = 0; at < kCodeBlock; at += kLanes) {
+        const Sums sums = sum_keys(args, table, codes + at);
+        if constexpr (kTops) {
+          store_tops(sums, out + block * kPages + at / 16);
+        } else {
+          store_sums(sums, out + block * kCodeBlock + at);
+        }
+      }
+    }
+  }
 }
+
+struct Products {  // of a query with the centroids of a part
+  __m256 first, second;
+
+  static Products zero() { return {_mm256_setzero_ps(), _mm256_setzero_ps()}; }
+  void add(float q, const float* centroids) {
+    const __m256 factor = _mm256_set1_ps(q);
+    first = _mm256_fmadd_ps(factor, _mm256_loadu_ps(centroids), first);
+    second = _mm256_fmadd_ps(factor, _mm256_loadu_ps(centroids + 8), second);
+  }
+  float lowest() const {
+    const __m256 all = _mm256_min_ps(first, second);
+    __m128 x = _mm_min_ps(_mm256_castps256_ps128(all), _mm256_extractf128_ps(all, 1));
+    x = _mm_min_ps(x, _mm_movehl_ps(x, x));
+    return _mm_cvtss_f32(_mm_min_ss(x, _mm_movehdup_ps(x)));
+  }
+  float highest() const {
+    const __m256 all = _mm256_max_ps(first, second);
+    __m128 x = _mm_max_ps(_mm256_castps256_ps128(all), _mm256_extractf128_ps(all, 1));
+    x = _mm_max_ps(x, _mm_movehl_ps(x, x));
+    return _mm_cvtss_f32(_mm_max_ss(x, _mm_movehdup_ps(x)));
+  }
+  void store(float low, float levels, uint8_t* entries) const {
+    const __m256i a = rounded(first, low, levels), b = rounded(second, low, levels);
+    const __m256i words = _mm256_permute4x64_epi64(_mm256_packus_epi32(a, b), 0xd8);
+    const __m128i bytes =
+        _mm_packus_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(entries), bytes);
+  }
+
+ private:
+  static __m256i rounded(__m256 x, float low, float levels) {
+    x = _mm256_fmadd_ps(_mm256_sub_ps(x, _mm256_set1_ps(low)), _mm256_set1_ps(levels),
+                        _mm256_set1_ps(0.5f));
+    // Of two NaN operands max gives the second, so entries of no number are 0.
+    x = _mm256_min_ps(_mm256_max_ps(x, _mm256_setzero_ps()), _mm256_set1_ps(kLargestEntry));
+    return _mm256_cvttps_epi32(x);
+  }
+};
 
 }  // namespace
 
-void code_sums_avx2(const CodeSumsArgs& args) {
-  const size_t whole = args.keys / kLanes * kLanes;
-  for (size_t row = 0; row < args.rows; ++row) {
-    uint16_t* out = args.out + row * args.out_stride;
-    for (size_t key = 0; key < whole; key += kLanes) {
-      store_sums(sum_keys(args, row, key), out + key);
-    }
-    rest(args, row, whole, whole, code_sums_ref);
-  }
-}
-
-void code_page_tops_avx2(const CodeSumsArgs& args) {
-  const size_t whole = args.keys / kLanes * kLanes;
-  for (size_t row = 0; row < args.rows; ++row) {
-    uint16_t* out = args.out + row * args.out_stride;
-    for (size_t key = 0; key < whole; key += kLanes) {
-      store_tops(sum_keys(args, row, key), out + key / 16);
-    }
-    rest(args, row, whole, whole / 16, code_page_tops_ref);
-  }
-}
+void code_tables_avx2(const CodeTablesArgs& args) { fill_code_tables<Products>(args); }
+void code_sums_avx2(const CodeSumsArgs& args) { all_sums<false>(args); }
+void code_page_tops_avx2(const CodeSumsArgs& args) { all_sums<true>(args); }
 
 }  // namespace reprise::kernels

@@ -1,9 +1,13 @@
-// The code sum kernels of one instruction set each; chosen in code_sums.cc. All are exact.
+// The code sum kernels of one instruction set each; chosen in code_sums.cc. Sums are exact.
 #pragma once
 
 #include "kernels/code_sums.h"
 
 namespace reprise::kernels {
+
+void code_tables_ref(const CodeTablesArgs& args);
+void code_tables_avx2(const CodeTablesArgs& args);
+void code_tables_avx512(const CodeTablesArgs& args);
 
 void code_sums_ref(const CodeSumsArgs& args);
 void code_sums_avx2(const CodeSumsArgs& args);

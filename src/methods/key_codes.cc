@@ -1,8 +1,8 @@
 #include "methods/key_codes.h"
 
 #include <algorithm>
+#include <numeric>
 
-#include "base/grow.h"
 #include "kernels/ops.h"
 #include "methods/key_list.h"
 
@@ -10,8 +10,7 @@ namespace reprise {
 namespace {
 
 constexpr size_t kByteValues = 256;
-constexpr float kLargestEntry = 127.0f;  // so that two fit in a byte
-constexpr int32_t kPieceTokens = 512;    // keys that one task codes
+constexpr int32_t kPieceTokens = 512;  // keys that one task codes
 
 // At most so many of the pages, evenly spread.
 std::vector<kernels::PageSpan> sample(std::span<const kernels::PageSpan> pages, size_t most) {
@@ -39,66 +38,76 @@ KeyCodes::KeyCodes(const KeyCodesOptions& options, const ModelConfig& config)
       options_(options),
       clusters_(size_t{1} << options.bits),
       per_byte_(options.bits <= 4 ? 2 : 1),
+      columns_(packed() ? kernels::kCodeEntries : clusters_),
       parts_(split_pairs(config.head_dim, options.parts)),
-      layers_(config.n_layer) {}
+      layers_(config.n_layer) {
+  for (const auto& pairs : parts_) first_dims_.push_back(2u * pairs.front());
+  first_dims_.push_back(2u * parts_.back().back() + 2u);
+}
 
 KeyPoints KeyCodes::points(const kernels::KvLayout* layout,
                            std::span<const kernels::PageSpan> pages, const Layer& layer,
                            size_t kv_head, size_t part) const {
   KeyPoints points = {layout, pages, parts_[part]};
-  if (!layer.metrics.empty()) points.metric = layer.metrics[kv_head * parts_.size() + part];
+  if (!layer.metrics->empty()) {
+    points.metric = (*layer.metrics)[kv_head * parts_.size() + part];
+  }
   return points;
 }
 
 void KeyCodes::train(const QueryRows& rows, int32_t begin, int32_t end, PartMetrics metrics) {
   Layer& layer = layers_[rows.layer];
-  layer.metrics = std::move(metrics);
-  const size_t dim = config_->head_dim;
-  layer.heads.resize(config_->n_kv_head);
-  for (Head& head : layer.heads) {
-    head.centroids.assign(clusters_ * dim, 0.0f);
-    head.codes.resize(key_bytes());
-    make_room(head);
-  }
+  layer.metrics = std::make_shared<PartMetrics>(std::move(metrics));
+  layer.heads.assign(config_->n_kv_head, {});
+  for (Head& head : layer.heads) head.book = make_book();
   rows.pool->run(layer.heads.size() * parts_.size(), [&](size_t task, int) {
     const size_t index = task / parts_.size(), part = task % parts_.size();
-    Head& head = layer.heads[index];
+    Codebook& book = *layer.heads[index].book;
     std::vector<kernels::PageSpan> pages;
     list_pages(rows, index, begin, end, pages);
     pages = sample(pages, options_.sample_pages);
     const KeyPoints keys = points(&rows.kv->pool().layout(), pages, layer, index, part);
-    kmeans(keys, {clusters_, options_.iterations, options_.seed}, head.centroids.data());
-    prepare(head, keys, part);
+    kmeans(keys, {clusters_, options_.iterations, options_.seed}, book.centroids.data());
+    prepare(book, keys, part);
   });
   layer.trained_end = end;
   layer.coded = 0;
 }
 
-void KeyCodes::make_room(Head& head) const {
-  head.transposed.resize(head.centroids.size());
-  head.directions.resize(head.centroids.size());
-  head.halves.resize(parts_.size() * clusters_);
+std::shared_ptr<KeyCodes::Codebook> KeyCodes::make_book() const {
+  const size_t dim = config_->head_dim;
+  return std::make_shared<Codebook>(
+      Codebook{std::vector<float>(clusters_ * dim), std::vector<float>(dim * columns_),
+               std::vector<float>(clusters_ * dim), std::vector<float>(parts_.size() * clusters_)});
 }
 
-void KeyCodes::prepare(Head& head, const KeyPoints& points, size_t part) const {
+void KeyCodes::prepare(Codebook& book, const KeyPoints& points, size_t part) const {
   const size_t dim = config_->head_dim;
   for (const uint16_t pair : parts_[part]) {
-    for (size_t i = 0; i < 2 * clusters_; ++i) {
-      const size_t d = 2 * size_t{pair} + i / clusters_, cluster = i % clusters_;
-      head.transposed[d * clusters_ + cluster] = head.centroids[cluster * dim + d];
+    for (size_t i = 0; i < 2 * columns_; ++i) {  // fewer centroids than columns repeat
+      const size_t d = 2 * size_t{pair} + i / columns_, column = i % columns_;
+      book.transposed[d * columns_ + column] = book.centroids[column % clusters_ * dim + d];
     }
   }
-  weigh_centroids(points, head.centroids.data(), clusters_, dim, head.directions.data(),
-                  &head.halves[part * clusters_]);
+  weigh_centroids(points, book.centroids.data(), clusters_, dim, book.directions.data(),
+                  &book.halves[part * clusters_]);
+}
+
+void KeyCodes::own_blocks(Head& head, int32_t first, int32_t end) const {
+  head.blocks.resize(blocks_of(end));
+  for (size_t i = static_cast<size_t>(first) / kernels::kCodeBlock; i < head.blocks.size(); ++i) {
+    std::shared_ptr<Block>& block = head.blocks[i];
+    if (block == nullptr) block = std::make_shared<Block>(key_bytes() * kernels::kCodeBlock);
+    if (block.use_count() > 1) block = std::make_shared<Block>(*block);
+  }
 }
 
 void KeyCodes::encode(const QueryRows& rows, int32_t end) {
+  constexpr size_t kBlock = kernels::kCodeBlock;
   Layer& layer = layers_[rows.layer];
   const int32_t first = layer.coded;
   if (first >= end) return;
-  for (Head& head : layer.heads) {
-    for (auto& codes : head.codes) grow(codes, static_cast<size_t>(end));
-  }
+  for (Head& head : layer.heads) own_blocks(head, first, end);
   const int32_t first_piece = first / kPieceTokens;
   const auto pieces = static_cast<size_t>((end - 1) / kPieceTokens + 1 - first_piece);
   rows.pool->run(layer.heads.size() * pieces, [&](size_t task, int) {
@@ -111,13 +120,13 @@ void KeyCodes::encode(const QueryRows& rows, int32_t end) {
     Head& head = layer.heads[index];
     for (size_t part = 0; part < parts_.size(); ++part) {
       nearest_weighed(points(&rows.kv->pool().layout(), pages, layer, index, part),
-                      head.directions.data(), &head.halves[part * clusters_], clusters_,
+                      head.book->directions.data(), &head.book->halves[part * clusters_], clusters_,
                       nearest.data());
       for (size_t i = 0; i < nearest.size(); ++i) {
         const kernels::PageSpan& page = pages[i / kPageTokens];
         if ((page.slots >> i % kPageTokens & 1) == 0) continue;
         const auto key = static_cast<size_t>(page.index) + i % kPageTokens;
-        uint8_t& byte = head.codes[part / per_byte_][key];
+        uint8_t& byte = (*head.blocks[key / kBlock])[part / per_byte_ * kBlock + key % kBlock];
         const unsigned shift = 4 * (part % per_byte_),
                        kept = part % per_byte_ > 0 ? byte & 15u : 0u;
         byte = static_cast<uint8_t>(kept | static_cast<unsigned>(nearest[i]) << shift);
@@ -127,100 +136,109 @@ void KeyCodes::encode(const QueryRows& rows, int32_t end) {
   layer.coded = end;
 }
 
-void KeyCodes::part_products(const Head& head, const float* q, size_t part, float* products) const {
-  std::fill_n(products, clusters_, 0.0f);
-  for (const uint16_t pair : parts_[part]) {
-    for (size_t d = 2 * size_t{pair}; d < 2 * size_t{pair} + 2; ++d) {
-      kernels::add_scaled(products, &head.transposed[d * clusters_], q[d], clusters_);
-    }
+// Those that tell most, as many as leave no more than the share that may be skipped.
+void KeyCodes::choose_planes(std::span<const float> spans, std::vector<uint16_t>& planes) const {
+  std::array<float, kernels::kMostPlanes> told{};
+  float total = 0.0f;
+  for (size_t i = 0; i < spans.size(); ++i) {
+    told[i % parts_.size() / 2] += spans[i] * spans[i];
+    total += spans[i] * spans[i];
   }
+  planes.resize(key_bytes());
+  std::iota(planes.begin(), planes.end(), uint16_t{0});
+  std::ranges::sort(planes, [&](uint16_t a, uint16_t b) { return told[a] > told[b]; });
+  float left = options_.skip * total;
+  while (planes.size() > 1 && told[planes.back()] <= left) {
+    left -= told[planes.back()];
+    planes.pop_back();
+  }
+  std::ranges::sort(planes);
 }
 
-// Every part is shifted to begin at 0; one step for all keeps sums comparable.
-KeyCodes::ByteTables KeyCodes::byte_tables(const Head& head, const float* q) const {
-  const size_t group = config_->n_head / config_->n_kv_head, row_entries = 2 * key_bytes() * 16;
-  ByteTables tables = {std::vector<uint8_t>(group * row_entries), std::vector<float>(group),
-                       std::vector<float>(group)};
-  std::vector<float> products(parts_.size() * clusters_), lows(parts_.size());
-  for (size_t row = 0; row < group; ++row) {
-    float span = 0.0f;
-    for (size_t part = 0; part < parts_.size(); ++part) {
-      float* values = &products[part * clusters_];
-      part_products(head, q + row * config_->head_dim, part, values);
-      const auto [low, high] = std::minmax_element(values, values + clusters_);
-      lows[part] = *low;
-      tables.low[row] += *low;
-      span = std::max(span, *high - *low);
-    }
-    const float step = span > 0.0f ? span / kLargestEntry : 1.0f, levels = 1.0f / step;
-    tables.step[row] = step;
-    for (size_t part = 0; part < parts_.size(); ++part) {
-      const float* values = &products[part * clusters_];
-      uint8_t* entries = &tables.entries[row * row_entries + part * 16];
-      for (size_t cluster = 0; cluster < clusters_; ++cluster) {
-        const float level = (values[cluster] - lows[part]) * levels + 0.5f;
-        entries[cluster] =
-            static_cast<uint8_t>(level > 0.0f ? std::min(level, kLargestEntry) : 0.0f);
-      }
-    }
+uint64_t KeyCodes::packed_logits(void (*kernel)(const kernels::CodeSumsArgs&), const Head& head,
+                                 const float* q, size_t begin, size_t end, size_t unit,
+                                 float* logits, size_t stride) const {
+  if (begin == end) return 0;
+  constexpr size_t kBlock = kernels::kCodeBlock;
+  const size_t group = config_->n_head / config_->n_kv_head, dim = config_->head_dim;
+  thread_local std::vector<uint8_t> tables;
+  thread_local std::vector<float> low, step, spans;
+  thread_local std::vector<uint16_t> planes;
+  tables.resize(group * key_bytes() * 2 * kernels::kCodeEntries);
+  low.resize(group);
+  step.resize(group);
+  spans.resize(group * parts_.size());
+  kernels::code_tables({parts_.size(), first_dims_.data(), head.book->transposed.data(), group, q,
+                        dim, tables.data(), low.data(), step.data(), spans.data()});
+  choose_planes(spans, planes);
+  std::array<float, kernels::kMostPlanes> middle;  // what is not read counts as that of its span
+  middle.fill(0.5f);
+  for (const uint16_t plane : planes) middle[plane] = 0.0f;
+  for (size_t i = 0; i < spans.size(); ++i) {
+    low[i / parts_.size()] += middle[i % parts_.size() / 2] * spans[i];
   }
-  return tables;
-}
-
-void KeyCodes::packed_logits(void (*kernel)(const kernels::CodeSumsArgs&), const Head& head,
-                             const float* q, size_t begin, size_t keys, size_t unit, float* logits,
-                             size_t stride) const {
-  const ByteTables tables = byte_tables(head, q);
+  const size_t first = begin / kBlock, blocks = (end - 1) / kBlock + 1 - first;
+  const size_t room = blocks * kBlock / unit, skipped = begin % kBlock / unit;
+  thread_local std::vector<uint16_t> sums;
+  sums.resize(group * room);
   std::vector<const uint8_t*> codes;
-  for (const auto& plane : head.codes) codes.push_back(plane.data() + begin);
-  const size_t count = keys / unit, group = tables.low.size();
-  std::vector<uint16_t> sums(group * count);
-  kernel({codes.size(), codes.data(), keys, group, tables.entries.data(), sums.data(), count});
+  for (size_t i = 0; i < blocks; ++i) codes.push_back(head.blocks[first + i]->data());
+  kernel({key_bytes(), codes.data(), blocks, planes, group, tables.data(), sums.data(), room});
   for (size_t row = 0; row < group; ++row) {
-    for (size_t i = 0; i < count; ++i) {
-      logits[row * stride + i] =
-          tables.low[row] + tables.step[row] * static_cast<float>(sums[row * count + i]);
+    const uint16_t* found = &sums[row * room + skipped];
+    for (size_t i = 0; i < (end - begin) / unit; ++i) {
+      logits[row * stride + i] = low[row] + step[row] * static_cast<float>(found[i]);
     }
   }
+  return (end - begin) * planes.size();
 }
 
-void KeyCodes::page_tops(uint32_t layer, size_t kv_head, const float* q, int32_t begin, int32_t end,
-                         float* tops, size_t stride) const {
-  packed_logits(kernels::code_page_tops, layers_[layer].heads[kv_head], q,
-                static_cast<size_t>(begin), static_cast<size_t>(end - begin), kPageTokens, tops,
-                stride);
+uint64_t KeyCodes::page_tops(uint32_t layer, size_t kv_head, const float* q, int32_t begin,
+                             int32_t end, float* tops, size_t stride) const {
+  return packed_logits(kernels::code_page_tops, layers_[layer].heads[kv_head], q,
+                       static_cast<size_t>(begin), static_cast<size_t>(end), kPageTokens, tops,
+                       stride);
 }
 
 // Queries are looked up kLanes at a time, whose entries lie side by side.
-void KeyCodes::logits(uint32_t layer, size_t kv_head, const float* q, int32_t begin, int32_t end,
-                      float* logits, size_t stride) const {
+uint64_t KeyCodes::logits(uint32_t layer, size_t kv_head, const float* q, int32_t begin,
+                          int32_t end, float* logits, size_t stride) const {
+  constexpr size_t kBlock = kernels::kCodeBlock;
   const Head& head = layers_[layer].heads[kv_head];
   const size_t group = config_->n_head / config_->n_kv_head, dim = config_->head_dim;
   const auto first = static_cast<size_t>(begin), count = static_cast<size_t>(end - begin);
-  if (packed()) return packed_logits(kernels::code_sums, head, q, first, count, 1, logits, stride);
+  if (packed()) {
+    return packed_logits(kernels::code_sums, head, q, first, first + count, 1, logits, stride);
+  }
   std::vector<Lanes> table(key_bytes() * kByteValues);
   for (size_t row = 0; row < group; row += kLanes) {
     const size_t lanes = std::min(kLanes, group - row);
-    fill_table(head, q + row * dim, lanes, table);
+    fill_table(*head.book, q + row * dim, lanes, table);
     for (size_t i = 0; i < count; ++i) {
-      Lanes sum = table[head.codes[0][first + i]];
-      for (size_t byte = 1; byte < head.codes.size(); ++byte) {
-        const Lanes& entry = table[byte * kByteValues + head.codes[byte][first + i]];
+      const uint8_t* codes = head.blocks[(first + i) / kBlock]->data() + (first + i) % kBlock;
+      Lanes sum = table[codes[0]];
+      for (size_t byte = 1; byte < key_bytes(); ++byte) {
+        const Lanes& entry = table[byte * kByteValues + codes[byte * kBlock]];
         for (size_t lane = 0; lane < kLanes; ++lane) sum[lane] += entry[lane];
       }
       for (size_t lane = 0; lane < lanes; ++lane) logits[(row + lane) * stride + i] = sum[lane];
     }
   }
+  return count * key_bytes();
 }
 
 // table: [key_bytes, kByteValues] products of queries and the centroids that a byte names. q:
 // [lanes, head_dim]. Codes that are not packed.
-void KeyCodes::fill_table(const Head& head, const float* q, size_t lanes,
+void KeyCodes::fill_table(const Codebook& book, const float* q, size_t lanes,
                           std::span<Lanes> table) const {
   std::vector<float> products(clusters_);
   for (size_t part = 0; part < parts_.size(); ++part) {
     for (size_t lane = 0; lane < lanes; ++lane) {
-      part_products(head, q + lane * config_->head_dim, part, products.data());
+      std::fill(products.begin(), products.end(), 0.0f);
+      for (size_t d = first_dims_[part]; d < first_dims_[part + 1]; ++d) {
+        kernels::add_scaled(products.data(), &book.transposed[d * columns_],
+                            q[lane * config_->head_dim + d], clusters_);
+      }
       for (size_t value = 0; value < clusters_; ++value) {
         table[part * kByteValues + value][lane] = products[value];
       }
@@ -230,25 +248,31 @@ void KeyCodes::fill_table(const Head& head, const float* q, size_t lanes,
 
 void KeyCodes::truncate(int32_t length) {
   for (Layer& layer : layers_) {
-    layer.coded = std::min(layer.coded, length);
-    if (length < layer.trained_end) layer.trained_end = 0;
+    if (length < layer.trained_end) layer = {};
+    if (length >= layer.coded) continue;
+    layer.coded = length;
+    for (Head& head : layer.heads) head.blocks.resize(blocks_of(length));
   }
 }
 
 void KeyCodes::save(StateWriter& out) const {
+  constexpr size_t kBlock = kernels::kCodeBlock;
   for (const Layer& layer : layers_) {
     out.value(layer.trained_end);
     if (layer.trained_end == 0) continue;
     out.value(layer.coded);
-    out.value(static_cast<uint32_t>(layer.metrics.size()));
-    for (const std::vector<float>& metric : layer.metrics) {
+    out.value(static_cast<uint32_t>(layer.metrics->size()));
+    for (const std::vector<float>& metric : *layer.metrics) {
       out.value(static_cast<uint32_t>(metric.size()));
       out.array(metric.data(), metric.size());
     }
     for (const Head& head : layer.heads) {
-      out.array(head.centroids.data(), head.centroids.size());
-      for (const auto& codes : head.codes) {
-        out.array(codes.data(), static_cast<size_t>(layer.coded));
+      out.array(head.book->centroids.data(), head.book->centroids.size());
+      for (size_t i = 0; i < head.blocks.size(); ++i) {
+        const size_t keys = std::min(kBlock, static_cast<size_t>(layer.coded) - i * kBlock);
+        for (size_t byte = 0; byte < key_bytes(); ++byte) {
+          out.array(head.blocks[i]->data() + byte * kBlock, keys);
+        }
       }
     }
   }
@@ -264,26 +288,40 @@ void KeyCodes::load(StateReader& in, int32_t length) {
                layer.coded <= length);
     const size_t metrics = in.value<uint32_t>(), all = config_->n_kv_head * parts_.size();
     in.require(metrics == 0 || metrics == all);
-    layer.metrics.resize(in.ok() ? metrics : 0);
-    for (size_t i = 0; i < layer.metrics.size(); ++i) {
+    PartMetrics read(in.ok() ? metrics : 0);
+    for (size_t i = 0; i < read.size(); ++i) {
       const size_t dims = 2 * parts_[i % parts_.size()].size(), size = in.value<uint32_t>();
       in.require(size == 0 || size == dims * dims);
-      in.array(layer.metrics[i], size);
+      in.array(read[i], size);
     }
+    layer.metrics = std::make_shared<PartMetrics>(std::move(read));
     if (!in.ok()) return;
     layer.heads.resize(config_->n_kv_head);
-    for (Head& head : layer.heads) {
-      in.array(head.centroids, clusters_ * config_->head_dim);
-      head.codes.resize(key_bytes());
-      for (auto& codes : head.codes) in.array(codes, static_cast<size_t>(layer.coded));
+    for (size_t head = 0; head < layer.heads.size(); ++head) {
+      load_head(in, layer, head);
       if (!in.ok()) return;
-      make_room(head);
-      for (size_t part = 0; part < parts_.size(); ++part) {
-        const auto index = static_cast<size_t>(&head - layer.heads.data());
-        prepare(head, points(nullptr, {}, layer, index, part), part);
-      }
     }
     layer.trained_end = trained_end;
+  }
+}
+
+void KeyCodes::load_head(StateReader& in, Layer& layer, size_t index) const {
+  constexpr size_t kBlock = kernels::kCodeBlock;
+  Head& head = layer.heads[index];
+  head.book = make_book();
+  in.array(head.book->centroids, clusters_ * config_->head_dim);
+  std::vector<uint8_t> codes;
+  for (size_t first = 0; in.ok() && first < static_cast<size_t>(layer.coded); first += kBlock) {
+    const size_t keys = std::min(kBlock, static_cast<size_t>(layer.coded) - first);
+    in.array(codes, key_bytes() * keys);
+    if (!in.ok()) return;
+    Block& block = *head.blocks.emplace_back(std::make_shared<Block>(key_bytes() * kBlock));
+    for (size_t byte = 0; byte < key_bytes(); ++byte) {
+      std::copy_n(&codes[byte * keys], keys, &block[byte * kBlock]);
+    }
+  }
+  for (size_t part = 0; in.ok() && part < parts_.size(); ++part) {
+    prepare(*head.book, points(nullptr, {}, layer, index, part), part);
   }
 }
 
@@ -294,12 +332,13 @@ uint64_t KeyCodes::codebook_bytes() const {
 uint64_t KeyCodes::bytes() const {
   uint64_t bytes = 0;
   for (const Layer& layer : layers_) {
-    for (const auto& metric : layer.metrics) bytes += metric.capacity() * sizeof(float);
+    for (const auto& metric : *layer.metrics) bytes += metric.size() * sizeof(float);
     for (const Head& head : layer.heads) {
-      bytes += (head.centroids.capacity() + head.transposed.capacity() +
-                head.directions.capacity() + head.halves.capacity()) *
+      const Codebook& book = *head.book;
+      bytes += (book.centroids.size() + book.transposed.size() + book.directions.size() +
+                book.halves.size()) *
                sizeof(float);
-      for (const auto& codes : head.codes) bytes += codes.capacity();
+      bytes += head.blocks.size() * key_bytes() * kernels::kCodeBlock;
     }
   }
   return bytes;

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -18,6 +19,8 @@ struct KeyCodesOptions {
   uint32_t bits = 6;   // of a code; up to 4, two codes share a byte
   uint32_t iterations = 10;
   uint32_t seed = 1;
+  float skip =
+      0.0f;  // share of a query's summed squared spans of products whose codes are not read
   uint32_t sample_pages = 256;  // codebooks come from so many pages, evenly spread over the prompt
 };
 
@@ -41,15 +44,16 @@ class KeyCodes {
   void encode(const QueryRows& rows, int32_t end);
   /// logits [group, end - begin], rows stride apart, of the query heads of a KV head against the
   /// reconstructed keys [begin, end). q: [group, head_dim] already scaled. Packed codes give them
-  /// to within 1/254 of the widest span of products in a part, for each part.
-  void logits(uint32_t layer, size_t kv_head, const float* q, int32_t begin, int32_t end,
-              float* logits, size_t stride) const;
+  /// to within 1/254 of the widest span of products in a part, for each part, and leave out the
+  /// planes that tell least. Returns the bytes of codes that were read.
+  uint64_t logits(uint32_t layer, size_t kv_head, const float* q, int32_t begin, int32_t end,
+                  float* logits, size_t stride) const;
 
   /// Whether two codes share a byte.
   bool packed() const { return per_byte_ == 2; }
   /// tops [group, (end - begin) / 16]: the largest of these logits of every 16 keys; packed codes.
-  void page_tops(uint32_t layer, size_t kv_head, const float* q, int32_t begin, int32_t end,
-                 float* tops, size_t stride) const;
+  uint64_t page_tops(uint32_t layer, size_t kv_head, const float* q, int32_t begin, int32_t end,
+                     float* tops, size_t stride) const;
 
   void truncate(int32_t length);
   void save(StateWriter& out) const;
@@ -60,50 +64,56 @@ class KeyCodes {
   uint64_t bytes() const;
   /// Index of a key's centroid, if the key has codes.
   size_t code(uint32_t layer, size_t kv_head, size_t part, size_t key) const {
-    const uint8_t byte = layers_[layer].heads[kv_head].codes[part / per_byte_][key];
+    constexpr size_t kBlock = kernels::kCodeBlock;
+    const Block& block = *layers_[layer].heads[kv_head].blocks[key / kBlock];
+    const uint8_t byte = block[part / per_byte_ * kBlock + key % kBlock];
     return per_byte_ == 1 ? byte : byte >> 4 * (part % 2) & 15;
   }
   /// [clusters, head_dim]: the dims of every part hold that part's centroids.
   std::span<const float> centroids(uint32_t layer, size_t kv_head) const {
-    return layers_[layer].heads[kv_head].centroids;
+    return layers_[layer].heads[kv_head].book->centroids;
   }
   std::span<const uint16_t> part_pairs(size_t part) const { return parts_[part]; }
 
  private:
-  struct Head {
+  struct Codebook {
     std::vector<float> centroids;   // [clusters, head_dim], the dims of all parts side by side
-    std::vector<float> transposed;  // [head_dim, clusters]
+    std::vector<float> transposed;  // [head_dim, columns_]
     std::vector<float> directions;  // [clusters, head_dim] and
     std::vector<float> halves;      // [parts, clusters]: see weigh_centroids()
-    std::vector<std::vector<uint8_t>> codes;  // [key_bytes][keys]
+  };
+  using Block = std::vector<uint8_t>;  // [key_bytes, 256] codes
+  struct Head {                        // copies share what is whole
+    std::shared_ptr<Codebook> book;
+    std::vector<std::shared_ptr<Block>> blocks;
   };
   struct Layer {
     int32_t trained_end = 0;  // keys from here on did not shape the codebooks; 0 = none yet
     int32_t coded = 0;        // keys with codes
     std::vector<Head> heads;  // [n_kv_head]
-    PartMetrics metrics;
+    std::shared_ptr<const PartMetrics> metrics = std::make_shared<PartMetrics>();
   };
 
   static constexpr size_t kLanes = 4;
   using Lanes = std::array<float, kLanes>;
 
-  /// Tables of kernels/code_sums.h: logit = low + step sum.
-  struct ByteTables {
-    std::vector<uint8_t> entries;  // [group, key_bytes, 2, 16]
-    std::vector<float> low, step;  // [group]
-  };
-
-  void make_room(Head& head) const;
+  std::shared_ptr<Codebook> make_book() const;
   /// What follows from the centroids of a part.
-  void prepare(Head& head, const KeyPoints& points, size_t part) const;
+  void prepare(Codebook& book, const KeyPoints& points, size_t part) const;
   size_t key_bytes() const { return (parts_.size() + per_byte_ - 1) / per_byte_; }
-  /// products [max(16, clusters)] of a query and the centroids of a part.
-  void part_products(const Head& head, const float* q, size_t part, float* products) const;
-  ByteTables byte_tables(const Head& head, const float* q) const;
-  /// A kernel over keys [begin, begin + keys), whose sums become logits. unit: keys of a sum.
-  void packed_logits(void (*kernel)(const kernels::CodeSumsArgs&), const Head& head, const float* q,
-                     size_t begin, size_t keys, size_t unit, float* logits, size_t stride) const;
-  void fill_table(const Head& head, const float* q, size_t lanes, std::span<Lanes> table) const;
+  static size_t blocks_of(int32_t keys) {
+    return (static_cast<size_t>(keys) + kernels::kCodeBlock - 1) / kernels::kCodeBlock;
+  }
+  /// Makes blocks for keys [first, end) that no copy shares.
+  void own_blocks(Head& head, int32_t first, int32_t end) const;
+  /// A kernel over keys [begin, end), whose sums become logits. unit: keys of a sum.
+  uint64_t packed_logits(void (*kernel)(const kernels::CodeSumsArgs&), const Head& head,
+                         const float* q, size_t begin, size_t end, size_t unit, float* logits,
+                         size_t stride) const;
+  void load_head(StateReader& in, Layer& layer, size_t index) const;
+  /// The bytes of codes that are read, given the spans of products: [group, parts].
+  void choose_planes(std::span<const float> spans, std::vector<uint16_t>& planes) const;
+  void fill_table(const Codebook& book, const float* q, size_t lanes, std::span<Lanes> table) const;
   KeyPoints points(const kernels::KvLayout* layout, std::span<const kernels::PageSpan> pages,
                    const Layer& layer, size_t kv_head, size_t part) const;
 
@@ -111,7 +121,9 @@ class KeyCodes {
   KeyCodesOptions options_;
   size_t clusters_;
   size_t per_byte_;                           // codes: 1 or 2
+  size_t columns_;                            // of transposed centroids
   std::vector<std::vector<uint16_t>> parts_;  // pairs of dims of each
+  std::vector<uint32_t> first_dims_;          // [parts + 1] where they begin
   std::vector<Layer> layers_;
 };
 

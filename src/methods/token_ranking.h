@@ -27,6 +27,8 @@ class TokenRanking {
   /// Turns the logits of every head into softmax weights over all count keys and picks, for each KV
   /// head, the k best of the first `candidates` keys.
   void rank(ThreadPool& pool, HeadJoin join, size_t candidates, size_t k);
+  /// Of one KV head; may be called for several at once.
+  void rank_head(size_t kv_head, HeadJoin join, size_t candidates, size_t k);
   const float* weights(size_t head) const { return &values_[head * stride_]; }      // [count]
   std::span<const int32_t> picks(size_t kv_head) const { return picks_[kv_head]; }  // ascending
 
@@ -35,7 +37,7 @@ class TokenRanking {
 
   size_t n_head_, count_ = 0, stride_ = 0;
   std::vector<float> values_;                // [n_head, stride]: logits, then weights
-  std::vector<float> scores_;                // [n_kv_head, candidates]
+  std::vector<float> scores_;                // [n_kv_head, stride]
   std::vector<std::vector<int32_t>> picks_;  // [n_kv_head]
 };
 

@@ -7,43 +7,63 @@
 namespace reprise {
 namespace {
 
-/// Orders like (score, lower index first) as one integer; NaN is below everything.
-uint64_t rank(float score, size_t index) {
+constexpr unsigned kBucketShift = 32 - 11;
+
+/// Orders like scores; NaN is below everything.
+uint32_t order(float score) {
   const auto bits = std::bit_cast<uint32_t>(score == 0.0f ? 0.0f : score);  // -0 equals 0
-  uint32_t order = bits >> 31 ? ~bits : bits | 0x80000000u;
-  if (score != score) order = 0;
-  return static_cast<uint64_t>(order) << 32 | (0xffffffffu - static_cast<uint32_t>(index));
+  const uint32_t ordered = bits >> 31 ? ~bits : bits | 0x80000000u;
+  return score != score ? 0 : ordered;
 }
 
-constexpr int kBucketShift = 64 - 11;
+/// The bucket of the k-th largest, and how many are in those above it. A histogram of sign,
+/// exponent and two bits of mantissa leaves only one bucket to be partitioned.
+struct Border {
+  uint32_t bucket;
+  size_t above;
+};
 
-/// Moves the k largest to the front, in any order. A histogram of sign, exponent and two bits of
-/// mantissa leaves only one bucket to be partitioned.
-void partition_largest(std::vector<uint64_t>& ranks, size_t k) {
-  std::array<uint32_t, 1u << 11> counts{};
-  for (const uint64_t value : ranks) ++counts[value >> kBucketShift];
-  size_t bucket = counts.size(), above = 0;
-  while (above + counts[--bucket] < k) above += counts[bucket];
-  const auto middle = std::partition(
-      ranks.begin(), ranks.end(), [&](uint64_t value) { return value >> kBucketShift > bucket; });
-  const auto end = std::partition(middle, ranks.end(),
-                                  [&](uint64_t value) { return value >> kBucketShift == bucket; });
-  std::nth_element(middle, ranks.begin() + static_cast<std::ptrdiff_t>(k), end, std::greater<>());
+Border find_border(std::span<const uint32_t> orders, size_t k) {
+  std::array<uint32_t, 1u << (32 - kBucketShift)> counts{};
+  for (const uint32_t value : orders) ++counts[value >> kBucketShift];
+  Border border = {counts.size() - 1, 0};
+  for (; border.above + counts[border.bucket] < k; --border.bucket) {
+    border.above += counts[border.bucket];
+  }
+  return border;
 }
 
 }  // namespace
 
 void top_k(std::span<const float> scores, size_t k, std::vector<int32_t>& indices) {
   k = std::min(k, scores.size());
-  thread_local std::vector<uint64_t> ranks;
-  ranks.resize(scores.size());
-  for (size_t i = 0; i < scores.size(); ++i) ranks[i] = rank(scores[i], i);
-  if (k > 0 && k < ranks.size()) partition_largest(ranks, k);
-  indices.resize(k);
-  for (size_t i = 0; i < k; ++i) {
-    indices[i] = static_cast<int32_t>(0xffffffffu - static_cast<uint32_t>(ranks[i]));
+  thread_local std::vector<uint32_t> orders;
+  thread_local std::vector<int32_t> within;  // the border's bucket
+  orders.resize(scores.size());
+  std::transform(scores.begin(), scores.end(), orders.begin(), order);
+  // Room for one more than is kept: a place is written before it is known to count.
+  indices.resize(scores.size() + 1);
+  within.resize(scores.size() + 1);
+  const Border border = k > 0 ? find_border(orders, k) : Border{~0u, 0};
+  size_t above = 0, others = 0;
+  for (size_t i = 0; i < orders.size(); ++i) {
+    const uint32_t bucket = orders[i] >> kBucketShift;
+    indices[above] = within[others] = static_cast<int32_t>(i);
+    above += bucket > border.bucket;
+    others += bucket == border.bucket;
   }
-  std::sort(indices.begin(), indices.end());
+  const auto chosen = within.begin() + static_cast<std::ptrdiff_t>(k - above);
+  std::nth_element(within.begin(), chosen, within.begin() + static_cast<std::ptrdiff_t>(others),
+                   [&](int32_t a, int32_t b) {
+                     const auto x = orders[static_cast<size_t>(a)],
+                                y = orders[static_cast<size_t>(b)];
+                     return x > y || (x == y && a < b);
+                   });
+  std::sort(within.begin(), chosen);
+  const auto middle = indices.begin() + static_cast<std::ptrdiff_t>(above);
+  std::copy(within.begin(), chosen, middle);
+  indices.resize(k);
+  std::inplace_merge(indices.begin(), middle, indices.end());
 }
 
 }  // namespace reprise

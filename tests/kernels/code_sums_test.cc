@@ -28,43 +28,51 @@ INSTANTIATE_TEST_SUITE_P(Isas, CodeSums, ::testing::Values(Isa::kScalar, Isa::kA
 
 /// Random codes and tables with entries up to `largest`.
 struct Case {
-  Case(size_t planes, size_t keys, size_t rows, unsigned largest)
-      : codes(planes), tables(rows * planes * 32), planes_(planes), keys_(keys), rows_(rows) {
-    std::mt19937 random(static_cast<unsigned>(planes * 1000 + keys * 10 + rows));
-    for (auto& plane : codes) {
-      for (size_t i = 0; i < keys; ++i) plane.push_back(static_cast<uint8_t>(random()));
-      pointers.push_back(plane.data());
+  Case(size_t planes, size_t blocks, size_t rows, unsigned largest)
+      : codes(blocks * planes * kCodeBlock),
+        tables(rows * planes * 32),
+        planes_(planes),
+        blocks_(blocks),
+        rows_(rows) {
+    std::mt19937 random(static_cast<unsigned>(planes * 1000 + blocks * 10 + rows));
+    for (size_t i = 0; i < planes; ++i) {
+      if (i % 5 != 2) used.push_back(static_cast<uint16_t>(i));
     }
+    for (size_t i = 0; i < blocks; ++i) pointers.push_back(&codes[i * planes * kCodeBlock]);
+    for (uint8_t& byte : codes) byte = static_cast<uint8_t>(random());
     for (uint8_t& entry : tables) {
       entry = static_cast<uint8_t>(largest == 0 ? 127 : random() % (largest + 1));
     }
   }
   CodeSumsArgs args(std::vector<uint16_t>& out, size_t stride) const {
     out.assign(rows_ * stride, 7);
-    return {planes_, pointers.data(), keys_, rows_, tables.data(), out.data(), stride};
+    return {planes_, pointers.data(), blocks_, used, rows_, tables.data(), out.data(), stride};
   }
   unsigned sum(size_t row, size_t key) const {
     unsigned sum = 0;
-    for (size_t plane = 0; plane < planes_; ++plane) {
+    for (const size_t plane : used) {
       const uint8_t* table = &tables[(row * planes_ + plane) * 32];
-      sum += table[codes[plane][key] % 16u] + table[16 + codes[plane][key] / 16];
+      const uint8_t byte =
+          codes[(key / kCodeBlock * planes_ + plane) * kCodeBlock + key % kCodeBlock];
+      sum += table[byte % 16u] + table[16 + byte / 16];
     }
     return sum;
   }
 
-  std::vector<std::vector<uint8_t>> codes;
+  std::vector<uint8_t> codes, tables;
   std::vector<const uint8_t*> pointers;
-  std::vector<uint8_t> tables;
+  std::vector<uint16_t> used;
 
  private:
-  size_t planes_, keys_, rows_;
+  size_t planes_, blocks_, rows_;
 };
 
 TEST_P(CodeSums, AddTheNamedEntries) {
   for (const size_t planes : {1, 2, 8, 9, 256}) {
-    for (const size_t keys : {0, 1, 16, 31, 33, 64, 65, 127, 128, 129, 300}) {
+    for (const size_t blocks : {0, 1, 2, 3, 4, 5}) {
       for (const size_t rows : {1, 2, 3, 4, 5, 9}) {
-        const Case problem(planes, keys, rows, planes == 256 ? 0 : 127);
+        const Case problem(planes, blocks, rows, planes == 256 ? 0 : 127);
+        const size_t keys = blocks * kCodeBlock;
         std::vector<uint16_t> out;
         code_sums(problem.args(out, keys + 3));
         for (size_t i = 0; i < out.size(); ++i) {
@@ -78,9 +86,10 @@ TEST_P(CodeSums, AddTheNamedEntries) {
 
 TEST_P(CodeSums, FindTheLargestOfPages) {
   for (const size_t planes : {1, 8, 256}) {
-    for (const size_t pages : {0, 1, 2, 3, 4, 5, 8, 9, 20}) {
+    for (const size_t blocks : {0, 1, 2, 3, 5}) {
       for (const size_t rows : {1, 3, 4, 5, 6}) {
-        const Case problem(planes, pages * 16, rows, planes == 256 ? 0 : 127);
+        const Case problem(planes, blocks, rows, planes == 256 ? 0 : 127);
+        const size_t pages = 16 * blocks;
         std::vector<uint16_t> out;
         code_page_tops(problem.args(out, pages + 1));
         for (size_t i = 0; i < out.size(); ++i) {
@@ -91,6 +100,46 @@ TEST_P(CodeSums, FindTheLargestOfPages) {
           }
           ASSERT_EQ(out[i], top) << planes << " " << pages << " " << rows;
         }
+      }
+    }
+  }
+}
+
+TEST_P(CodeSums, TablesHoldProductsToHalfAStep) {
+  std::mt19937 random(5);
+  std::normal_distribution<float> normal;
+  const std::vector<uint32_t> whole = {0, 2, 4, 10, 12};
+  for (const size_t parts : {1, 2, 3, 4}) {
+    const size_t dim = 12, rows = 3, planes = (parts + 1) / 2;
+    std::vector<float> centroids(dim * 16), q(rows * dim), low(rows), step(rows),
+        spans(rows * parts);
+    for (float& x : centroids) x = normal(random);
+    for (float& x : q) x = normal(random);
+    std::vector<uint8_t> tables(rows * planes * 32, 9);
+    code_tables({parts, whole.data(), centroids.data(), rows, q.data(), dim, tables.data(),
+                 low.data(), step.data(), spans.data()});
+    for (size_t row = 0; row < rows; ++row) {
+      double lowest = 0.0, span = 0.0;
+      for (size_t part = 0; part < parts; ++part) {
+        double products[16] = {};
+        for (size_t i = 0; i < 16; ++i) {
+          for (size_t d = whole[part]; d < whole[part + 1]; ++d) {
+            products[i] += double{q[row * dim + d]} * centroids[d * 16 + i];
+          }
+        }
+        const auto [least, most] = std::minmax_element(products, products + 16);
+        for (size_t i = 0; i < 16; ++i) {
+          const double entry = tables[(row * planes * 2 + part) * 16 + i] * double{step[row]};
+          EXPECT_NEAR(entry, products[i] - *least, 0.501 * step[row]) << part << " " << i;
+        }
+        EXPECT_NEAR(spans[row * parts + part], *most - *least, 1e-5);
+        lowest += *least;
+        span = std::max(span, *most - *least);
+      }
+      EXPECT_NEAR(low[row], lowest, 1e-5);
+      EXPECT_NEAR(step[row], span / 127, 1e-6);
+      for (size_t i = parts * 16; i < planes * 32; ++i) {
+        EXPECT_EQ(tables[row * planes * 32 + i], 0);
       }
     }
   }

@@ -16,15 +16,15 @@ void CodeIndex::build(const QueryRows& rows, KeyRange keys) {
   moments_.clear(rows.layer);
 }
 
-void CodeIndex::estimate(uint32_t layer, size_t kv_head, const float* q, KeyRange keys,
-                         float* logits, size_t stride) const {
-  codes_.logits(layer, kv_head, q, keys.begin, keys.end, logits, stride);
+uint64_t CodeIndex::estimate(uint32_t layer, size_t kv_head, const float* q, KeyRange keys,
+                             float* logits, size_t stride) const {
+  return codes_.logits(layer, kv_head, q, keys.begin, keys.end, logits, stride);
 }
 
-void CodeIndex::estimate_pages(uint32_t layer, size_t kv_head, const float* q, KeyRange keys,
-                               float* tops, size_t stride) const {
+uint64_t CodeIndex::estimate_pages(uint32_t layer, size_t kv_head, const float* q, KeyRange keys,
+                                   float* tops, size_t stride) const {
   if (!codes_.packed()) return LogitIndex::estimate_pages(layer, kv_head, q, keys, tops, stride);
-  codes_.page_tops(layer, kv_head, q, keys.begin, keys.end, tops, stride);
+  return codes_.page_tops(layer, kv_head, q, keys.begin, keys.end, tops, stride);
 }
 
 void CodeIndex::truncate(int32_t length) {

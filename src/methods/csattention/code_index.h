@@ -26,13 +26,11 @@ class CodeIndex : public LogitIndex {
   const KeyCodes& codes() const { return codes_; }
 
  private:
-  void estimate(uint32_t layer, size_t kv_head, const float* q, KeyRange keys, float* logits,
-                size_t stride) const override;
-  void estimate_pages(uint32_t layer, size_t kv_head, const float* q, KeyRange keys, float* tops,
-                      size_t stride) const override;
-  uint64_t bytes_read(size_t keys) const override {
-    return keys * codes_.code_bytes() + codes_.codebook_bytes();
-  }
+  uint64_t estimate(uint32_t layer, size_t kv_head, const float* q, KeyRange keys, float* logits,
+                    size_t stride) const override;
+  uint64_t estimate_pages(uint32_t layer, size_t kv_head, const float* q, KeyRange keys,
+                          float* tops, size_t stride) const override;
+  uint64_t fixed_bytes() const override { return codes_.codebook_bytes(); }
 
   KeyCodes codes_;
   QueryMoments moments_;

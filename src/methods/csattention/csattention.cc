@@ -24,6 +24,7 @@ constexpr int32_t kFewNewKeys = 4096;   // for which no new index is made
 constexpr int32_t kWholePrompt = 1024;  // prompts up to here shape an index with all their tokens
 constexpr int32_t kFitStep = 256;       // others with those before a multiple of this
 constexpr int32_t kFitMargin = 64;      // which lies so many tokens before their end
+constexpr int32_t kStaggered = 192;  // budgets for which a few keys more in the window are little
 constexpr float kSameDirection = 0.8f;  // cosine below which a query is searched for anew
 
 // Half of n, and so on, until so many bytes fit. bytes: of a key and KV head with n.
@@ -44,7 +45,8 @@ std::unique_ptr<KeyIndex> make_index(const CsAttentionOptions& options, const Mo
         fitting(either(options.parts, std::max(1u, config.head_dim / 2)), 1, limit,
                 [&](uint32_t n) { return (n + per_byte - 1) / per_byte; });
     return std::make_unique<CodeIndex>(
-        KeyCodesOptions{parts, options.bits, iterations, options.seed, kSamplePages}, config, unit);
+        KeyCodesOptions{parts, options.bits, iterations, options.seed, options.skip, kSamplePages},
+        config, unit);
   }
   const uint32_t parts = either(options.parts, kCentroidParts);
   const uint32_t iterations = either(options.iterations, kCentroidIterations);
@@ -142,8 +144,9 @@ void CsAttentionPolicy::select(const QueryRows& rows, Selection& selection) {
   times_.build_ms += std::chrono::duration<double, std::milli>(Clock::now() - start).count();
   const int32_t budget = budget_at(end);
   if (end <= budget || index_->built_end(rows.layer) == 0) return;
-  // Whole pages enter the index, so that decode steps seldom have to.
-  const int32_t recent = (end - window_) / kTokens * kTokens;
+  // Whole pages enter the index, so that decode steps seldom have to, and of few layers at a time.
+  const int32_t late = budget < kStaggered ? 0 : static_cast<int32_t>(rows.layer) % kTokens;
+  const int32_t recent = (end - window_ - late) / kTokens * kTokens;
   extend(rows, recent);
   if (prefill) return;
   Search& search = searches_[rows.layer];

@@ -32,6 +32,7 @@ struct CsAttentionOptions {
   float index = 0.25f;
   uint32_t parts = 0;
   uint32_t bits = 4;
+  float skip = 0.05f;
   uint32_t centroids = 0;
   float list = 0.25f;
   bool backoff = true;
@@ -70,6 +71,12 @@ void visit_options(CsAttentionOptions& o, Visitor&& visit) {
                    "", 0, 64},
         o.parts);
   visit(OptionSpec{"bits", "of a code; up to 4, two share a byte", "bits", 1, 8}, o.bits);
+  visit(
+      OptionSpec{"skip",
+                 "share of the squared spans of a query's products with its parts whose codes are "
+                 "not read, with codes of up to 4 bits",
+                 "", 0, 1},
+      o.skip);
   visit(OptionSpec{"centroids",
                    "query centroids of a part; 0 = a quarter of the dimensions of a head in table "
                    "mode, 128 with lists",

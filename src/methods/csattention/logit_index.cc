@@ -1,6 +1,7 @@
 #include "methods/csattention/logit_index.h"
 
 #include <algorithm>
+#include <atomic>
 #include <limits>
 
 #include "kernels/key_logits.h"
@@ -10,7 +11,14 @@
 namespace reprise {
 namespace {
 
-constexpr int32_t kPieceTokens = 8192;  // candidates that one task scores
+constexpr int32_t kPieceStep = 1024;
+
+// Candidates that one task scores: two tasks for every thread, since each begins with tables.
+int32_t piece_tokens(int32_t candidates, uint32_t kv_heads, int threads) {
+  const auto heads = static_cast<int32_t>(kv_heads);
+  const int32_t pieces = (2 * threads + heads - 1) / heads;
+  return ((candidates - 1) / pieces / kPieceStep + 1) * kPieceStep;
+}
 
 size_t whole_pages(size_t keys) { return (keys + kPageTokens - 1) / kPageTokens; }
 
@@ -30,67 +38,77 @@ uint64_t LogitIndex::find(const QueryRows& rows, KeyRange candidates, size_t k, 
   const auto block = static_cast<size_t>(candidates.end) / kPageTokens;
   const size_t recent_pages = whole_pages(static_cast<size_t>(rows.end())) - block;
   ranking_.resize(others + (sink_pages + recent_pages) * kPageTokens);
-  score(rows, candidates, units, others);
-  ranking_.rank(*rows.pool, HeadJoin::kSoftmax, units, k);
+  const uint64_t bytes = score_and_rank(rows, {candidates, units, others, k});
   picks.resize(config_->n_kv_head);
   for (size_t head = 0; head < picks.size(); ++head) {
     const auto found = ranking_.picks(head);
     picks[head].assign(found.begin(), found.end());
   }
   return config_->n_kv_head * (sink_pages + recent_pages) * rows.kv->pool().layout().tile_bytes() +
-         bytes_read(count);
+         bytes + fixed_bytes();
 }
 
-void LogitIndex::score(const QueryRows& rows, KeyRange candidates, size_t units, size_t others) {
+// Whoever scores the last piece of a KV head ranks its units, so that threads meet once.
+uint64_t LogitIndex::score_and_rank(const QueryRows& rows, const Search& search) {
   for (size_t i = 0; i < q_.size(); ++i) q_[i] = rows.q_rotated[i] * config_->attention_scale;
-  const int32_t count = candidates.end - candidates.begin;
-  const auto pieces = static_cast<size_t>((count + kPieceTokens - 1) / kPieceTokens);
+  const int32_t begin = search.candidates.begin, end = search.candidates.end;
+  const int32_t piece = piece_tokens(end - begin, config_->n_kv_head, rows.pool->size());
+  const auto pieces = static_cast<size_t>((end - begin + piece - 1) / piece);
+  std::vector<std::atomic<size_t>> left(config_->n_kv_head);
+  for (auto& count : left) count.store(pieces, std::memory_order_relaxed);
+  std::atomic<uint64_t> bytes = 0;
   rows.pool->run(config_->n_kv_head * pieces, [&](size_t task, int) {
     const size_t head = task / pieces;
-    const int32_t first = candidates.begin + static_cast<int32_t>(task % pieces) * kPieceTokens;
-    score_candidates(rows, head, {first, std::min(first + kPieceTokens, candidates.end)},
-                     static_cast<size_t>(first - candidates.begin) / static_cast<size_t>(unit_));
-    if (task % pieces == 0) score_others(rows, head, candidates, units, others);
+    const int32_t first = begin + static_cast<int32_t>(task % pieces) * piece;
+    bytes += score_candidates(rows, head, {first, std::min(first + piece, end)},
+                              static_cast<size_t>(first - begin) / static_cast<size_t>(unit_));
+    if (task % pieces == 0) score_others(rows, head, search);
+    if (left[head].fetch_sub(1, std::memory_order_acq_rel) > 1) return;
+    ranking_.rank_head(head, HeadJoin::kSoftmax, search.units, search.k);
   });
+  return bytes;
 }
 
 // Logits of units from number `first` on.
-void LogitIndex::score_candidates(const QueryRows& rows, size_t head, KeyRange keys, size_t first) {
+uint64_t LogitIndex::score_candidates(const QueryRows& rows, size_t head, KeyRange keys,
+                                      size_t first) {
   const size_t dim = config_->head_dim, group = config_->n_head / config_->n_kv_head;
   float* logits = ranking_.logits(head * group) + first;
   const auto score = unit_ > 1 ? &LogitIndex::estimate_pages : &LogitIndex::estimate;
-  (this->*score)(rows.layer, head, &q_[head * group * dim], keys, logits, ranking_.stride());
-  if (config_->attention_soft_cap <= 0.0f) return;
+  const uint64_t bytes =
+      (this->*score)(rows.layer, head, &q_[head * group * dim], keys, logits, ranking_.stride());
+  if (config_->attention_soft_cap <= 0.0f) return bytes;
   for (size_t row = 0; row < group; ++row) {
     kernels::soft_cap(logits + row * ranking_.stride(),
                       static_cast<size_t>((keys.end - keys.begin) / unit_),
                       config_->attention_soft_cap);
   }
+  return bytes;
 }
 
-void LogitIndex::estimate_pages(uint32_t layer, size_t kv_head, const float* q, KeyRange keys,
-                                float* tops, size_t stride) const {
+uint64_t LogitIndex::estimate_pages(uint32_t layer, size_t kv_head, const float* q, KeyRange keys,
+                                    float* tops, size_t stride) const {
   const auto count = static_cast<size_t>(keys.end - keys.begin);
   std::vector<float> logits(config_->n_head / config_->n_kv_head * count);
-  estimate(layer, kv_head, q, keys, logits.data(), count);
+  const uint64_t bytes = estimate(layer, kv_head, q, keys, logits.data(), count);
   for (size_t i = 0; i < logits.size(); i += kPageTokens) {
     tops[i / count * stride + i % count / kPageTokens] =
         *std::max_element(&logits[i], &logits[i] + kPageTokens);
   }
+  return bytes;
 }
 
 // Exact logits of the keys before and after the candidates, from slot `others` on; the slots
 // between these and the units stay empty.
-void LogitIndex::score_others(const QueryRows& rows, size_t head, KeyRange candidates, size_t units,
-                              size_t others) {
+void LogitIndex::score_others(const QueryRows& rows, size_t head, const Search& search) {
   const size_t dim = config_->head_dim, group = config_->n_head / config_->n_kv_head;
   for (size_t row = head * group; row < (head + 1) * group; ++row) {
-    std::fill(ranking_.logits(row) + units, ranking_.logits(row) + others,
+    std::fill(ranking_.logits(row) + search.units, ranking_.logits(row) + search.others,
               -std::numeric_limits<float>::infinity());
   }
   std::vector<kernels::PageSpan> pages, recent;
-  list_pages(rows, head, 0, candidates.begin, pages);
-  list_pages(rows, head, candidates.end, rows.end(), recent);
+  list_pages(rows, head, 0, search.candidates.begin, pages);
+  list_pages(rows, head, search.candidates.end, rows.end(), recent);
   pages.insert(pages.end(), recent.begin(), recent.end());
   kernels::KeyLogitsArgs args;
   args.layout = &rows.kv->pool().layout();
@@ -100,7 +118,7 @@ void LogitIndex::score_others(const QueryRows& rows, size_t head, KeyRange candi
   args.pages = pages;
   args.scale = config_->attention_scale;
   args.soft_cap = config_->attention_soft_cap;
-  args.out = ranking_.logits(head * group) + others;
+  args.out = ranking_.logits(head * group) + search.others;
   args.out_stride = ranking_.stride();
   kernels::key_logits(args);
 }

@@ -20,20 +20,24 @@ class LogitIndex : public KeyIndex {
  protected:
   const ModelConfig& config() const { return *config_; }
   /// logits [group, keys], rows stride apart, of the query heads of a KV head. q: [group,
-  /// head_dim], scaled. Called for many KV heads and ranges of keys at once.
-  virtual void estimate(uint32_t layer, size_t kv_head, const float* q, KeyRange keys,
-                        float* logits, size_t stride) const = 0;
+  /// head_dim], scaled. Called for many KV heads and ranges of keys at once. Returns the bytes
+  /// read.
+  virtual uint64_t estimate(uint32_t layer, size_t kv_head, const float* q, KeyRange keys,
+                            float* logits, size_t stride) const = 0;
   /// The largest logits of whole pages, [group, keys / 16] likewise.
-  virtual void estimate_pages(uint32_t layer, size_t kv_head, const float* q, KeyRange keys,
-                              float* tops, size_t stride) const;
-  /// Bytes that a search over so many keys reads.
-  virtual uint64_t bytes_read(size_t keys) const = 0;
+  virtual uint64_t estimate_pages(uint32_t layer, size_t kv_head, const float* q, KeyRange keys,
+                                  float* tops, size_t stride) const;
+  /// Bytes that a search reads whatever the number of keys.
+  virtual uint64_t fixed_bytes() const = 0;
 
  private:
-  void score(const QueryRows& rows, KeyRange candidates, size_t units, size_t others);
-  void score_candidates(const QueryRows& rows, size_t head, KeyRange keys, size_t first);
-  void score_others(const QueryRows& rows, size_t head, KeyRange candidates, size_t units,
-                    size_t others);
+  struct Search {  // units: candidates; others: slot of the first key that is none
+    KeyRange candidates;
+    size_t units, others, k;
+  };
+  uint64_t score_and_rank(const QueryRows& rows, const Search& search);
+  uint64_t score_candidates(const QueryRows& rows, size_t head, KeyRange keys, size_t first);
+  void score_others(const QueryRows& rows, size_t head, const Search& search);
 
   const ModelConfig* config_;
   int32_t unit_;

@@ -139,8 +139,8 @@ ScoreTable::Atoms ScoreTable::atoms(const Part& part, std::span<const uint16_t> 
   return atoms;
 }
 
-void ScoreTable::estimate(uint32_t layer, size_t kv_head, const float* q, KeyRange keys,
-                          float* logits, size_t stride) const {
+uint64_t ScoreTable::estimate(uint32_t layer, size_t kv_head, const float* q, KeyRange keys,
+                              float* logits, size_t stride) const {
   const size_t group = config().n_head / config().n_kv_head;
   for (size_t row = 0; row < group; ++row) {
     float* out = logits + row * stride;
@@ -163,14 +163,9 @@ void ScoreTable::estimate(uint32_t layer, size_t kv_head, const float* q, KeyRan
       }
     }
   }
-}
-
-// At most two rows of each part for every query head.
-uint64_t ScoreTable::bytes_read(size_t keys) const {
-  const uint64_t group = config().n_head / config().n_kv_head;
+  // At most two rows of each part for every query head.
   const uint64_t lines = std::min<uint64_t>(2 * group, options_.centroids);
-  return config().n_kv_head * (parts_.size() * lines * keys / 2 +
-                               options_.centroids * config().head_dim * sizeof(float));
+  return parts_.size() * lines * static_cast<uint64_t>(keys.end - keys.begin) / 2;
 }
 
 void ScoreTable::save(StateWriter& out) const {

@@ -49,9 +49,11 @@ class ScoreTable : public LogitIndex {
   void fit(const QueryRows& rows, size_t task, KeyRange keys, Part& part) const;
   void code(const QueryRows& rows, size_t task, KeyRange keys, Part& part) const;
   Atoms atoms(const Part& part, std::span<const uint16_t> pairs, const float* q) const;
-  void estimate(uint32_t layer, size_t kv_head, const float* q, KeyRange keys, float* logits,
-                size_t stride) const override;
-  uint64_t bytes_read(size_t keys) const override;
+  uint64_t estimate(uint32_t layer, size_t kv_head, const float* q, KeyRange keys, float* logits,
+                    size_t stride) const override;
+  uint64_t fixed_bytes() const override {
+    return uint64_t{config().n_kv_head} * options_.centroids * config().head_dim * sizeof(float);
+  }
 
   ScoreTableOptions options_;
   std::vector<std::vector<uint16_t>> parts_;  // pairs of dims of each
