@@ -102,6 +102,9 @@ class Policy {
   /// shared, because it looks at their queries. kept: tokens of its beginning that the sequence
   /// holds.
   virtual int32_t observed_prompt_rows(int32_t /*prompt_end*/, int32_t /*kept*/) const { return 0; }
+  /// Leading tokens of a prompt that alone shape the state which truncate() to them leaves once the
+  /// prompt is read, so that other prompts that begin with them can take it up; 0 = none.
+  virtual int32_t shared_length(int32_t /*prompt_end*/) const { return 0; }
   /// The first position after this one at which a prefill step must begin anew, because rows before
   /// and after it are read in different ways.
   virtual int32_t next_cut(int32_t /*position*/) const {

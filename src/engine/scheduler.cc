@@ -11,6 +11,7 @@
 namespace reprise {
 namespace {
 
+constexpr size_t kSharedStates = 16;  // of policies, of a few per cent of their prompts' KV each
 constexpr std::string_view kMoreRoom =
     "raise --kv-memory, choose a smaller --kv-type, or bound what is kept with --policy streaming";
 
@@ -169,13 +170,20 @@ void Scheduler::reuse_prefix(Running& running) {
       std::mismatch(sequence.tokens.begin(), sequence.tokens.end(), prompt.begin(), prompt.end())
           .first -
       sequence.tokens.begin());
-  const auto observed = static_cast<size_t>(sequence.policy->observed_prompt_rows(
-      static_cast<int32_t>(prompt.size()), static_cast<int32_t>(common)));
+  const auto end = static_cast<int32_t>(prompt.size());
+  auto observed =
+      static_cast<size_t>(sequence.policy->observed_prompt_rows(end, static_cast<int32_t>(common)));
+  const SharedState* known = observed > 0 ? find_state(sequence, prompt) : nullptr;
+  if (known != nullptr) {
+    const auto held = static_cast<int32_t>(known->tokens.size());
+    observed = static_cast<size_t>(known->policy->observed_prompt_rows(end, held));
+  }
   // The last prompt token is always computed: its logits are wanted.
   const size_t limit = prompt.size() - std::clamp<size_t>(observed, 1, prompt.size());
   const bool resumed = sequence.truncate(std::min(common, limit)) ||
                        sequence.truncate(std::min(common, prompt.size() - 1));
   if (!resumed) sequence.clear();
+  if (known != nullptr) sequence.policy = known->policy->fork();
   sequence.policy->clear_stats();
   if (PrefixCache* cache = prefix_cache(*sequence.policy)) {
     SequenceKv found = cache->match(prompt, limit);
@@ -190,6 +198,34 @@ void Scheduler::reuse_prefix(Running& running) {
   running.answer.counters.prompt_tokens = prompt.size();
   running.answer.counters.reused_tokens = sequence.tokens.size();
   running.prefill_start = Clock::now();
+}
+
+const Scheduler::SharedState* Scheduler::find_state(const Sequence& sequence,
+                                                    std::span<const int32_t> prompt) const {
+  const Policy& policy = *sequence.policy;
+  const auto length =
+      static_cast<size_t>(policy.shared_length(static_cast<int32_t>(prompt.size())));
+  if (length == 0) return nullptr;
+  const auto found = std::ranges::find_if(states_, [&](const SharedState& state) {
+    return state.policy->spec() == policy.spec() &&
+           std::ranges::equal(state.tokens, prompt.first(length));
+  });
+  return found == states_.end() ? nullptr : &*found;
+}
+
+void Scheduler::share_state(const Sequence& sequence, size_t prompt) {
+  const auto end = static_cast<int32_t>(prompt);
+  const int32_t length = sequence.policy->shared_length(end);
+  const auto tokens = std::span(sequence.tokens).first(static_cast<size_t>(length));
+  if (length == 0 || tokens.size() > sequence.prefilled) return;
+  auto policy = sequence.policy->fork();
+  policy->truncate(length);
+  if (policy->observed_prompt_rows(end, length) > 0) return;  // it has made nothing
+  std::erase_if(states_, [&](const SharedState& state) {
+    return state.policy->spec() == policy->spec() && std::ranges::equal(state.tokens, tokens);
+  });
+  states_.push_front({{tokens.begin(), tokens.end()}, std::move(policy)});
+  if (states_.size() > kSharedStates) states_.pop_back();
 }
 
 void Scheduler::wake(Running& running) {
@@ -367,6 +403,7 @@ void Scheduler::finish_prefill(Running& running) {
   answer.timings.prefill_tok_s = computed * 1000.0 / answer.timings.prefill_ms;
   if (PrefixCache* cache = prefix_cache(*sequence.policy); cache && sequence.prefilled > 0) {
     cache->insert(std::span(sequence.tokens).first(sequence.prefilled), sequence.kv);
+    share_state(sequence, answer.counters.prompt_tokens);
   }
 }
 

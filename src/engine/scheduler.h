@@ -88,6 +88,10 @@ class Scheduler {
       return request.prompt.size() - std::min(request.prompt.size(), sequence->tokens.size());
     }
   };
+  struct SharedState {  // what a policy knows of the beginning of a prompt
+    std::vector<int32_t> tokens;
+    std::unique_ptr<Policy> policy;  // after truncate() to them
+  };
   struct Planned {     // rows of one request in a pass
     Running* running;  // null once it was cancelled
     uint32_t first_row, rows;
@@ -122,6 +126,10 @@ class Scheduler {
   void finish(Running& running, FinishReason reason);
   void deliver_finished();
   PrefixCache* prefix_cache(const Policy& policy);
+  /// What the sequence's policy would make of the prompt, if another one has made it; or null.
+  const SharedState* find_state(const Sequence& sequence, std::span<const int32_t> prompt) const;
+  /// Keeps what the policy made of the prompt that was just read.
+  void share_state(const Sequence& sequence, size_t prompt);
 
   const ModelConfig& config_;
   const Tokenizer& tokenizer_;
@@ -129,6 +137,7 @@ class Scheduler {
   Backend& backend_;
   SchedulerLimits limits_;
   std::map<std::string, std::unique_ptr<PrefixCache>> prefixes_;  // by Policy::prefill_key
+  std::deque<SharedState> states_;                                // the latest first
   std::deque<std::unique_ptr<Running>> waiting_;
   std::vector<std::unique_ptr<Running>> running_;
   size_t first_share_ = 0;    // whose prompt gets the rows left over by rounding

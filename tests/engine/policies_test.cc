@@ -81,6 +81,25 @@ TEST(EnginePolicies, AnswersDoNotDependOnTheBatch) {
   }
 }
 
+TEST(EnginePolicies, AnIndexServesEveryPromptThatBeginsAlike) {
+  EngineOptions alone = tiny_options();
+  alone.prefix_cache = false;
+  const auto fresh = tiny_engine(alone), sharing = tiny_engine();
+  const std::string spec = "csattention:budget=128";
+  const Request first = request_of(tiny_prompt(1500), 4);
+  Request other = request_of(tiny_prompt(1450), 24);
+  other.prompt.push_back(65);
+  answer_of(*sharing, first, spec);
+  const Answer shared = answer_of(*sharing, other, spec);
+  EXPECT_EQ(shared.counters.reused_tokens, 1440u);  // not only those before the rows it is made of
+  EXPECT_EQ(shared.tokens, answer_of(*fresh, other, spec).tokens);
+  EXPECT_EQ(answer_of(*sharing, first, spec).tokens, answer_of(*fresh, first, spec).tokens);
+  other.prompt[1100] ^= 1;  // another document
+  EXPECT_EQ(answer_of(*sharing, other, spec).tokens, answer_of(*fresh, other, spec).tokens);
+  other.prompt[1100] ^= 1;
+  EXPECT_LE(answer_of(*sharing, other, "csattention:budget=192").counters.reused_tokens, 1024u);
+}
+
 TEST(EnginePolicies, CellsOfPromptRowsStayWholeWhateverTheChunk) {
   const std::string spec = "reattention:sink=8,local=64,span=8,spans=6,activate=80,chunk=48";
   const Request request = request_of(tiny_prompt(700), 24);

@@ -161,6 +161,26 @@ TEST(Auto, RefusesWhatCannotTakeTurns) {
   EXPECT_TRUE(create_policy(policy_entries(), "auto+dense+quest", toy.config()));
 }
 
+TEST(Probe, TellsAgesOfAnAnswerApart) {
+  Toy toy({1, 4, 2, 32}, 400);
+  SequenceKv kv = toy.new_sequence();
+  const auto policy = make(toy, "probe:ages=true+quest:budget=48");
+  toy.step(kv, *policy, 200, Phase::kPrefill);
+  const auto figures = [&] {
+    const PolicyStats stats = policy->stats();
+    return std::map<std::string, double>(stats.begin(), stats.end());
+  };
+  for (int i = 0; i < 64; ++i) toy.step(kv, *policy, 1, Phase::kDecode);
+  EXPECT_EQ(figures().at("recovery_from0"), figures().at("recovery"));
+  EXPECT_FALSE(figures().contains("recovery_from64"));
+  for (int i = 0; i < 64; ++i) toy.step(kv, *policy, 1, Phase::kDecode);
+  const auto all = figures();
+  EXPECT_NEAR(all.at("recovery_from0") + all.at("recovery_from64"), 2 * all.at("recovery"), 1e-9);
+  policy->clear_stats();
+  toy.step(kv, *policy, 1, Phase::kDecode);
+  EXPECT_FALSE(figures().contains("recovery_from64"));
+}
+
 TEST(Probe, DoesNotChangeTheAnswer) {
   Toy toy({2, 4, 2, 32}, 300);
   const auto run = [&](std::string_view spec) {

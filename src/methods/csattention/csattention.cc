@@ -106,6 +106,15 @@ int32_t CsAttentionPolicy::observed_prompt_rows(int32_t prompt_end, int32_t kept
   return prompt_end - std::max(0, fit_end(prompt_end) - observe_);
 }
 
+int32_t CsAttentionPolicy::shared_length(int32_t prompt_end) const {
+  const int32_t fit = fit_end(prompt_end);
+  for (uint32_t layer = 0; layer < config_->n_layer; ++layer) {
+    const int32_t built = index_->built_end(layer);
+    if (built > 0 && built != fit) return 0;  // of an earlier prompt
+  }
+  return fit;
+}
+
 void CsAttentionPolicy::learn(const QueryRows& rows) {
   if (rows.phase == kernels::Phase::kDecode) {
     // A long answer gets an index of its own, shaped by the queries before it.

@@ -101,6 +101,7 @@ class CsAttentionPolicy : public Policy {
   void truncate(int32_t length) override;
   std::string prefill_key() const override { return std::string(kDensePrefill); }
   int32_t observed_prompt_rows(int32_t prompt_end, int32_t kept) const override;
+  int32_t shared_length(int32_t prompt_end) const override;
   /// "index_share": of the index and the KV it is of; "build_ms", what the prompt's index took, and
   /// "update_us_p50" and "update_us_p99", what taking in new keys took in a decode step, all layers
   /// together; and the index's own.

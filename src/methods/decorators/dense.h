@@ -23,6 +23,9 @@ class DensePolicy : public PolicyDecorator {
               std::unique_ptr<Policy> inner);
 
   std::unique_ptr<Policy> fork() const override { return std::make_unique<DensePolicy>(*this); }
+  int32_t shared_length(int32_t prompt_end) const override {
+    return inner().shared_length(prompt_end);
+  }
   void select(const QueryRows& rows, Selection& selection) override;
   bool observes(uint32_t layer) const override {
     return !dense_[layer] && PolicyDecorator::observes(layer);

@@ -64,6 +64,7 @@ ProbePolicy::ProbePolicy(const ProbeOptions& options, const ModelConfig& config,
     : PolicyDecorator(std::move(wrapped)),
       config_(&config),
       by_layer_(options.layers),
+      by_age_(options.ages),
       keys_read_(config.n_head),
       layers_(config.n_layer) {}
 
@@ -90,13 +91,20 @@ void ProbePolicy::observe(const QueryRows& rows, const AttentionResult& result) 
   std::vector<Sums> heads(config_->n_kv_head);
   rows.pool->run(heads.size(),
                  [&](size_t head, int) { heads[head] = measure(rows, result, head); });
+  if (first_end_ == 0) first_end_ = rows.end();
+  const auto above = std::ranges::upper_bound(kAges, rows.end() - first_end_);
+  Sums& age = ages_[static_cast<size_t>(std::max<std::ptrdiff_t>(1, above - kAges.begin()) - 1)];
   for (const Sums& sums : heads) {
-    Sums& layer = layers_[rows.layer];
-    layer.recovery += sums.recovery;
-    layer.topk_recall += sums.topk_recall;
-    layer.output_error += sums.output_error;
-    layer.heads += sums.heads;
+    layers_[rows.layer].add(sums);
+    age.add(sums);
   }
+}
+
+void ProbePolicy::Sums::add(const Sums& other) {
+  recovery += other.recovery;
+  topk_recall += other.topk_recall;
+  output_error += other.output_error;
+  heads += other.heads;
 }
 
 ProbePolicy::Sums ProbePolicy::measure(const QueryRows& rows, const AttentionResult& result,
@@ -160,21 +168,21 @@ PolicyStats ProbePolicy::stats() const {
     stats.emplace_back("output_error" + suffix, sums.output_error / heads);
   };
   Sums total;
-  for (const Sums& layer : layers_) {
-    total.recovery += layer.recovery;
-    total.topk_recall += layer.topk_recall;
-    total.output_error += layer.output_error;
-    total.heads += layer.heads;
-  }
+  for (const Sums& layer : layers_) total.add(layer);
   add(total, "");
   for (size_t i = 0; by_layer_ && i < layers_.size(); ++i) {
     add(layers_[i], fmt::format("_layer{}", i));
+  }
+  for (size_t i = 0; by_age_ && i < ages_.size(); ++i) {
+    add(ages_[i], fmt::format("_from{}", kAges[i]));
   }
   return stats;
 }
 
 void ProbePolicy::clear_stats() {
   std::fill(layers_.begin(), layers_.end(), Sums{});
+  ages_.fill({});
+  first_end_ = 0;
   inner().clear_stats();
 }
 

@@ -11,11 +11,14 @@ namespace reprise {
 
 struct ProbeOptions {
   bool layers = false;
+  bool ages = false;
 };
 
 template <class Visitor>
 void visit_options(ProbeOptions& o, Visitor&& visit) {
   visit(OptionSpec{"layers", "figures of every layer too"}, o.layers);
+  visit(OptionSpec{"ages", "figures of an answer's tokens from 0, 64, 256, 1024 and 4096 on too"},
+        o.ages);
 }
 
 /// Figures, as means over query heads, layers and decoded tokens:
@@ -29,6 +32,9 @@ class ProbePolicy : public PolicyDecorator {
               std::unique_ptr<Policy> inner);
 
   std::unique_ptr<Policy> fork() const override { return std::make_unique<ProbePolicy>(*this); }
+  int32_t shared_length(int32_t prompt_end) const override {
+    return inner().shared_length(prompt_end);
+  }
   void select(const QueryRows& rows, Selection& selection) override;
   bool observes(uint32_t) const override { return true; }
   void observe(const QueryRows& rows, const AttentionResult& result) override;
@@ -41,15 +47,20 @@ class ProbePolicy : public PolicyDecorator {
   struct Sums {
     double recovery = 0, topk_recall = 0, output_error = 0;
     uint64_t heads = 0;
+
+    void add(const Sums& other);
   };
+  static constexpr std::array<int32_t, 5> kAges = {0, 64, 256, 1024, 4096};
   /// Figures of the query heads of one KV head.
   Sums measure(const QueryRows& rows, const AttentionResult& result, size_t kv_head) const;
 
   const ModelConfig* config_;
-  bool by_layer_;
+  bool by_layer_, by_age_;
   bool exact_ = true;                // the last select() asked for every key
   std::vector<uint64_t> keys_read_;  // [n_head] of the last select()
   std::vector<Sums> layers_;         // [n_layer]
+  std::array<Sums, kAges.size()> ages_;
+  int32_t first_end_ = 0;  // of the answer's first token; 0 = there is none yet
 };
 
 }  // namespace reprise
