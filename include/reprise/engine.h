@@ -95,6 +95,7 @@ class Engine {
   Result<std::vector<int32_t>> chat_prompt(std::span<const Message> messages) const;
 
   struct Impl;
+  Impl& impl() { return *impl_; }
 
  private:
   explicit Engine(std::unique_ptr<Impl> impl);

@@ -1,36 +1,12 @@
 #include "attention/registry.h"
 
+#include <fmt/ranges.h>
+
 #include "base/nearest.h"
 #include "base/try.h"
 
 namespace reprise {
 namespace {
-
-struct PolicySpec {
-  std::string name;
-  std::vector<std::pair<std::string, std::string>> options;
-};
-
-Result<PolicySpec> parse_spec(std::string_view text) {
-  PolicySpec spec;
-  const size_t colon = text.find(':');
-  spec.name = std::string(text.substr(0, colon));
-  if (colon == std::string_view::npos) return spec;
-  std::string_view rest = text.substr(colon + 1);
-  while (!rest.empty()) {
-    const size_t comma = rest.find(',');
-    const std::string_view item = rest.substr(0, comma);
-    const size_t equals = item.find('=');
-    if (equals == std::string_view::npos || equals == 0) {
-      return fail(ErrorCode::kInvalidArgument,
-                  "policy \"{}\": \"{}\" is not option=value; write name:option=value,option=value",
-                  text, item);
-    }
-    spec.options.emplace_back(item.substr(0, equals), item.substr(equals + 1));
-    rest = comma == std::string_view::npos ? std::string_view() : rest.substr(comma + 1);
-  }
-  return spec;
-}
 
 Result<const PolicyEntry*> find_entry(std::span<const PolicyEntry> entries, std::string_view name) {
   std::vector<std::string_view> names;
@@ -45,10 +21,31 @@ Result<const PolicyEntry*> find_entry(std::span<const PolicyEntry> entries, std:
 
 }  // namespace
 
+Result<MethodSpec> parse_spec(std::string_view what, std::string_view text) {
+  MethodSpec spec;
+  const size_t colon = text.find(':');
+  spec.name = std::string(text.substr(0, colon));
+  if (colon == std::string_view::npos) return spec;
+  std::string_view rest = text.substr(colon + 1);
+  while (!rest.empty()) {
+    const size_t comma = rest.find(',');
+    const std::string_view item = rest.substr(0, comma);
+    const size_t equals = item.find('=');
+    if (equals == std::string_view::npos || equals == 0) {
+      return fail(ErrorCode::kInvalidArgument,
+                  "{} \"{}\": \"{}\" is not option=value; write name:option=value,option=value",
+                  what, text, item);
+    }
+    spec.options.emplace_back(item.substr(0, equals), item.substr(equals + 1));
+    rest = comma == std::string_view::npos ? std::string_view() : rest.substr(comma + 1);
+  }
+  return spec;
+}
+
 Result<std::unique_ptr<Policy>> create_policy(std::span<const PolicyEntry> entries,
                                               std::string_view spec, const ModelConfig& config) {
   const size_t plus = spec.find('+');
-  REPRISE_TRY(const PolicySpec parsed, parse_spec(spec.substr(0, plus)));
+  REPRISE_TRY(const MethodSpec parsed, parse_spec("policy", spec.substr(0, plus)));
   REPRISE_TRY(const PolicyEntry* entry, find_entry(entries, parsed.name));
   std::unique_ptr<Policy> inner;
   if (plus != std::string_view::npos) {
@@ -66,17 +63,15 @@ Result<std::unique_ptr<Policy>> create_policy(std::span<const PolicyEntry> entri
   return policy;
 }
 
-Status unknown_option(std::string_view policy, std::string_view name,
+Status unknown_option(std::string_view whose, std::string_view name,
                       std::span<const OptionInfo> known) {
   if (known.empty()) {
-    return fail(ErrorCode::kUnknownOption, "policy {} has no options, \"{}\" was given", policy,
-                name);
+    return fail(ErrorCode::kUnknownOption, "{} has no options, \"{}\" was given", whose, name);
   }
   std::vector<std::string_view> names;
   for (const OptionInfo& option : known) names.push_back(option.name);
-  return fail(ErrorCode::kUnknownOption,
-              "policy {} has no option \"{}\"{}; `reprise policies` lists them", policy, name,
-              suggestion(name, names));
+  return fail(ErrorCode::kUnknownOption, "{} has no option \"{}\"{}; it has {}", whose, name,
+              suggestion(name, names), fmt::join(names, ", "));
 }
 
 OptionInfo describe_option(const OptionSpec& spec, std::string_view type, std::string value) {

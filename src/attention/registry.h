@@ -32,9 +32,17 @@ struct PolicyEntry {
       create;
 };
 
-/// Sets options from their texts. kUnknownOption names the nearest one.
+/// Parts of "name:option=value,...".
+struct MethodSpec {
+  std::string name;
+  std::vector<std::pair<std::string, std::string>> options;
+};
+/// what: "policy", for messages. kInvalidArgument.
+Result<MethodSpec> parse_spec(std::string_view what, std::string_view text);
+
+/// Sets options from their texts. kUnknownOption names the nearest one. whose: "policy full".
 template <class Options>
-Status assign_options(std::string_view policy, OptionValues values, Options& options);
+Status assign_options(std::string_view whose, OptionValues values, Options& options);
 
 /// The entry of a policy class P with options O, constructed as P(const O&, const ModelConfig&), or
 /// as P(const O&, const ModelConfig&, std::unique_ptr<Policy> inner) if it is a decorator, or by a
@@ -51,7 +59,7 @@ PolicyEntry policy_entry(std::string_view name, std::string_view summary, std::s
 Result<std::unique_ptr<Policy>> create_policy(std::span<const PolicyEntry> entries,
                                               std::string_view spec, const ModelConfig& config);
 
-Status unknown_option(std::string_view policy, std::string_view name,
+Status unknown_option(std::string_view whose, std::string_view name,
                       std::span<const OptionInfo> known);
 OptionInfo describe_option(const OptionSpec& spec, std::string_view type, std::string value);
 
@@ -79,7 +87,7 @@ std::vector<OptionInfo> describe_options() {
 }
 
 template <class Options>
-Status assign_options(std::string_view policy, OptionValues values, Options& options) {
+Status assign_options(std::string_view whose, OptionValues values, Options& options) {
   for (const auto& [name, text] : values) {
     bool known = false;
     Status status;
@@ -88,7 +96,7 @@ Status assign_options(std::string_view policy, OptionValues values, Options& opt
       known = true;
       status = parse_option(spec, value, field);
     });
-    if (!known) return unknown_option(policy, name, describe_options<Options>());
+    if (!known) return unknown_option(whose, name, describe_options<Options>());
     if (!status) return status;
   }
   return {};
@@ -108,7 +116,7 @@ PolicyEntry policy_entry(std::string_view name, std::string_view summary, std::s
   auto create = [name](OptionValues values, const ModelConfig& config,
                        std::unique_ptr<Policy> inner) -> Result<std::unique_ptr<Policy>> {
     O options;
-    if (auto status = assign_options(name, values, options); !status) {
+    if (auto status = assign_options(fmt::format("policy {}", name), values, options); !status) {
       return tl::unexpected<Error>(status.error());
     }
     if constexpr (requires { P::check_inner(*inner); }) {

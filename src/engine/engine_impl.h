@@ -15,6 +15,9 @@
 
 namespace reprise {
 
+/// Changes whenever kernels change what KV they compute for the same tokens.
+inline constexpr std::string_view kNumericsVersion = "2";
+
 struct Engine::Impl {
   Impl(const EngineOptions& how, PagePool kv_pool, std::unique_ptr<ThreadPool> pool,
        std::unique_ptr<Model> loaded, std::unique_ptr<Tokenizer> text, PromptBuilder builder,

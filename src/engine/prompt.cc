@@ -80,19 +80,43 @@ Result<PromptBuilder> PromptBuilder::create(const Tokenizer& tokenizer,
   return PromptBuilder(tokenizer, std::move(parsed));
 }
 
-Result<std::vector<int32_t>> PromptBuilder::build(std::span<const Message> messages) const {
+Result<std::string> PromptBuilder::render(std::span<const Message> messages, std::string_view mark,
+                                          std::string_view before_last) const {
   if (messages.empty()) return fail(ErrorCode::kEmptyPrompt, "there is no message to answer");
-  const std::string mark = unused_mark(messages);
   nlohmann::ordered_json context;
   for (const Message& message : messages) {
-    context["messages"].push_back(
-        {{"role", message.role}, {"content", mark_special(message.content, special_, mark)}});
+    std::string content = mark_special(message.content, special_, mark);
+    if (&message == &messages.back()) content.insert(0, before_last);
+    context["messages"].push_back({{"role", message.role}, {"content", std::move(content)}});
   }
   context["add_generation_prompt"] = true;
   context["bos_token"] = token_text(*tokenizer_, tokenizer_->data().bos);
   context["eos_token"] = token_text(*tokenizer_, tokenizer_->data().eos);
-  REPRISE_TRY(const std::string rendered, template_.render(context, std::time(nullptr)));
-  return encode_rendered(rendered, mark);
+  return template_.render(context, std::time(nullptr));
+}
+
+Result<std::vector<int32_t>> PromptBuilder::build(std::span<const Message> messages) const {
+  const std::string mark = unused_mark(messages);
+  REPRISE_TRY(const std::string rendered, render(messages, mark, ""));
+  auto tokens = encode_rendered(rendered, mark);
+  begin_with_bos(tokens);
+  return tokens;
+}
+
+Result<std::pair<std::vector<int32_t>, std::vector<int32_t>>> PromptBuilder::build_around(
+    std::span<const Message> messages) const {
+  const std::string mark = unused_mark(messages);
+  const std::string hole = mark + mark;
+  REPRISE_TRY(const std::string rendered, render(messages, mark, hole));
+  const size_t at = rendered.find(hole);
+  if (at == std::string::npos || rendered.find(hole, at + 1) != std::string::npos) {
+    return fail(ErrorCode::kUnsupported,
+                "the model's chat template does not show the last message once as it is");
+  }
+  auto head = encode_rendered(std::string_view(rendered).substr(0, at), mark);
+  begin_with_bos(head);
+  return std::pair(std::move(head),
+                   encode_rendered(std::string_view(rendered).substr(at + hole.size()), mark));
 }
 
 std::vector<int32_t> PromptBuilder::encode_rendered(std::string_view rendered,
@@ -109,13 +133,15 @@ std::vector<int32_t> PromptBuilder::encode_rendered(std::string_view rendered,
   text += rendered.substr(start);
   EncodeOptions options = {.add_special = false, .parse_special = true};
   options.literal = literal;
-  auto tokens = tokenizer_->encode(text, options);
+  return tokenizer_->encode(text, options);
+}
+
+void PromptBuilder::begin_with_bos(std::vector<int32_t>& tokens) const {
   // Templates spell BOS themselves; a model that wants it gets it once.
   const auto& data = tokenizer_->data();
   if (data.add_bos && data.bos && (tokens.empty() || tokens.front() != *data.bos)) {
     tokens.insert(tokens.begin(), *data.bos);
   }
-  return tokens;
 }
 
 }  // namespace reprise

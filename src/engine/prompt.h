@@ -5,6 +5,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "reprise/request.h"
@@ -22,10 +23,17 @@ class PromptBuilder {
   /// Special tokens come from the template alone: those spelled inside a message stay text. Errors:
   /// those of ChatTemplate::render; kEmptyPrompt without messages.
   Result<std::vector<int32_t>> build(std::span<const Message> messages) const;
+  /// The same in two parts, between which other tokens belong: they stand at the beginning of the
+  /// last message. Each part is encoded by itself.
+  Result<std::pair<std::vector<int32_t>, std::vector<int32_t>>> build_around(
+      std::span<const Message> messages) const;
 
  private:
   PromptBuilder(const Tokenizer& tokenizer, ChatTemplate chat_template);
+  Result<std::string> render(std::span<const Message> messages, std::string_view mark,
+                             std::string_view before_last) const;
   std::vector<int32_t> encode_rendered(std::string_view rendered, std::string_view mark) const;
+  void begin_with_bos(std::vector<int32_t>& tokens) const;
 
   const Tokenizer* tokenizer_;
   ChatTemplate template_;

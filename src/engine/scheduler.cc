@@ -58,31 +58,39 @@ Scheduler::Scheduler(const ModelConfig& config, const Tokenizer& tokenizer, Page
   });
 }
 
-Status Scheduler::submit(Sequence& sequence, Request request, DoneFn on_done) {
-  const size_t length = request.prompt.size();
-  if (length == 0) {
+Status Scheduler::check(const Sequence& sequence, std::span<const int32_t> prompt) const {
+  if (prompt.empty()) {
     return fail(ErrorCode::kEmptyPrompt, "the prompt is empty; give text with -p or -f");
   }
   if (sequence.busy) {
     return fail(ErrorCode::kInvalidArgument, "the session is still answering another request");
   }
-  const auto vocab = static_cast<int32_t>(config_.vocab);
-  for (const auto* tokens : {&request.prompt, &request.forced}) {
-    for (const int32_t token : *tokens) {
-      if (token >= 0 && token < vocab) continue;
-      return fail(ErrorCode::kInvalidArgument, "token {} is outside the vocabulary of {}", token,
-                  vocab);
-    }
-  }
-  REPRISE_CHECK(validate(request.sampling));
-  if (length > limits_.context && !sequence.policy->unbounded()) {
+  REPRISE_CHECK(check_tokens(prompt));
+  if (prompt.size() > limits_.context && !sequence.policy->unbounded()) {
     return fail(
         ErrorCode::kContextExceeded,
         "the prompt has {} tokens, the context holds {}; shorten it, raise --ctx (the model was "
         "trained for {}), or choose --policy reattention or streaming, which read any length",
-        length, limits_.context, config_.context);
+        prompt.size(), limits_.context, config_.context);
   }
-  if (!sequence.policy->evicts()) REPRISE_CHECK(check_room(length));
+  if (!sequence.policy->evicts()) REPRISE_CHECK(check_room(prompt.size()));
+  return {};
+}
+
+Status Scheduler::check_tokens(std::span<const int32_t> tokens) const {
+  const auto vocab = static_cast<int32_t>(config_.vocab);
+  for (const int32_t token : tokens) {
+    if (token >= 0 && token < vocab) continue;
+    return fail(ErrorCode::kInvalidArgument, "token {} is outside the vocabulary of {}", token,
+                vocab);
+  }
+  return {};
+}
+
+Status Scheduler::submit(Sequence& sequence, Request request, DoneFn on_done) {
+  REPRISE_CHECK(check(sequence, request.prompt));
+  REPRISE_CHECK(check_tokens(request.forced));
+  REPRISE_CHECK(validate(request.sampling));
   sequence.busy = true;
   waiting_.push_back(
       std::make_unique<Running>(sequence, std::move(request), std::move(on_done), tokenizer_));
@@ -185,15 +193,7 @@ void Scheduler::reuse_prefix(Running& running) {
   if (!resumed) sequence.clear();
   if (known != nullptr) sequence.policy = known->policy->fork();
   sequence.policy->clear_stats();
-  if (PrefixCache* cache = prefix_cache(*sequence.policy)) {
-    SequenceKv found = cache->match(prompt, limit);
-    const auto length = static_cast<size_t>(found.length());
-    if (length > sequence.tokens.size()) {
-      sequence.kv = std::move(found);
-      sequence.tokens.assign(prompt.begin(), prompt.begin() + static_cast<std::ptrdiff_t>(length));
-      sequence.prefilled = length;
-    }
-  }
+  use_cached(sequence, prompt, limit);
   wake(running);
   running.answer.counters.prompt_tokens = prompt.size();
   running.answer.counters.reused_tokens = sequence.tokens.size();
@@ -228,15 +228,34 @@ void Scheduler::share_state(const Sequence& sequence, size_t prompt) {
   if (states_.size() > kSharedStates) states_.pop_back();
 }
 
+void Scheduler::use_cached(Sequence& sequence, std::span<const int32_t> prompt, size_t limit) {
+  PrefixCache* cache = prefix_cache(*sequence.policy);
+  if (cache == nullptr) return;
+  SequenceKv found = cache->match(prompt, limit);
+  const auto length = static_cast<size_t>(found.length());
+  if (length <= sequence.tokens.size()) return;
+  sequence.kv = std::move(found);
+  sequence.tokens.assign(prompt.begin(), prompt.begin() + static_cast<std::ptrdiff_t>(length));
+  sequence.prefilled = length;
+}
+
+void Scheduler::take_prefix(Sequence& sequence, std::span<const int32_t> prompt) {
+  sequence.clear();
+  use_cached(sequence, prompt, prompt.size() - 1);
+  if (!wake(sequence)) sequence.clear();
+}
+
 void Scheduler::wake(Running& running) {
-  Sequence& sequence = *running.sequence;
-  auto kept = sequence.kv.wake();
-  if (!kept) {
-    running.result = tl::unexpected<Error>(std::move(kept.error()));
-    return;
+  if (const Status status = wake(*running.sequence); !status) {
+    running.result = tl::unexpected<Error>(status.error());
   }
-  const auto length = static_cast<size_t>(*kept);
+}
+
+Status Scheduler::wake(Sequence& sequence) {
+  REPRISE_TRY(const int32_t kept, sequence.kv.wake());
+  const auto length = static_cast<size_t>(kept);
   if (length < sequence.tokens.size() && !sequence.truncate(length)) sequence.clear();
+  return {};
 }
 
 Scheduler::Pass Scheduler::plan() {

@@ -61,6 +61,11 @@ class Scheduler {
   /// Checks the request and queues it. Errors: kEmptyPrompt, kInvalidArgument (token outside the
   /// vocabulary, sampling out of range, sequence busy), kContextExceeded; nothing is changed then.
   Status submit(Sequence& sequence, Request request, DoneFn on_done);
+  /// What submit() checks of a prompt.
+  Status check(const Sequence& sequence, std::span<const int32_t> prompt) const;
+  /// Empties a sequence and gives it the KV of the prompt's beginning that the prefix cache holds;
+  /// it is awake then.
+  void take_prefix(Sequence& sequence, std::span<const int32_t> prompt);
   /// One forward pass; false when idle. A request that fails (kOutOfMemory when it gets no KV
   /// memory) is told so through its on_done; the others go on.
   bool step();
@@ -108,6 +113,10 @@ class Scheduler {
   void reuse_prefix(Running& running);
   /// Brings the sequence's KV to the fastest memory that has room; what a disk lost is read again.
   void wake(Running& running);
+  Status wake(Sequence& sequence);
+  /// The longest prefix of at most limit tokens that is cached, where the sequence has less.
+  void use_cached(Sequence& sequence, std::span<const int32_t> prompt, size_t limit);
+  Status check_tokens(std::span<const int32_t> tokens) const;
   Pass plan();
   void plan_request(Running& running, size_t rows, kernels::Phase phase, Pass& pass);
   /// The pass after the one that is being computed: one more token of each of its requests, if

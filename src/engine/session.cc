@@ -8,9 +8,6 @@
 namespace reprise {
 namespace {
 
-// Changes whenever kernels change what KV they compute for the same tokens.
-constexpr std::string_view kNumericsVersion = "2";
-
 // State of a session file: length of the note, note, state of the policy.
 std::string pack_state(std::string_view note, std::string_view policy) {
   const uint64_t length = note.size();

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <array>
 #include <numeric>
+#include <optional>
 
 #include "base/try.h"
 #include "kernels/for_rows.h"
@@ -191,15 +192,22 @@ Status Model::forward(const ForwardBatch& batch, AttentionOp& attention, float* 
   for (auto* buffer : {&b.q, &b.attn}) grow(*buffer, rows * q_width);
   for (auto* buffer : {&b.k, &b.v}) grow(*buffer, rows * kv_width);
 
-  Pass pass(config_, *weights_, *pool_, b.scratch, rows, batch.decode_rows);
-  pass.embed(batch.rows, b.x.data());
+  std::optional<Pass> pass;
+  pass.emplace(config_, *weights_, *pool_, b.scratch, rows, batch.decode_rows);
+  pass->embed(batch.rows, b.x.data());
   for (uint32_t i = 0; i < config_.n_layer; ++i) {
     const LayerWeights& layer = weights_->layers[i];
-    pass.project_heads(layer, b.x.data(), b.q.data(), b.k.data(), b.v.data());
+    pass->project_heads(layer, b.x.data(), b.q.data(), b.k.data(), b.v.data());
     REPRISE_CHECK(attention.attend(i, b.q.data(), b.k.data(), b.v.data(), b.attn.data()));
     if (i + 1 == config_.n_layer) break;
-    pass.add_attention(layer, b.attn.data(), b.x.data(), b.h.data());
-    pass.add_mlp(layer, b.x.data(), b.h.data());
+    if (const auto kept = attention.kept_rows()) {
+      if (kept->empty()) return {};
+      gather(b.x, *kept, hidden, b.h);
+      gather(b.attn, *kept, q_width, b.q);
+      pass.emplace(config_, *weights_, *pool_, b.scratch, kept->size(), 0);
+    }
+    pass->add_attention(layer, b.attn.data(), b.x.data(), b.h.data());
+    pass->add_mlp(layer, b.x.data(), b.h.data());
   }
   if (!batch.logit_rows.empty()) finish(batch, logits);
   return {};

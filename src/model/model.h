@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -35,6 +36,9 @@ class AttentionOp {
   /// QK-norm, before rotation, rotary pairs adjacent; both may be modified. out [rows, n_head,
   /// head_dim].
   virtual Status attend(uint32_t layer, float* q, float* k, float* v, float* out) = 0;
+  /// Asked after every attend(): which of the rows go on, ascending, or nothing when all do. None
+  /// ends the pass. Only of passes without decode rows and logits.
+  virtual std::optional<std::span<const uint32_t>> kept_rows() { return std::nullopt; }
 };
 
 struct ForwardBatch {

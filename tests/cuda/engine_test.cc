@@ -412,7 +412,7 @@ TEST_F(CudaEngine, SaysWhatItCannotDo) {
   ASSERT_FALSE(loaded);
   EXPECT_THAT(loaded.error().message, testing::HasSubstr("fp8"));
   options = cuda_options();
-  options.model = tiny_model(32);
+  options.model = tiny_model({32});
   const auto narrow = Engine::load(options);
   ASSERT_FALSE(narrow);
   EXPECT_EQ(narrow.error().code, ErrorCode::kUnsupported);

@@ -17,7 +17,7 @@ using Logits = std::vector<std::vector<float>>;  // [tokens, vocab]
 
 inline EngineOptions cuda_options() {
   EngineOptions options = tiny_options();
-  options.model = tiny_model(64);
+  options.model = tiny_model({64});
   options.device = "cuda";
   return options;
 }

@@ -33,13 +33,24 @@ inline std::vector<std::string> byte_tokens() {
   return tokens;
 }
 
+struct TinyShape {
+  uint32_t head_dim = 32, layers = 2;
+  std::string rope_scaling = {};  ///< "", "linear" or "yarn", by 4 of 512
+};
+
 class TinyModelWriter {
  public:
-  explicit TinyModelWriter(uint32_t head_dim) : head_dim_(head_dim) {}
+  explicit TinyModelWriter(const TinyShape& shape)
+      : head_dim_(shape.head_dim), layers_(shape.layers) {
+    if (shape.rope_scaling.empty()) return;
+    builder_.add("llama.rope.scaling.type", shape.rope_scaling);
+    builder_.add("llama.rope.scaling.factor", 4.0f);
+    builder_.add("llama.rope.scaling.original_context_length", uint32_t{512});
+  }
 
   void write(const std::string& path) {
     builder_.add("general.architecture", "llama").add("general.name", "tiny");
-    builder_.add("llama.block_count", kLayers).add("llama.context_length", uint32_t{2048});
+    builder_.add("llama.block_count", layers_).add("llama.context_length", uint32_t{2048});
     builder_.add("llama.embedding_length", kHidden).add("llama.feed_forward_length", kFfn);
     builder_.add("llama.attention.head_count", kHeads);
     builder_.add("llama.attention.head_count_kv", kKvHeads);
@@ -57,7 +68,7 @@ class TinyModelWriter {
     builder_.add("tokenizer.ggml.eos_token_id", uint32_t{258});
     matrix("token_embd.weight", tokens.size(), kHidden);
     norm("output_norm.weight");
-    for (uint32_t layer = 0; layer < kLayers; ++layer) {
+    for (uint32_t layer = 0; layer < layers_; ++layer) {
       const std::string name = "blk." + std::to_string(layer) + ".";
       norm(name + "attn_norm.weight");
       norm(name + "ffn_norm.weight");
@@ -73,7 +84,7 @@ class TinyModelWriter {
   }
 
  private:
-  static constexpr uint32_t kLayers = 2, kHidden = 128, kFfn = 192, kHeads = 4, kKvHeads = 2;
+  static constexpr uint32_t kHidden = 128, kFfn = 192, kHeads = 4, kKvHeads = 2;
 
   void norm(const std::string& name) {
     builder_.tensor(name, {kHidden}, std::vector<float>(kHidden, 1.0f));
@@ -90,7 +101,7 @@ class TinyModelWriter {
     builder_.tensor(name, TensorType::kQ8_0, {rows, cols}, bytes);
   }
 
-  const uint32_t head_dim_;
+  const uint32_t head_dim_, layers_;
   GgufBuilder builder_;
   std::mt19937 random_{3};
 };
@@ -109,9 +120,10 @@ inline const std::string& scratch_folder() {
   return folder.path;
 }
 
-inline std::string tiny_model(uint32_t head_dim = 32) {
-  const std::string file = scratch_folder() + "/tiny" + std::to_string(head_dim) + ".gguf";
-  if (!std::filesystem::exists(file)) TinyModelWriter(head_dim).write(file);
+inline std::string tiny_model(const TinyShape& shape = {}) {
+  const std::string file = scratch_folder() + "/tiny" + std::to_string(shape.head_dim) + "-" +
+                           std::to_string(shape.layers) + shape.rope_scaling + ".gguf";
+  if (!std::filesystem::exists(file)) TinyModelWriter(shape).write(file);
   return file;
 }
 

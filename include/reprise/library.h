@@ -1,0 +1,95 @@
+// Documents whose keys and values are kept in a store, and prompts that use them in any order.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "reprise/engine.h"
+
+namespace reprise {
+
+struct LibraryOptions {
+  std::string store;
+  uint64_t store_size = uint64_t{20} << 30;
+  uint32_t chunk_tokens = 512;
+};
+
+template <class Visitor>
+void visit_options(LibraryOptions& o, Visitor&& visit) {
+  visit(OptionSpec{"store", "folder that keeps the KV of documents", "dir"}, o.store);
+  visit(OptionSpec{"store-size", "limit of the store; what was used least recently goes first",
+                   "bytes", 1, 0x1p50},
+        o.store_size);
+  visit(OptionSpec{"chunk-tokens", "most tokens of a chunk that a document is cut into", "tokens",
+                   16, 65536},
+        o.chunk_tokens);
+}
+
+/// A chunk that search() found.
+struct Passage {
+  std::string document;
+  uint32_t part = 0;  ///< of the document, from 0
+  std::vector<int32_t> tokens;
+  std::string text;
+  double score = 0;  ///< BM25; higher is better
+};
+
+/// A prompt in parts. The chunks are looked up in the store; the others are computed.
+struct PartedPrompt {
+  std::vector<int32_t> head;                 ///< what comes before the documents
+  std::vector<std::vector<int32_t>> chunks;  ///< in any order
+  std::vector<int32_t> question;             ///< what comes behind them; not empty
+
+  /// The prompt as a whole.
+  std::vector<int32_t> tokens() const;
+};
+
+/// Rows are of one layer. Times in milliseconds.
+struct FusionReport {
+  uint64_t chunks = 0, missing_chunks = 0, damaged_chunks = 0;
+  uint64_t prompt_tokens = 0;
+  uint64_t reused_rows = 0;      ///< exact KV that the prefix cache held
+  uint64_t loaded_rows = 0;      ///< from the store
+  uint64_t recomputed_rows = 0;  ///< of those, computed again
+  uint64_t computed_rows = 0;    ///< others
+  uint64_t loaded_bytes = 0;
+  double look_up_ms = 0, wait_ms = 0, place_ms = 0, select_ms = 0;
+  double total_ms = 0;  ///< all of it; the time to the first token has Answer's ttft_ms on top
+};
+
+/// Uses an engine, which must outlive it, from the same thread; on the CPU.
+class Library {
+ public:
+  /// Makes the folder when create is set. kUnsupported on a GPU.
+  static Result<Library> open(Engine& engine, const LibraryOptions& options, bool create);
+  Library(Library&&) noexcept;
+  ~Library();
+
+  /// Tokens of a document's chunks, cut between paragraphs or lines where there are any.
+  std::vector<std::vector<int32_t>> cut(std::string_view text) const;
+  /// Computes the KV of a chunk and keeps it; false when it was there already.
+  Result<bool> add(std::string_view document, uint32_t part, std::span<const int32_t> tokens);
+  /// Chunks that have words of the query, best first.
+  Result<std::vector<Passage>> search(std::string_view query, size_t count);
+
+  /// A conversation's prompt around chunks that stand at the beginning of its last message.
+  Result<PartedPrompt> chat_prompt(std::span<const Message> messages,
+                                   std::vector<std::vector<int32_t>> chunks) const;
+  /// Makes the session hold the prompt but its last token: a request with prompt.tokens() then
+  /// answers at once, under the session's policy. fusion: "a3:ratio=0.15", "cacheblend", "pie",
+  /// ...; see docs/fusion.md. What cannot be read from the store is computed.
+  Result<FusionReport> fuse(Session& session, const PartedPrompt& prompt, std::string_view fusion,
+                            const ProgressFn& progress = {});
+
+  struct Impl;
+
+ private:
+  explicit Library(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace reprise

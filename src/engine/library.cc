@@ -1,0 +1,203 @@
+#include "reprise/library.h"
+
+#include <xxhash.h>
+
+#include <algorithm>
+#include <chrono>
+#include <optional>
+
+#include "base/try.h"
+#include "engine/engine_impl.h"
+#include "fusion/fuser.h"
+#include "store/chunk_store.h"
+#include "text/utf8.h"
+
+namespace reprise {
+namespace {
+
+// Changes whenever chunks are read in another way.
+constexpr std::string_view kChunkVersion = "isolated 1";
+
+ChunkIdentity identity_of(const Engine::Impl& engine) {
+  const std::string numerics =
+      fmt::format("{};{};{}", kNumericsVersion, kChunkVersion, engine.options.kv_type);
+  const kernels::KvType pages = engine.kv.layout().type;
+  const bool narrow = pages == kernels::KvType::kBF16 || pages == kernels::KvType::kQ8_0;
+  const ModelConfig& config = engine.model->config();
+  return {{engine.model->fingerprint(), engine.tokenizer->fingerprint(),
+           XXH3_64bits(numerics.data(), numerics.size())},
+          narrow ? kernels::KvType::kBF16 : kernels::KvType::kF32,
+          config.n_layer,
+          config.n_kv_head,
+          config.head_dim};
+}
+
+// What every chunk is read after, so that its own first token does not become the one that
+// attention falls back to: the model's first token, or what stands between documents.
+std::vector<int32_t> context_of(const Tokenizer& tokenizer) {
+  const TokenizerData& data = tokenizer.data();
+  if (data.add_bos && data.bos) return {*data.bos};
+  if (const auto separator = tokenizer.find("<|endoftext|>")) return {*separator};
+  if (data.bos) return {*data.bos};
+  if (data.eos) return {*data.eos};
+  return {0};
+}
+
+double ms_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start)
+      .count();
+}
+
+}  // namespace
+
+struct Library::Impl {
+  Impl(Engine::Impl& owner, ChunkStore chunks, const LibraryOptions& how)
+      : engine(owner),
+        store(std::move(chunks)),
+        options(how),
+        identity(identity_of(owner)),
+        context(context_of(*owner.tokenizer)),
+        fuser(*owner.model, *owner.threads, owner.options.chunk) {}
+
+  Engine::Impl& engine;
+  ChunkStore store;
+  LibraryOptions options;
+  ChunkIdentity identity;
+  std::vector<int32_t> context;
+  Fuser fuser;
+
+  /// A store that cannot be read has no chunks.
+  std::optional<StoredChunk> find(std::span<const int32_t> tokens) {
+    auto found = store.find(identity, {context, tokens});
+    if (!found) return std::nullopt;
+    return std::move(*found);
+  }
+};
+
+std::vector<int32_t> PartedPrompt::tokens() const {
+  std::vector<int32_t> tokens = head;
+  for (const auto& chunk : chunks) tokens.insert(tokens.end(), chunk.begin(), chunk.end());
+  tokens.insert(tokens.end(), question.begin(), question.end());
+  return tokens;
+}
+
+Library::Library(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Library::Library(Library&&) noexcept = default;
+Library::~Library() = default;
+
+Result<Library> Library::open(Engine& engine, const LibraryOptions& options, bool create) {
+  if (engine.impl().options.device != "cpu") {
+    return fail(ErrorCode::kUnsupported, "stored chunks are used with --device cpu only");
+  }
+  if (options.store.empty()) {
+    return fail(ErrorCode::kInvalidArgument, "name the store's folder with --store DIR");
+  }
+  REPRISE_TRY(auto store, ChunkStore::open(options.store, create, {.bytes = options.store_size}));
+  return Library(std::make_unique<Impl>(engine.impl(), std::move(store), options));
+}
+
+std::vector<std::vector<int32_t>> Library::cut(std::string_view text) const {
+  const size_t end = text.find_last_not_of(" \t\r\n");
+  if (end == std::string_view::npos) return {};
+  const Tokenizer& tokenizer = *impl_->engine.tokenizer;
+  // A blank line ends every document, so that the next one does not go on in its last sentence.
+  const std::vector<int32_t> tokens =
+      tokenizer.encode(fmt::format("{}\n\n", text.substr(0, end + 1)), {.add_special = false});
+  const size_t most = impl_->options.chunk_tokens;
+  const auto ends_line = [&](size_t at) {
+    return tokenizer.token_bytes(tokens[at]).ends_with('\n');
+  };
+  std::vector<std::vector<int32_t>> chunks;
+  for (size_t begin = 0; begin < tokens.size();) {
+    size_t stop = std::min(begin + most, tokens.size());
+    if (stop < tokens.size()) {
+      size_t line = stop;
+      while (line > begin + most / 2 && !ends_line(line - 1)) --line;
+      if (line > begin + most / 2) stop = line;
+    }
+    chunks.emplace_back(tokens.begin() + static_cast<std::ptrdiff_t>(begin),
+                        tokens.begin() + static_cast<std::ptrdiff_t>(stop));
+    begin = stop;
+  }
+  return chunks;
+}
+
+Result<bool> Library::add(std::string_view document, uint32_t part,
+                          std::span<const int32_t> tokens) {
+  const ChunkTokens chunk = {impl_->context, tokens};
+  REPRISE_TRY(const auto there, impl_->store.find(impl_->identity, chunk));
+  if (there) return false;
+  REPRISE_TRY(const auto blocks, impl_->fuser.read_chunk(impl_->identity, chunk, impl_->engine.kv));
+  const std::string text = replace_invalid_utf8(impl_->engine.tokenizer->decode(tokens));
+  return impl_->store.add(impl_->identity, chunk, {std::string(document), part, text}, blocks);
+}
+
+Result<std::vector<Passage>> Library::search(std::string_view query, size_t count) {
+  REPRISE_TRY(const auto rows, impl_->store.search(impl_->identity, query, count));
+  std::vector<Passage> passages;
+  for (const ChunkRow& row : rows) {
+    REPRISE_TRY(const auto chunk, impl_->store.find(row));
+    if (!chunk) continue;
+    const ChunkRecord& record = chunk->record();
+    passages.push_back(
+        {record.source.document, record.source.part, record.tokens, record.source.text, row.score});
+  }
+  return passages;
+}
+
+Result<PartedPrompt> Library::chat_prompt(std::span<const Message> messages,
+                                          std::vector<std::vector<int32_t>> chunks) const {
+  REPRISE_TRY(auto ends, impl_->engine.prompts.build_around(messages));
+  return PartedPrompt{std::move(ends.first), std::move(chunks), std::move(ends.second)};
+}
+
+Result<FusionReport> Library::fuse(Session& session, const PartedPrompt& prompt,
+                                   std::string_view fusion, const ProgressFn& progress) {
+  const auto start = std::chrono::steady_clock::now();
+  REPRISE_TRY(const FusionMethod method, parse_fusion(fusion));
+  const std::vector<int32_t> tokens = prompt.tokens();
+  Engine::Impl& engine = impl_->engine;
+  Sequence& sequence = session.impl().sequence;
+  REPRISE_CHECK(engine.scheduler.check(sequence, tokens));
+  if (prompt.question.empty()) {
+    return fail(ErrorCode::kEmptyPrompt, "there is no question behind the documents");
+  }
+  FusionReport report;
+  report.prompt_tokens = tokens.size();
+  report.chunks = prompt.chunks.size();
+  std::vector<std::optional<StoredChunk>> found;
+  FusedPrompt fused;
+  fused.tokens = tokens;
+  auto at = static_cast<int32_t>(prompt.head.size());
+  for (const auto& chunk : prompt.chunks) {
+    found.push_back(impl_->find(chunk));
+    if (!found.back()) ++report.missing_chunks;
+    fused.chunks.push_back({at, at + static_cast<int32_t>(chunk.size()), nullptr});
+    at = fused.chunks.back().end;
+  }
+  for (size_t i = 0; i < found.size(); ++i) {
+    if (found[i]) fused.chunks[i].stored = &*found[i];
+  }
+  fused.question = at;
+  report.look_up_ms = ms_since(start);
+
+  engine.scheduler.take_prefix(sequence, tokens);
+  report.reused_rows = sequence.tokens.size();
+  const auto cost = impl_->fuser.fuse(std::move(fused), method, sequence.kv,
+                                      sequence.policy->position_free(), progress);
+  if (cost) sequence.tokens.assign(tokens.begin(), tokens.end() - 1);
+  sequence.kv.rest();
+  if (!cost) return tl::unexpected<Error>(cost.error());
+  report.damaged_chunks = cost->damaged_chunks;
+  report.loaded_rows = cost->loaded_rows;
+  report.recomputed_rows = cost->recomputed_rows;
+  report.computed_rows = cost->computed_rows + 1;  // the last one, which the request computes
+  report.loaded_bytes = cost->loaded_bytes;
+  report.wait_ms = cost->wait_ms;
+  report.place_ms = cost->place_ms;
+  report.select_ms = cost->select_ms;
+  report.total_ms = ms_since(start);
+  return report;
+}
+
+}  // namespace reprise

@@ -1,0 +1,52 @@
+// Attention of a forward pass over some rows of a fused prompt: loads what is stored just before
+// each layer needs it, and lets the pass be cut to chosen rows.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "attention/executor.h"
+#include "fusion/chunk_loader.h"
+#include "fusion/fused_prompt.h"
+
+namespace reprise {
+
+class FusedAttention : public AttentionOp {
+ public:
+  FusedAttention(CpuExecutor& executor, ChunkLoader& loader, const FusedPrompt& prompt,
+                 SequenceKv& kv, Policy& policy)
+      : executor_(executor), loader_(loader), prompt_(prompt), kv_(kv), policy_(policy) {}
+
+  /// The rows of the next pass: ascending positions.
+  void begin(std::span<const int32_t> positions);
+  std::span<const Row> rows() const { return rows_; }
+
+  /// Called in one layer with q and v of the rows, before their KV is stored and after. keep() may
+  /// be called then.
+  struct Hooks {
+    uint32_t layer = 0;
+    std::function<void(const float*q, const float*v)> before, after;
+  };
+  void set_hooks(Hooks hooks) { hooks_ = std::move(hooks); }
+  /// Only rows at these positions, some of the pass's, go on after this layer.
+  void keep(std::span<const int32_t> positions);
+
+  Status attend(uint32_t layer, float* q, float* k, float* v, float* out) override;
+  std::optional<std::span<const uint32_t>> kept_rows() override;
+
+ private:
+  CpuExecutor& executor_;
+  ChunkLoader& loader_;
+  const FusedPrompt& prompt_;
+  SequenceKv& kv_;
+  Policy& policy_;
+  std::vector<Row> rows_;
+  std::vector<SequenceStep> steps_;
+  std::vector<uint32_t> kept_;
+  std::optional<std::vector<int32_t>> keep_;  // positions, until kept_rows() was asked
+  Hooks hooks_;
+};
+
+}  // namespace reprise

@@ -1,0 +1,40 @@
+// A prompt of which parts are loaded instead of computed.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "store/chunk_store.h"
+
+namespace reprise {
+
+/// Tokens [begin, end) of the prompt, in the store or not.
+struct PromptChunk {
+  int32_t begin = 0, end = 0;
+  const StoredChunk* stored = nullptr;  // null: its rows are computed
+};
+
+struct FusedPrompt {
+  std::span<const int32_t> tokens;
+  std::vector<PromptChunk> chunks;  // ascending, disjoint
+  int32_t question = 0;             // where it begins; it goes to the end, behind all chunks
+
+  int32_t end() const { return static_cast<int32_t>(tokens.size()); }
+};
+
+/// What a fusion cost. Rows of one layer.
+struct FusionCost {
+  uint64_t loaded_rows = 0;      // of which KV was loaded
+  uint64_t candidate_rows = 0;   // of those, not known to be exact
+  uint64_t recomputed_rows = 0;  // of those, computed again
+  uint64_t computed_rows = 0;    // others: question, missing chunks, what lies between
+  uint64_t loaded_bytes = 0;
+  uint64_t damaged_chunks = 0;
+  double wait_ms = 0;    // for reads
+  double place_ms = 0;   // rotating loaded keys and storing them in pages
+  double select_ms = 0;  // choosing rows, layers that only this needs included
+  double total_ms = 0;
+};
+
+}  // namespace reprise

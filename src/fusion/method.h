@@ -1,0 +1,75 @@
+// Which rows of a fused prompt are computed again: the methods by name.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "reprise/options.h"
+
+namespace reprise {
+
+/// A3, arXiv 2511.17560: the rows of the chunks that the question attends to in layer 1.
+struct A3Options {
+  float ratio = 0.15f;
+  std::string keys = "stored";
+  uint32_t pool = 5;
+  uint32_t window = 256;
+};
+
+template <class Visitor>
+void visit_options(A3Options& o, Visitor&& visit) {
+  visit(OptionSpec{"ratio", "part of the chunks' rows that is computed again", "", 0, 1}, o.ratio);
+  visit(
+      OptionSpec{"keys",
+                 "what the question is held against in layer 1: stored keys, or exact ones, which "
+                 "cost layer 0 of every row (as published)",
+                 "", 0, 0, "stored|exact"},
+      o.keys);
+  visit(
+      OptionSpec{"pool", "scores are averaged over so many neighbours; 1 = off", "tokens", 1, 255},
+      o.pool);
+  visit(OptionSpec{"window", "rows of the question that score, the last ones", "tokens", 1, 65536},
+        o.window);
+}
+
+/// CacheBlend (Yao et al. 2025): the rows whose values in layer 1 differ most from stored ones.
+struct CacheBlendOptions {
+  float ratio = 0.15f;
+};
+
+template <class Visitor>
+void visit_options(CacheBlendOptions& o, Visitor&& visit) {
+  visit(OptionSpec{"ratio", "part of the chunks' rows that is computed again", "", 0, 1}, o.ratio);
+}
+
+/// LegoLink (EPIC, Hu et al. 2024): the first rows of every chunk.
+struct LegoLinkOptions {
+  uint32_t first = 16;
+};
+
+template <class Visitor>
+void visit_options(LegoLinkOptions& o, Visitor&& visit) {
+  visit(OptionSpec{"first", "rows of every chunk that are computed again", "tokens", 0, 1 << 20},
+        o.first);
+}
+
+struct NoFusion {};   // every row is computed
+struct FullReuse {};  // chunks keep the positions at which they were read
+struct Pie {};        // PIE (He et al. 2024): only positions are recovered
+template <class Visitor>
+void visit_options(NoFusion&, Visitor&&) {}
+template <class Visitor>
+void visit_options(FullReuse&, Visitor&&) {}
+template <class Visitor>
+void visit_options(Pie&, Visitor&&) {}
+
+using FusionMethod =
+    std::variant<NoFusion, FullReuse, Pie, LegoLinkOptions, CacheBlendOptions, A3Options>;
+
+/// "a3:ratio=0.2". kInvalidArgument names the methods that there are; kUnknownOption.
+Result<FusionMethod> parse_fusion(std::string_view spec);
+
+}  // namespace reprise

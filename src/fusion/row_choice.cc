@@ -1,0 +1,166 @@
+#include "fusion/row_choice.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <numeric>
+
+#include "kernels/key_logits.h"
+#include "kernels/ops.h"
+
+namespace reprise {
+namespace {
+
+constexpr size_t kTaskRows = 16;
+
+// The rotated queries of a row, summed over the heads that share a KV head: q.k summed over heads
+// is linear in q.
+void sum_groups(const ModelConfig& config, const float* angles, size_t pairs, const float* q,
+                std::vector<float>& rotated, float* out) {
+  const size_t head_dim = config.head_dim, group = config.n_head / config.n_kv_head;
+  rotated.assign(q, q + config.n_head * head_dim);
+  kernels::rope(rotated.data(), angles, config.n_head, head_dim, pairs);
+  std::fill_n(out, config.n_kv_head * head_dim, 0.0f);
+  for (size_t head = 0; head < config.n_head; ++head) {
+    kernels::add_scaled(out + head / group * head_dim, &rotated[head * head_dim], 1.0f, head_dim);
+  }
+}
+
+// Adds the softmax of logits over the positions that count to scores. index: [positions] candidate,
+// or -1.
+void add_softmax(const float* logits, std::span<const int32_t> index, size_t first_own, size_t end,
+                 double* scores) {
+  const auto counts = [&](size_t at) { return index[at] >= 0 || at >= first_own; };
+  float largest = -std::numeric_limits<float>::infinity();
+  for (size_t at = 0; at < end; ++at) {
+    if (counts(at)) largest = std::max(largest, logits[at]);
+  }
+  double sum = 0.0;
+  for (size_t at = 0; at < end; ++at) {
+    if (counts(at)) sum += std::exp(logits[at] - largest);
+  }
+  for (size_t at = 0; at < first_own; ++at) {
+    if (index[at] >= 0) scores[index[at]] += std::exp(logits[at] - largest) / sum;
+  }
+}
+
+}  // namespace
+
+std::vector<float> question_attention(const ModelConfig& config,
+                                      std::span<const RopeTable* const> ropes, uint32_t layer,
+                                      const QuestionRows& question, const SequenceKv& kv,
+                                      std::span<const int32_t> candidates, bool rotated,
+                                      ThreadPool& pool) {
+  const auto first_own = static_cast<size_t>(question.rows.front().position);
+  const auto end = static_cast<size_t>(question.rows.back().position) + 1;
+  const size_t pages = (end + kPageTokens - 1) / kPageTokens, keys = pages * kPageTokens;
+  std::vector<int32_t> index(keys, -1);
+  for (size_t i = 0; i < candidates.size(); ++i) {
+    index[static_cast<size_t>(candidates[i])] = static_cast<int32_t>(i);
+  }
+  RotationCache rotation(ropes);
+  rotation.begin(question.rows);
+  if (!rotated) rotation.reserve_positions(layer, keys);
+  const size_t pairs = rotation.rope(layer).pairs();
+  const kernels::KvLayout& layout = kv.pool().layout();
+  const size_t head_dim = config.head_dim, width = config.n_kv_head * head_dim;
+  const float scale = 1.0f / std::sqrt(static_cast<float>(config.n_head * head_dim));
+  const size_t tasks = (question.rows.size() + kTaskRows - 1) / kTaskRows;
+  std::vector<std::vector<double>> sums(tasks);
+  pool.run(tasks, [&](size_t task, int) {
+    const size_t first = task * kTaskRows;
+    const size_t rows = std::min(kTaskRows, question.rows.size() - first);
+    std::vector<float> q(rows * width), spare, logits(rows * keys);
+    for (size_t row = 0; row < rows; ++row) {
+      sum_groups(config, rotation.row(layer, first + row), pairs,
+                 question.q + (first + row) * config.n_head * head_dim, spare, &q[row * width]);
+    }
+    std::vector<kernels::PageSpan> spans(pages);
+    for (uint32_t head = 0; head < config.n_kv_head; ++head) {
+      for (size_t page = 0; page < pages; ++page) {
+        spans[page].k = kv.page(layer, page) + layout.k_offset(head);
+        if (!rotated) {
+          spans[page].cos_sin = rotation.keys(layer, static_cast<int32_t>(page * kPageTokens));
+        }
+      }
+      kernels::KeyLogitsArgs args;
+      args.layout = &layout;
+      args.rows = rows;
+      args.q = &q[head * head_dim];
+      args.q_stride = width;
+      args.pages = spans;
+      args.scale = scale;
+      args.rope_pairs = pairs;
+      args.accumulate = head > 0;
+      args.out = logits.data();
+      args.out_stride = keys;
+      kernels::key_logits(args);
+    }
+    sums[task].resize(candidates.size());
+    for (size_t row = 0; row < rows; ++row) {
+      const auto position = static_cast<size_t>(question.rows[first + row].position);
+      add_softmax(&logits[row * keys], index, first_own, position + 1, sums[task].data());
+    }
+  });
+  std::vector<float> scores(candidates.size());
+  for (size_t i = 0; i < scores.size(); ++i) {
+    double sum = 0.0;
+    for (const auto& part : sums) sum += part[i];
+    scores[i] = static_cast<float>(sum);
+  }
+  return scores;
+}
+
+std::vector<float> pooled(std::span<const float> scores, size_t count) {
+  const auto size = static_cast<std::ptrdiff_t>(scores.size());
+  const auto before = static_cast<std::ptrdiff_t>((count - 1) / 2);
+  const auto after = static_cast<std::ptrdiff_t>(count) - before;
+  std::vector<float> out(scores.size());
+  for (std::ptrdiff_t i = 0; i < size; ++i) {
+    const auto first = scores.begin() + std::max<std::ptrdiff_t>(0, i - before);
+    const auto last = scores.begin() + std::min(size, i + after);
+    out[static_cast<size_t>(i)] = std::accumulate(first, last, 0.0f) / static_cast<float>(count);
+  }
+  return out;
+}
+
+std::vector<float> value_deviation(uint32_t layer, std::span<const Row> rows, const float* v,
+                                   const SequenceKv& kv, ThreadPool& pool) {
+  const kernels::KvLayout& layout = kv.pool().layout();
+  const size_t head_dim = layout.head_dim;
+  std::vector<float> out(rows.size());
+  pool.run((rows.size() + kTaskRows - 1) / kTaskRows, [&](size_t task, int) {
+    std::vector<float> stored(head_dim);
+    const size_t end = std::min(rows.size(), (task + 1) * kTaskRows);
+    for (size_t row = task * kTaskRows; row < end; ++row) {
+      const auto position = static_cast<size_t>(rows[row].position);
+      const std::byte* page = kv.page(layer, position / kPageTokens);
+      for (uint32_t head = 0; head < layout.n_kv_head; ++head) {
+        kernels::load_v(layout, page + layout.v_offset(head), position % kPageTokens,
+                        stored.data());
+        const float* fresh = v + (row * layout.n_kv_head + head) * head_dim;
+        for (size_t d = 0; d < head_dim; ++d) {
+          const float difference = fresh[d] - stored[d];
+          out[row] += difference * difference;
+        }
+      }
+    }
+  });
+  return out;
+}
+
+std::vector<int32_t> best_positions(std::span<const float> scores,
+                                    std::span<const int32_t> candidates, float ratio) {
+  const auto count =
+      static_cast<size_t>(static_cast<double>(ratio) * static_cast<double>(candidates.size()));
+  std::vector<uint32_t> order(candidates.size());
+  std::iota(order.begin(), order.end(), 0u);
+  std::stable_sort(order.begin(), order.end(),
+                   [&](uint32_t a, uint32_t b) { return scores[a] > scores[b]; });
+  std::vector<int32_t> chosen;
+  for (size_t i = 0; i < std::min(count, order.size()); ++i) chosen.push_back(candidates[order[i]]);
+  std::sort(chosen.begin(), chosen.end());
+  return chosen;
+}
+
+}  // namespace reprise

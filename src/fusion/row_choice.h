@@ -1,0 +1,43 @@
+// Which rows of the chunks to compute again: what the methods score them by.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "attention/rotation.h"
+#include "base/thread_pool.h"
+#include "kv/sequence_kv.h"
+#include "model/config.h"
+
+namespace reprise {
+
+/// Queries of the question in one layer, before rotation.
+struct QuestionRows {
+  std::span<const Row> rows;  // ascending positions
+  const float* q = nullptr;   // [rows, n_head, head_dim]
+};
+
+/// A3, eq. 3: softmax of q.k over candidates and the question's own keys, all heads as one vector,
+/// summed over the question's rows. candidates: ascending positions, before the question's.
+/// rotated: whether pages hold rotated keys. Returns [candidates].
+std::vector<float> question_attention(const ModelConfig& config,
+                                      std::span<const RopeTable* const> ropes, uint32_t layer,
+                                      const QuestionRows& question, const SequenceKv& kv,
+                                      std::span<const int32_t> candidates, bool rotated,
+                                      ThreadPool& pool);
+
+/// Mean over a window of count values centred at each, zeros beyond the ends.
+std::vector<float> pooled(std::span<const float> scores, size_t count);
+
+/// CacheBlend: squared distance of the values of rows to those in the pages. v: [rows, n_kv_head,
+/// head_dim]; returns [rows].
+std::vector<float> value_deviation(uint32_t layer, std::span<const Row> rows, const float* v,
+                                   const SequenceKv& kv, ThreadPool& pool);
+
+/// The positions of the largest floor(ratio * candidates) scores, ascending; of equal ones the
+/// first.
+std::vector<int32_t> best_positions(std::span<const float> scores,
+                                    std::span<const int32_t> candidates, float ratio);
+
+}  // namespace reprise
