@@ -30,6 +30,8 @@ std::unique_ptr<Command> make_run_command();
 std::unique_ptr<Command> make_chat_command();
 std::unique_ptr<Command> make_index_command();
 std::unique_ptr<Command> make_train_command();
+std::unique_ptr<Command> make_store_command();
+std::unique_ptr<Command> make_ask_command();
 std::unique_ptr<Command> make_inspect_command();
 std::unique_ptr<Command> make_tokenize_command();
 std::unique_ptr<Command> make_policies_command();

@@ -22,6 +22,7 @@ class Conversation {
   Engine& engine() { return *engine_; }
   const ModelInfo& model() const { return engine_->info(); }
   const Session& session() const { return *session_; }
+  Session& session() { return *session_; }
 
   /// Takes up what a session file holds and returns its messages. A file that is absent or cannot
   /// be used leaves the conversation empty, with a remark; kCancelled on Ctrl-C.

@@ -60,6 +60,8 @@ class CommandLine {
     add(make_chat_command());
     add(make_index_command());
     add(make_train_command());
+    add(make_store_command());
+    add(make_ask_command());
     add(make_inspect_command());
     add(make_tokenize_command());
     add(make_policies_command());

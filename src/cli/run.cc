@@ -5,6 +5,7 @@
 #include "cli/answer.h"
 #include "cli/command.h"
 #include "cli/conversation.h"
+#include "cli/fused.h"
 #include "cli/request_flags.h"
 
 namespace reprise::cli {
@@ -19,6 +20,8 @@ class RunCommand : public Command {
   reprise run -f report.txt -p "What does it conclude?"       a question about a document
   reprise run -f report.txt -p "And the costs?" --session report.kv
                                        keeps what was read; the next question starts at once
+  reprise run --store notes.kv -f a.txt -f b.txt -p "Which is later?"
+                                       documents in a store are loaded, in any order
   git diff | reprise run -f - -p "Write a commit message."    - is standard input
   reprise run -p "Tell a story." --temp 0.8 --top-p 0.95 --seed 7
   reprise run --raw -p "def fibonacci(n):" -n 64              continues plain text
@@ -28,10 +31,12 @@ class RunCommand : public Command {
   void declare(FlagSet& flags) override {
     flags.add({"prompt", "the question, or with --raw the text to continue", "text"}, prompt_);
     flags.add({"raw", "continue the prompt as plain text, without the chat template"}, raw_);
+    visit_options(fused_, flags);
     add_request_flags(flags, options_);
   }
 
   Status run(Console& console) override {
+    if (!fused_.library.store.empty()) return run_fused(console);
     REPRISE_TRY(const std::string text, read_prompt());
     REPRISE_TRY(Conversation conversation, Conversation::open(options_, console));
     if (!options_.session.empty()) REPRISE_CHECK(conversation.restore(options_.session));
@@ -70,6 +75,38 @@ class RunCommand : public Command {
     return text;
   }
 
+  // The documents are chunks of the store, the question follows them.
+  Status run_fused(Console& console) {
+    REPRISE_CHECK(check_text("--prompt", prompt_));
+    REPRISE_CHECK(check_text("--system", options_.system));
+    if (prompt_.empty()) return fail(ErrorCode::kEmptyPrompt, "give the question with -p TEXT");
+    if (!options_.session.empty()) {
+      return fail(ErrorCode::kInvalidArgument,
+                  "--session keeps exact KV, --store gives KV that is not; choose one");
+    }
+    std::vector<std::string> texts;
+    for (const std::string& file : options_.files) {
+      REPRISE_TRY(texts.emplace_back(), read_documents({file}, options_.lossy));
+    }
+    REPRISE_TRY(Conversation conversation, Conversation::open(options_, console));
+    REPRISE_TRY(Library library, Library::open(conversation.engine(), fused_.library, false));
+    std::vector<std::vector<int32_t>> chunks;
+    for (const std::string& text : texts) {
+      for (auto& chunk : library.cut(text)) chunks.push_back(std::move(chunk));
+    }
+    PartedPrompt prompt;
+    if (raw_) {
+      const Engine& engine = conversation.engine();
+      prompt = {engine.tokenize(""), std::move(chunks), engine.tokenize(prompt_, false, false)};
+    } else {
+      std::vector<Message> messages;
+      if (!options_.system.empty()) messages.push_back({"system", options_.system});
+      messages.push_back({"user", prompt_});
+      REPRISE_TRY(prompt, library.chat_prompt(messages, std::move(chunks)));
+    }
+    return answer_fused(conversation, library, prompt, fused_.fusion, options_, {}, console);
+  }
+
   Result<std::vector<int32_t>> make_prompt(const Engine& engine,
                                            const std::vector<Message>& messages) const {
     if (raw_) return engine.tokenize(messages.back().content);
@@ -86,6 +123,7 @@ class RunCommand : public Command {
 
   std::string prompt_;
   bool raw_ = false;
+  FusedOptions fused_;
   RequestOptions options_;
 };
 

@@ -17,9 +17,9 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::StartsWith;
 
-constexpr const char* kCommands[] = {"run",        "bench",    "eval", "chat",    "inspect",
-                                     "tokenize",   "policies", "fit",  "compare", "report",
-                                     "completion", "index",    "train"};
+constexpr const char* kCommands[] = {"run",        "bench",    "eval",  "chat",    "inspect",
+                                     "tokenize",   "policies", "fit",   "compare", "report",
+                                     "completion", "index",    "train", "store",   "ask"};
 
 void expect_usage_error(const std::vector<std::string>& arguments, const std::string& message) {
   const Outcome outcome = run(arguments);

@@ -1,0 +1,70 @@
+#include "cli/fused.h"
+
+#include "base/try.h"
+#include "cli/answer.h"
+#include "cli/text.h"
+
+namespace reprise::cli {
+namespace {
+
+std::string fusion_summary(const FusionReport& report) {
+  std::string text = fmt::format(
+      "{} of {} chunks loaded ({}) in {:.2f} s: {} rows reused, {} of them computed again, {} "
+      "others "
+      "computed",
+      report.chunks - report.missing_chunks - report.damaged_chunks, report.chunks,
+      bytes_text(report.loaded_bytes), report.total_ms / 1e3, grouped(report.loaded_rows),
+      grouped(report.recomputed_rows), grouped(report.computed_rows));
+  if (report.damaged_chunks > 0) {
+    text += fmt::format("; {} chunks were damaged and were computed", report.damaged_chunks);
+  }
+  if (report.missing_chunks > 0) {
+    text += fmt::format("; {} chunks are not in the store: `reprise store add` puts them there",
+                        report.missing_chunks);
+  }
+  return text;
+}
+
+}  // namespace
+
+nlohmann::ordered_json fusion_json(const FusionReport& report) {
+  return {{"chunks", report.chunks},
+          {"missing_chunks", report.missing_chunks},
+          {"damaged_chunks", report.damaged_chunks},
+          {"prompt_tokens", report.prompt_tokens},
+          {"reused_rows", report.reused_rows},
+          {"loaded_rows", report.loaded_rows},
+          {"recomputed_rows", report.recomputed_rows},
+          {"computed_rows", report.computed_rows},
+          {"loaded_bytes", report.loaded_bytes},
+          {"look_up_ms", report.look_up_ms},
+          {"wait_ms", report.wait_ms},
+          {"place_ms", report.place_ms},
+          {"select_ms", report.select_ms},
+          {"total_ms", report.total_ms}};
+}
+
+Status answer_fused(Conversation& conversation, Library& library, const PartedPrompt& prompt,
+                    const std::string& fusion, const RequestOptions& options,
+                    const nlohmann::ordered_json& extra, Console& console) {
+  REPRISE_TRY(const FusionReport report,
+              library.fuse(conversation.session(), prompt, fusion, console.progress()));
+  console.end_progress();
+  REPRISE_TRY(const Answer answer, conversation.answer(prompt.tokens(), options));
+  if (answer.finish == FinishReason::kCancelled) console.stopped();
+  if (console.json()) {
+    auto json = answer_json(answer, conversation.model());
+    json["fusion"] = fusion_json(report);
+    json["timings"]["ttft_ms"] = report.total_ms + answer.timings.ttft_ms;
+    if (!extra.empty()) json.update(extra);
+    return console.print_json(json);
+  }
+  if (const std::string remark = finish_remark(answer, conversation.model()); !remark.empty()) {
+    console.note(fmt::format("[{}]", remark));
+  }
+  console.note(fmt::format("[{}]", fusion_summary(report)));
+  console.note(fmt::format("[{}]", answer_summary(answer, conversation.model())));
+  return {};
+}
+
+}  // namespace reprise::cli

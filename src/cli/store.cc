@@ -1,0 +1,191 @@
+// `reprise store`: the KV of documents, computed ahead and kept in a folder.
+#include <algorithm>
+#include <map>
+
+#include "base/try.h"
+#include "cli/command.h"
+#include "cli/request_flags.h"
+#include "cli/text.h"
+#include "reprise/library.h"
+#include "store/chunk_store.h"
+
+namespace reprise::cli {
+namespace {
+
+class StoreCommand : public Command {
+ public:
+  std::string_view name() const override { return "store"; }
+  std::string_view summary() const override { return "keep the KV of documents in a folder"; }
+  std::string_view examples() const override {
+    return R"(  reprise store add --store notes.kv notes/*.txt
+                                       cuts files into chunks, reads each once, keeps its KV
+  reprise store list --store notes.kv  what is there
+  reprise store rm --store notes.kv notes/old.txt
+  reprise store verify --store notes.kv
+                                       reads everything back; exit code 1 on any damage
+  reprise store verify --store notes.kv --rebuild
+                                       makes the index again first
+  reprise store gc --store notes.kv    gives free room back to the system)";
+  }
+
+  void declare(FlagSet& flags) override {
+    flags.add_positional_list(
+        {"action", "add FILE..., list, rm FILE..., verify or gc; - is standard input"}, words_);
+    visit_options(library_, flags);
+    flags.add({"rebuild", "with verify: make the index again from the segments"}, rebuild_);
+    flags.add({"lossy", "replace bytes of files that are not UTF-8 instead of stopping"}, lossy_);
+    visit_options(engine_, flags);
+  }
+
+  Status run(Console& console) override {
+    static const std::map<std::string, Status (StoreCommand::*)(Console&), std::less<>> kActions = {
+        {"add", &StoreCommand::add},
+        {"list", &StoreCommand::list},
+        {"rm", &StoreCommand::remove},
+        {"verify", &StoreCommand::verify},
+        {"gc", &StoreCommand::collect}};
+    const auto action = words_.empty() ? kActions.end() : kActions.find(words_.front());
+    if (action == kActions.end()) {
+      return fail(ErrorCode::kInvalidArgument, "say what to do: add, list, rm, verify or gc");
+    }
+    if (library_.store.empty()) {
+      return fail(ErrorCode::kInvalidArgument, "name the store's folder with --store DIR");
+    }
+    const bool takes_files = words_.front() == "add" || words_.front() == "rm";
+    if (takes_files != (words_.size() > 1)) {
+      return fail(ErrorCode::kInvalidArgument, "store {} {}", words_.front(),
+                  takes_files ? "needs files" : "takes no files");
+    }
+    return (this->*action->second)(console);
+  }
+
+ private:
+  Status add(Console& console) {
+    std::vector<std::string> texts;
+    for (size_t i = 1; i < words_.size(); ++i) {
+      REPRISE_TRY(texts.emplace_back(), read_documents({words_[i]}, lossy_));
+    }
+    REPRISE_TRY(const auto engine, Engine::load(engine_, console.progress()));
+    console.end_progress();
+    REPRISE_TRY(Library library, Library::open(*engine, library_, true));
+    std::vector<std::vector<std::vector<int32_t>>> documents;
+    uint64_t total = 0, done = 0;
+    for (const std::string& text : texts) {
+      for (const auto& chunk : documents.emplace_back(library.cut(text))) total += chunk.size();
+    }
+    uint64_t added = 0, known = 0;
+    const ProgressFn progress = console.progress();
+    for (size_t i = 0; i < documents.size(); ++i) {
+      for (size_t part = 0; part < documents[i].size(); ++part) {
+        const auto& chunk = documents[i][part];
+        REPRISE_TRY(const bool is_new,
+                    library.add(words_[i + 1], static_cast<uint32_t>(part), chunk));
+        ++(is_new ? added : known);
+        done += chunk.size();
+        if (!progress({"store", done, total, "tokens"})) {
+          console.end_progress();
+          console.stopped();
+          return say_added(console, added, known, done);
+        }
+      }
+    }
+    console.end_progress();
+    return say_added(console, added, known, done);
+  }
+
+  Status say_added(Console& console, uint64_t added, uint64_t known, uint64_t tokens) const {
+    if (console.json()) {
+      return console.print_json({{"added", added}, {"known", known}, {"tokens", tokens}});
+    }
+    console.note(fmt::format("[{}: {} chunks added, {} were there; {} tokens]", library_.store,
+                             added, known, grouped(tokens)));
+    return {};
+  }
+
+  Result<ChunkStore> open() const {
+    return ChunkStore::open(library_.store, false, {.bytes = library_.store_size});
+  }
+
+  Status list(Console& console) {
+    REPRISE_TRY(ChunkStore store, open());
+    REPRISE_TRY(const auto rows, store.list());
+    REPRISE_TRY(const StoreStats stats, store.stats());
+    if (console.json()) {
+      auto chunks = nlohmann::ordered_json::array();
+      for (const ChunkRow& row : rows) {
+        chunks.push_back({{"document", row.document},
+                          {"part", row.part + 1},
+                          {"tokens", row.tokens},
+                          {"bytes", row.place.bytes},
+                          {"used", row.used}});
+      }
+      return console.print_json({{"chunks", chunks},
+                                 {"tokens", stats.tokens},
+                                 {"live_bytes", stats.live_bytes},
+                                 {"disk_bytes", stats.disk_bytes}});
+    }
+    std::string text;
+    for (const ChunkRow& row : rows) {
+      text += fmt::format("{} part {}: {} tokens, {}\n", row.document, row.part + 1,
+                          grouped(row.tokens), bytes_text(row.place.bytes));
+    }
+    text += fmt::format("{} chunks, {} tokens, {} ({} on disk)\n", grouped(stats.chunks),
+                        grouped(stats.tokens), bytes_text(stats.live_bytes),
+                        bytes_text(stats.disk_bytes));
+    return console.print(text);
+  }
+
+  Status remove(Console& console) {
+    REPRISE_TRY(ChunkStore store, open());
+    REPRISE_TRY(auto rows, store.list());
+    std::erase_if(rows, [&](const ChunkRow& row) {
+      return std::find(words_.begin() + 1, words_.end(), row.document) == words_.end();
+    });
+    REPRISE_CHECK(store.remove(rows));
+    if (console.json()) return console.print_json({{"removed", rows.size()}});
+    return console.print(fmt::format("{} chunks removed\n", rows.size()));
+  }
+
+  Status verify(Console& console) {
+    if (rebuild_) REPRISE_CHECK(ChunkStore::rebuild(library_.store));
+    REPRISE_TRY(ChunkStore store, open());
+    REPRISE_TRY(const auto bad, store.verify());
+    REPRISE_TRY(const StoreStats stats, store.stats());
+    if (console.json()) {
+      REPRISE_CHECK(console.print_json({{"chunks", stats.chunks}, {"damaged", bad.size()}}));
+    } else {
+      REPRISE_CHECK(console.print(fmt::format("{} chunks, {}: {} damaged\n", stats.chunks,
+                                              bytes_text(stats.live_bytes), bad.size())));
+    }
+    if (!bad.empty()) {
+      console.partly_failed(fmt::format(
+          "{} chunks are damaged, the first of '{}'; they are read anew when they are needed, and "
+          "`reprise store gc` drops them",
+          bad.size(), bad.front().document));
+    }
+    return {};
+  }
+
+  Status collect(Console& console) {
+    REPRISE_TRY(ChunkStore store, open());
+    REPRISE_TRY(const auto bad, store.verify());
+    REPRISE_CHECK(store.remove(bad));
+    REPRISE_TRY(const uint64_t freed, store.collect(1.0));
+    if (console.json()) {
+      return console.print_json({{"freed_bytes", freed}, {"dropped", bad.size()}});
+    }
+    return console.print(
+        fmt::format("{} freed, {} damaged chunks dropped\n", bytes_text(freed), bad.size()));
+  }
+
+  std::vector<std::string> words_;
+  bool rebuild_ = false, lossy_ = false;
+  LibraryOptions library_;
+  EngineOptions engine_;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> make_store_command() { return std::make_unique<StoreCommand>(); }
+
+}  // namespace reprise::cli

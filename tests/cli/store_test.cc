@@ -1,0 +1,110 @@
+// Documents in a store and answers from them, on a made-up model.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "cli/process.h"
+
+namespace reprise::test {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+class StoreTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    for (int i = 0; i < 60; ++i) {
+      first_ += "The keeper of lighthouse " + std::to_string(i) + " keeps bees.\n";
+      second_ += "Bread number " + std::to_string(i) + " needs butter.\n";
+    }
+    files_ = {folder_.write("bees.txt", first_), folder_.write("bread.txt", second_)};
+  }
+  std::vector<std::string> in_store(std::vector<std::string> arguments) const {
+    arguments.insert(arguments.end(), {"--store", store_, "-m", "random:tiny", "--ctx", "8K"});
+    return arguments;
+  }
+  Outcome add() const { return run(in_store({"store", "add", files_[0], files_[1], "--json"})); }
+
+  TemporaryFolder folder_;
+  std::string store_ = folder_.file("store"), first_, second_;
+  std::vector<std::string> files_;
+};
+
+TEST_F(StoreTest, AddsListsVerifiesAndRemoves) {
+  const Outcome added = add();
+  ASSERT_EQ(added.code, 0) << added.err;
+  const int chunks = added.json()["added"];
+  EXPECT_GT(chunks, 2);
+  EXPECT_EQ(add().json()["known"], chunks);
+  EXPECT_EQ(run(in_store({"store", "list", "--json"})).json()["chunks"].size(), chunks);
+  EXPECT_THAT(run(in_store({"store", "list"})).out, HasSubstr("bees.txt part 1: "));
+  EXPECT_EQ(run(in_store({"store", "verify"})).code, 0);
+  EXPECT_EQ(run(in_store({"store", "rm", files_[1], "--json"})).code, 0);
+  const Outcome collected = run(in_store({"store", "gc", "--json"}));
+  EXPECT_GT(collected.json()["freed_bytes"], 0);
+  EXPECT_THAT(run(in_store({"store", "list"})).out, testing::Not(HasSubstr("bread.txt")));
+}
+
+TEST_F(StoreTest, VerifyFindsDamageAndGcDropsIt) {
+  ASSERT_EQ(add().code, 0);
+  std::fstream(store_ + "/seg-00000001.kv", std::ios::in | std::ios::out | std::ios::binary)
+      .seekp(9000)
+      .put('x')
+      .put('y');
+  const Outcome bad = run(in_store({"store", "verify", "--json"}));
+  EXPECT_EQ(bad.code, 1);
+  EXPECT_EQ(bad.json()["damaged"], 1);
+  EXPECT_EQ(run(in_store({"store", "gc"})).code, 0);
+  EXPECT_EQ(run(in_store({"store", "verify"})).code, 0);
+  EXPECT_EQ(add().json()["added"], 1);
+  std::ofstream(store_ + "/index.db") << std::string(5000, 'x');
+  EXPECT_THAT(run(in_store({"store", "list"})).err, HasSubstr("--rebuild"));
+  EXPECT_EQ(run(in_store({"store", "verify", "--rebuild"})).code, 0);
+}
+
+TEST_F(StoreTest, RunAnswersAsWithoutAStoreWhenEverythingIsComputed) {
+  ASSERT_EQ(add().code, 0);
+  const auto answer = [&](const std::string& fusion) {
+    const Outcome outcome =
+        run(in_store({"run", "-f", files_[1], "-f", files_[0], "-p", "What needs butter?", "-n",
+                      "8", "--fusion", fusion, "--json"}));
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    return outcome.json();
+  };
+  const auto full = answer("none");
+  EXPECT_EQ(answer("a3:ratio=1")["tokens"], full["tokens"]);
+  const auto fused = answer("a3");
+  EXPECT_EQ(fused["fusion"]["missing_chunks"], 0);
+  EXPECT_GT(fused["fusion"]["loaded_rows"], 1000);
+  EXPECT_EQ(fused["fusion"]["recomputed_rows"],
+            static_cast<int>(0.15 * static_cast<int>(fused["fusion"]["loaded_rows"])));
+}
+
+TEST_F(StoreTest, AskReadsTheBestPassagesAndNamesThem) {
+  ASSERT_EQ(add().code, 0);
+  const Outcome outcome =
+      run(in_store({"ask", "Which bread needs butter?", "--passages", "2", "-n", "4", "--json"}));
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const auto sources = outcome.json()["sources"];
+  ASSERT_EQ(sources.size(), 2u);
+  for (const auto& source : sources) EXPECT_EQ(source["document"], files_[1]);
+  EXPECT_THAT(run(in_store({"ask", "Who keeps bees?", "-n", "4"})).err, HasSubstr("[source: "));
+  EXPECT_THAT(run(in_store({"ask", "xylophone"})).err, HasSubstr("no chunk of"));
+}
+
+TEST_F(StoreTest, SaysWhatIsWrong) {
+  EXPECT_EQ(run({"store"}).code, 2);
+  EXPECT_EQ(run({"store", "lst", "--store", store_}).code, 2);
+  EXPECT_EQ(run({"store", "list"}).code, 2);
+  EXPECT_EQ(run({"store", "add", "--store", store_}).code, 2);
+  const Outcome missing = run({"store", "list", "--store", store_});
+  EXPECT_EQ(missing.code, 1);
+  EXPECT_THAT(missing.err, AllOf(HasSubstr("is no folder"), HasSubstr("store add")));
+  EXPECT_EQ(run(in_store({"run", "-p", "x", "--session", folder_.file("s")})).code, 2);
+}
+
+}  // namespace
+}  // namespace reprise::test
