@@ -32,6 +32,13 @@ TEST(BadModel, Missing) {
   expect_failure({"inspect", "-m", "no-such.gguf"}, "file_not_found", "no-such.gguf");
 }
 
+TEST(BadTraining, SaysWhatIsMissing) {
+  expect_failure({"train", "speech"}, "invalid_argument", "only predictor");
+  expect_failure({"train", "predictor"}, "invalid_argument", "--text FILE");
+  expect_failure({"train", "predictor", "--text", "no-such.txt", "-o", "/no-such/out"},
+                 "file_unwritable", "/no-such/out");
+}
+
 TEST(BadModel, DefaultNotFetchedSaysHowToFetchIt) {
   const TemporaryFolder cache;
   const Outcome outcome = run({"run", "-p", "x"}, {.env = {{"XDG_CACHE_HOME", cache.file("")}}});

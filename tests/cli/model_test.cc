@@ -36,6 +36,31 @@ class ModelTest : public testing::Test {
   TemporaryFolder folder_;
 };
 
+TEST_F(ModelTest, ATrainedNetworkForecastsForItsModelAlone) {
+  const std::string text = folder_.write("doc.txt", document(1800)), net = text + ".safetensors";
+  const Outcome trained =
+      run(with_model({"train", "predictor", "--text", text, "--length", "1024", "--passages", "4",
+                      "--epochs", "1", "-o", net, "--json"}));
+  ASSERT_EQ(trained.code, 0) << trained.err;
+  const auto json = nlohmann::json::parse(trained.out);
+  const auto recovery = json["recovery"];
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_GT(recovery["network"][i], 0.5);
+    EXPECT_GE(recovery["best blocks"][i].get<double>() + 1e-3,
+              recovery["network"][i].get<double>());
+  }
+  const std::string policy = "attention_predictor:budget=128,file=" + net;
+  const std::vector<std::string> ask = {
+      "run", "-f", text, "-p", "How many items?", "-n", "4", "-c", "8K", "--policy", policy};
+  const Outcome answer = run(with_model(ask));
+  EXPECT_EQ(answer.code, 0) << answer.err;
+  std::vector<std::string> other = ask;
+  other.insert(other.end(), {"-m", "random:tiny"});
+  const Outcome refused = run(other);
+  EXPECT_EQ(refused.code, 1);
+  EXPECT_THAT(refused.err, AllOf(HasSubstr(net), HasSubstr("trained for")));
+}
+
 TEST_F(ModelTest, AnIndexedDocumentIsNotReadAgain) {
   const std::string path = folder_.write("doc.txt", document(400)), session = path + ".kv";
   const char* policy = "csattention:budget=256";

@@ -276,6 +276,25 @@ TEST_P(EveryPredictor, WhatIsNoStateIsRefused) {
   }
 }
 
+TEST(AttentionPredictor, LayersHaveBudgetsOfTheirOwn) {
+  Toy toy({3, 4, 2, 32}, 420);
+  Recorder policy(toy, "attention_predictor:budget=96,layers=1:192/2:4096");
+  SequenceKv kv = toy.new_sequence();
+  toy.step(kv, policy, 401, Phase::kPrefill);
+  toy.step(kv, policy, 1, Phase::kDecode);
+  EXPECT_LE(testing::keys_of(policy.seen[0].selection.parts.at(0), 0).size(), 96u);
+  const size_t larger = testing::keys_of(policy.seen[1].selection.parts.at(0), 0).size();
+  EXPECT_LE(larger, 192u);
+  EXPECT_GT(larger, 176u);
+  EXPECT_TRUE(policy.seen[2].selection.all);
+  for (const char* bad : {"3:96", "1", "1:", ":96", "1:9", "1:96x", "1:96//"}) {
+    const auto spec = fmt::format("attention_predictor:layers={}", bad);
+    const auto refused = create_policy(policy_entries(), spec, toy.config());
+    ASSERT_FALSE(refused) << bad;
+    EXPECT_EQ(refused.error().code, ErrorCode::kInvalidArgument);
+  }
+}
+
 TEST(AttentionPredictor, WorksUnderDecorators) {
   for (const char* spec :
        {"dense:first=1+attention_predictor:budget=96", "probe+attention_predictor:budget=96",

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <chrono>
+#include <optional>
 
 #include "base/try.h"
 #include "methods/attention_predictor/net_file.h"
@@ -15,7 +17,20 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr auto kTokens = static_cast<int32_t>(kPageTokens);
+constexpr size_t kParallelFrom = 1 << 14;  // forecasts
+constexpr uint32_t kSmallestBudget = 64;
 constexpr int32_t kFewestRows = 8;  // of a history; with fewer every key is read
+
+/// "3:512" as a layer and its tokens.
+std::optional<std::pair<uint32_t, uint32_t>> parse_layer_budget(std::string_view text) {
+  std::pair<uint32_t, uint32_t> budget;
+  const char* end = text.data() + text.size();
+  const auto layer = std::from_chars(text.data(), end, budget.first);
+  if (layer.ec != std::errc() || layer.ptr == end || *layer.ptr != ':') return {};
+  const auto tokens = std::from_chars(layer.ptr + 1, end, budget.second);
+  if (tokens.ec != std::errc() || tokens.ptr != end) return {};
+  return budget;
+}
 
 double us_since(Clock::time_point start) {
   return std::chrono::duration<double, std::micro>(Clock::now() - start).count();
@@ -27,10 +42,11 @@ AttentionPredictorPolicy::AttentionPredictorPolicy(const AttentionPredictorOptio
                                                    const ModelConfig& config,
                                                    std::shared_ptr<const ForecastNet> net)
     : config_(&config),
-      budget_(options.budget, options.sink, options.window),
+      budgets_(config.n_layer, {options.budget, options.sink, options.window}),
       period_(static_cast<int32_t>(options.period)),
       history_(static_cast<int32_t>(options.history)),
       dense_calibration_(options.calibrate == "dense"),
+      network_(net != nullptr),
       scores_(options.pool == "max" ? BlockPool::kMax : BlockPool::kSum, config),
       layers_(config.n_layer),
       blocks_(config.n_kv_head) {
@@ -52,7 +68,20 @@ Result<std::unique_ptr<Policy>> AttentionPredictorPolicy::create(
     REPRISE_TRY(ForecastNet loaded, load_forecast_net(options.file, config));
     net = std::make_shared<const ForecastNet>(std::move(loaded));
   }
-  return std::make_unique<AttentionPredictorPolicy>(options, config, std::move(net));
+  auto policy = std::make_unique<AttentionPredictorPolicy>(options, config, std::move(net));
+  std::string_view rest = options.layers;
+  while (!rest.empty()) {
+    const std::string_view item = rest.substr(0, rest.find('/'));
+    const auto budget = parse_layer_budget(item);
+    if (!budget || budget->first >= config.n_layer || budget->second < kSmallestBudget) {
+      return fail(ErrorCode::kInvalidArgument,
+                  "layers: \"{}\" is not LAYER:TOKENS with a layer below {} and {} tokens or more",
+                  item, config.n_layer, kSmallestBudget);
+    }
+    policy->budgets_[budget->first] = {budget->second, options.sink, options.window};
+    rest.remove_prefix(std::min(rest.size(), item.size() + 1));
+  }
+  return policy;
 }
 
 void AttentionPredictorPolicy::push(uint32_t index, const ScoreRow& row, int32_t position) {
@@ -78,12 +107,13 @@ void AttentionPredictorPolicy::select(const QueryRows& rows, Selection& selectio
   const auto start = Clock::now();
   Layer& layer = layers_[rows.layer];
   const int32_t end = rows.end();
-  const BlockBudget::Choice choice = budget_.choice(end);
+  const BlockBudget& budget = budgets_[rows.layer];
+  const BlockBudget::Choice choice = budget.choice(end);
   sums_.layer_steps += 1.0;
   const bool calibrates = this->calibrates(rows.layer, end);
-  logits_.clear();
+  logits_.offsets.clear();  // keeps its memory
   selection.logits = &logits_;
-  if (end <= budget_.budget || choice.count >= choice.candidates() || layer.rows < kFewestRows ||
+  if (end <= budget.budget || choice.count >= choice.candidates() || layer.rows < kFewestRows ||
       (calibrates && dense_calibration_)) {
     sums_.calibrated += 1.0;
     return;
@@ -93,23 +123,25 @@ void AttentionPredictorPolicy::select(const QueryRows& rows, Selection& selectio
     selection.index_bytes_read = scores_.of_all(rows, end - 1, {&row_, 1});
     push(rows.layer, row_, end - 1);
     sums_.calibrated += 1.0;
+    sums_.calibrate_us += us_since(start);
   }
+  const auto chosen = Clock::now();
   choose(rows, choice, calibrates);
   selection.all = false;
   SelectionPart& part = selection.parts.emplace_back();
   part.split = HeadSplit::kPerKvHead;
   for (const auto& blocks : blocks_) {
-    add_keys(part, budget_.sink, blocks, budget_.sink,
+    add_keys(part, budget.sink, blocks, budget.sink,
              {static_cast<int32_t>(choice.last) * kTokens, end}, kTokens);
   }
-  sums_.forecast_us += us_since(start);
+  sums_.forecast_us += us_since(chosen);
 }
 
 void AttentionPredictorPolicy::choose(const QueryRows& rows, const BlockBudget::Choice& choice,
                                       bool scored) {
-  const size_t candidates = choice.candidates();
-  forecast_.resize(config_->n_kv_head * candidates);
-  rows.pool->run(config_->n_kv_head, [&](size_t head, int) {
+  const size_t heads = config_->n_kv_head, candidates = choice.candidates();
+  forecast_.resize(heads * candidates);
+  const auto choose_of = [&](size_t head) {
     const auto forecast = std::span(forecast_).subspan(head * candidates, candidates);
     if (scored) {
       std::copy_n(&row_.scores[head * row_.blocks + choice.first], candidates, forecast.begin());
@@ -117,7 +149,13 @@ void AttentionPredictorPolicy::choose(const QueryRows& rows, const BlockBudget::
       layers_[rows.layer].predictor->forecast(head, choice.first, choice.last, forecast.data());
     }
     top_k(forecast, choice.count, blocks_[head]);
-  });
+  };
+  // Waking threads takes longer than a short list does.
+  if (!network_ && forecast_.size() < kParallelFrom) {
+    for (size_t head = 0; head < heads; ++head) choose_of(head);
+  } else {
+    rows.pool->run(heads, [&](size_t head, int) { choose_of(head); });
+  }
 }
 
 void AttentionPredictorPolicy::observe(const QueryRows& rows, const AttentionResult&) {
@@ -125,7 +163,7 @@ void AttentionPredictorPolicy::observe(const QueryRows& rows, const AttentionRes
   const auto start = Clock::now();
   scores_.of_read(rows, logits_, row_);
   push(rows.layer, row_, rows.first());
-  logits_.clear();
+  logits_.offsets.clear();  // keeps its memory
   sums_.forecast_us += us_since(start);
 }
 
@@ -141,6 +179,7 @@ PolicyStats AttentionPredictorPolicy::stats() const {
   if (sums_.layer_steps == 0.0) return {};
   const double layers = static_cast<double>(config_->n_layer);
   return {{"forecast_us", sums_.forecast_us / sums_.layer_steps * layers},
+          {"calibrate_us", sums_.calibrate_us / sums_.layer_steps * layers},
           {"calibrated", sums_.calibrated / sums_.layer_steps}};
 }
 

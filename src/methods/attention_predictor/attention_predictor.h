@@ -23,10 +23,11 @@ struct AttentionPredictorOptions {
   std::string file;
   float factor = 0.7f;
   uint32_t budget = 1024;
-  uint32_t sink = 64;
-  uint32_t window = 64;
+  std::string layers;
+  uint32_t sink = 16;
+  uint32_t window = 32;
   std::string calibrate = "scores";
-  uint32_t period = 16;
+  uint32_t period = 8;
   uint32_t history = 32;
   std::string pool = "sum";
 };
@@ -39,6 +40,10 @@ void visit_options(AttentionPredictorOptions& o, Visitor&& visit) {
   visit(OptionSpec{"factor", "weight of the past in the average; 0 = the last row alone", "", 0, 1},
         o.factor);
   visit(OptionSpec{"budget", "keys read per KV head", "tokens", 64, 1 << 24}, o.budget);
+  visit(
+      OptionSpec{"layers",
+                 "budgets of single layers, LAYER:TOKENS separated by '/'; the others have budget"},
+      o.layers);
   visit(OptionSpec{"sink", "first keys that are always read, part of the budget, in whole pages",
                    "tokens", 0, 1 << 20},
         o.sink);
@@ -65,7 +70,8 @@ class AttentionPredictorPolicy : public Policy {
   /// net: what forecasts, or null for the average.
   AttentionPredictorPolicy(const AttentionPredictorOptions& options, const ModelConfig& config,
                            std::shared_ptr<const ForecastNet> net = {});
-  /// Reads the file that the options name. Errors: those of load_forecast_net().
+  /// Reads the file that the options name. Errors: those of load_forecast_net(); kInvalidArgument
+  /// where layers names none of the model's or no budget.
   static Result<std::unique_ptr<Policy>> create(const AttentionPredictorOptions& options,
                                                 const ModelConfig& config);
 
@@ -80,8 +86,9 @@ class AttentionPredictorPolicy : public Policy {
   int32_t observed_prompt_rows(int32_t prompt_end, int32_t) const override {
     return std::min(prompt_end, history_);
   }
-  /// "forecast_us": what scores, histories and choices take of a decode step, all layers together;
-  /// "calibrated": share of the steps of layers that looked at every key.
+  /// Of a decode step, all layers together: "forecast_us", what pooling of scores, histories and
+  /// choices take; "calibrate_us", what scoring every key takes; "calibrated": share of the steps
+  /// of layers that looked at every key.
   PolicyStats stats() const override;
   void clear_stats() override { sums_ = {}; }
   uint64_t state_bytes() const override;
@@ -99,7 +106,7 @@ class AttentionPredictorPolicy : public Policy {
     int32_t end = 0;   // tokens before the next row of the history
   };
   struct Sums {
-    double forecast_us = 0.0, layer_steps = 0.0, calibrated = 0.0;
+    double forecast_us = 0.0, calibrate_us = 0.0, layer_steps = 0.0, calibrated = 0.0;
   };
   void read_prompt(const QueryRows& rows);
   void push(uint32_t layer, const ScoreRow& row, int32_t position);
@@ -109,9 +116,9 @@ class AttentionPredictorPolicy : public Policy {
   void choose(const QueryRows& rows, const BlockBudget::Choice& choice, bool scored);
 
   const ModelConfig* config_;
-  BlockBudget budget_;
+  std::vector<BlockBudget> budgets_;  // [n_layer]
   int32_t period_, history_;
-  bool dense_calibration_;
+  bool dense_calibration_, network_;
   BlockScores scores_;
   std::vector<Layer> layers_;
   ScoreRow row_;
