@@ -86,8 +86,8 @@ class Policy {
   virtual bool unbounded() const { return false; }
   /// Forgets what depends on tokens from length on; they are dropped from the sequence.
   virtual void truncate(int32_t /*length*/) {}
-  /// Whether all state can be made again from the sequence's KV, so that a session file needs only
-  /// that.
+  /// Whether a sequence can go on from its KV and save_state(): the rest of the state is made again
+  /// from KV, or made up for by rows that observed_prompt_rows() asks for.
   virtual bool rebuilds() const { return true; }
   /// What a session file keeps beside KV, so that it need not be made again; may be empty.
   virtual std::string save_state() const { return {}; }

@@ -133,6 +133,44 @@ TEST(EnginePolicies, ReAttentionGoesOnBeyondTheContextAndFromAFile) {
   EXPECT_EQ(again.tokens, live.tokens);
 }
 
+// A ring of MAC is filled by queries, which KV does not hold.
+TEST(EnginePolicies, ARingGoesOnFromAFileWithoutReadingThePromptAnew) {
+  const auto engine = tiny_engine();
+  for (const std::string spec : {"mac:min_context=0,window=48,band=16,sink=4,align=4,tau=0.1",
+                                 "mac:min_context=0,window=48,band=16,mode=paper,tau=0+quest"}) {
+    auto session = *engine->open(spec), restored = *engine->open(spec);
+    auto prompt = tiny_prompt(150);
+    const Answer first = *session->generate(request_of(prompt, 40));
+    const std::string path = scratch_folder() + "/rings";
+    ASSERT_TRUE(session->save(path, ""));
+    ASSERT_TRUE(restored->restore(path));
+    prompt.insert(prompt.end(), first.tokens.begin(), first.tokens.end());
+    prompt.push_back(65);
+    const Answer live = *session->generate(request_of(prompt, 40));
+    const Answer again = *restored->generate(request_of(prompt, 40));
+    EXPECT_EQ(again.tokens, live.tokens) << spec;
+    EXPECT_EQ(again.counters.keys_read, live.counters.keys_read) << spec;
+    EXPECT_LT(again.counters.keys_read, again.counters.keys_visible) << spec;
+    EXPECT_GE(again.counters.reused_tokens, 188u) << spec;  // none of the 48 rows was needed again
+    auto other = *engine->open("mac:min_context=0,window=47,band=16,sink=4,align=4,tau=0.1");
+    EXPECT_EQ(other->restore(path).error().code, ErrorCode::kSessionMismatch);
+  }
+}
+
+// A shared prefix has no ring: the rows that fill it are computed.
+TEST(EnginePolicies, ASharedPrefixFillsARing) {
+  const auto engine = tiny_engine();
+  const std::string spec = "mac:min_context=0,window=48,band=16,sink=4,align=4,tau=0.1";
+  const Request request = request_of(tiny_prompt(200), 24);
+  const Answer alone = answer_of(*engine, request, spec),
+               shared = answer_of(*engine, request, spec);
+  EXPECT_EQ(alone.counters.reused_tokens, 0u);
+  EXPECT_EQ(shared.counters.reused_tokens, 144u);  // whole pages before the last 48 tokens
+  EXPECT_EQ(shared.tokens, alone.tokens);
+  EXPECT_EQ(shared.counters.keys_read, alone.counters.keys_read);
+  EXPECT_LT(shared.counters.keys_read, shared.counters.keys_visible);
+}
+
 TEST(EnginePolicies, AConversationGoesOnUnderEveryPolicy) {
   const auto engine = tiny_engine();
   for (const std::string spec : kSpecs) {
@@ -236,7 +274,7 @@ TEST(EnginePolicies, RoomForEveryKeyGivesTheLogitsOfFullAttention) {
 
 TEST(EnginePolicies, WhatCannotBeRestoredIsNotSaved) {
   const auto engine = tiny_engine();
-  for (const std::string spec : {"snapkv:budget=32,window=8", "mac"}) {
+  for (const std::string spec : {"snapkv:budget=32,window=8", "infllm"}) {
     auto session = *engine->open(spec);
     ASSERT_TRUE(session->generate(request_of(tiny_prompt(80), 4)));
     const auto status = session->save(::testing::TempDir() + "evicted.kv", "");

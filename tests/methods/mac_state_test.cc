@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <map>
+#include <random>
 
 #include "methods/selecting.h"
 
@@ -70,6 +71,67 @@ TEST(MacState, AForkGoesOnAsTheOriginalAndLeavesItAlone) {
   const Outputs original = decode(toy, *policy, kv, 60);
   EXPECT_TRUE(decode(toy, *copy, copy_kv, 60) == original);
   EXPECT_GT(stat(*policy, "mac_group_hits"), 0.9);
+}
+
+TEST(MacState, SavedRingsGoOnAsTheOriginal) {
+  for (const std::string& spec : {kMac, kMac + ",guard=true,tau=0.3+quest:budget=96"}) {
+    Toy toy({2, 4, 2, 32, KvType::kBF16, 64}, 400);  // of which the first layer has no ring
+    repeat_queries(toy, 320, 400, 13);
+    const auto policy = make_policy(toy, spec), restored = make_policy(toy, spec);
+    SequenceKv kv = toy.new_sequence();
+    toy.step(kv, *policy, 300, Phase::kPrefill);
+    decode(toy, *policy, kv, 30);
+    const std::string state = policy->save_state();
+    ASSERT_TRUE(restored->restore_state(state, 330));
+    EXPECT_EQ(restored->save_state(), state);
+    SequenceKv again = kv;
+    policy->clear_stats();
+    EXPECT_TRUE(decode(toy, *restored, again, 64) == decode(toy, *policy, kv, 64)) << spec;
+    EXPECT_EQ(stat(*restored, "mac_skipped"), stat(*policy, "mac_skipped"));
+    EXPECT_GT(stat(*policy, "mac_group_hits"), 0.5);
+  }
+}
+
+TEST(MacState, WhatIsNoRingIsRefused) {
+  Toy toy({2, 4, 2, 32, KvType::kBF16}, 401);
+  const auto policy = make_policy(toy, kMac), other = make_policy(toy, kMac);
+  SequenceKv kv = toy.new_sequence();
+  toy.step(kv, *policy, 400, Phase::kPrefill);
+  const std::string state = policy->save_state();
+  for (size_t length = 0; length < state.size(); length += 1 + length / 8) {
+    EXPECT_FALSE(other->restore_state(state.substr(0, length), 400)) << length;
+  }
+  EXPECT_FALSE(other->restore_state(state + "x", 400));
+  EXPECT_FALSE(other->restore_state(state, 399));  // of more tokens than there are
+  EXPECT_FALSE(make_policy(toy, kMac + "+csattention")->restore_state(state, 400));
+  std::mt19937 random(1);
+  for (int i = 0; i < 300; ++i) {  // whatever is accepted must not lead out of memory
+    std::string damaged = state;
+    for (int flips = 0; flips < 3; ++flips) {
+      const size_t at = i % 2 == 0 ? random() % 400 : random() % state.size();
+      damaged[at] = static_cast<char>(random());
+    }
+    if (other->restore_state(damaged, 400)) {
+      SequenceKv fork = kv;
+      toy.step(fork, *other, 1, Phase::kDecode);
+    }
+  }
+}
+
+TEST(MacState, OnlyRowsThatARingLacksAreWanted) {
+  Toy toy({2, 4, 2, 32, KvType::kBF16}, 460);
+  const auto policy = make_policy(toy, kMac);
+  EXPECT_EQ(policy->observed_prompt_rows(500, 400), 64);
+  EXPECT_EQ(policy->observed_prompt_rows(30, 0), 30);
+  SequenceKv kv = toy.new_sequence();
+  toy.step(kv, *policy, 400, Phase::kPrefill);
+  EXPECT_EQ(policy->observed_prompt_rows(410, 400), 10);
+  EXPECT_EQ(policy->observed_prompt_rows(500, 400), 64);
+  EXPECT_EQ(policy->observed_prompt_rows(410, 390), 20);
+  policy->truncate(380);
+  EXPECT_EQ(policy->observed_prompt_rows(390, 380), 64);  // older entries have been overwritten
+  const auto late = make_policy(toy, "mac:min_context=9999");
+  EXPECT_EQ(late->observed_prompt_rows(5000, 4999), 1);
 }
 
 TEST(MacState, DroppedTokensAreNeverReused) {

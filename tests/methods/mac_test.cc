@@ -263,7 +263,6 @@ TEST(Mac, PoliciesThatGiveUpOrMoveKeysAreRefused) {
                                  "dense:first=1+mac", "probe+mac+quest", "mac+sparq:mean=false"}) {
     EXPECT_TRUE(create_policy(policy_entries(), spec, config)) << spec;
   }
-  EXPECT_FALSE((*create_policy(policy_entries(), "mac", config))->rebuilds());
 }
 
 }  // namespace

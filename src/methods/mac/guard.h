@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "base/state_bytes.h"
+
 namespace reprise {
 
 /// Weighs, for one layer, the KV bytes that reuse saves against the bytes that comparing reads. It
@@ -17,6 +19,17 @@ class MacGuard {
     if (mean_ < 0.0) mean_ = kStart * spent;
     mean_ += (saved - mean_) * (pays_ ? kWeight : kRetryWeight);
     pays_ = mean_ > kMargin * spent;
+  }
+
+  void save(StateWriter& out) const {
+    out.value(mean_);
+    out.value(idle_);
+    out.value(static_cast<uint8_t>(pays_));
+  }
+  void restore(StateReader& in) {
+    mean_ = in.value<double>();
+    idle_ = in.value<uint32_t>();
+    pays_ = in.value<uint8_t>() != 0;
   }
 
  private:

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "attention/partial.h"
+#include "base/try.h"
 #include "methods/mac/parts.h"
 #include "methods/mac/seed.h"
 
@@ -56,7 +57,9 @@ MacPolicy::MacPolicy(const MacOptions& options, const ModelConfig& config,
       states_(config.n_head) {}
 
 Status MacPolicy::check_inner(const Policy& inner) {
-  if (inner.prefill_key() == kDensePrefill && inner.rebuilds() && !inner.evicts()) return {};
+  const bool reuses = dynamic_cast<const MacPolicy*>(&inner) != nullptr;
+  const bool keeps = inner.prefill_key() == kDensePrefill && inner.rebuilds() && !inner.evicts();
+  if (keeps && !reuses) return {};
   return fail(ErrorCode::kUnsupported,
               "mac cannot stand left of {}: it needs a policy that keeps every key at its own "
               "position and reads prompts in full, such as full or quest",
@@ -70,8 +73,23 @@ MacRing& MacPolicy::ring(uint32_t layer) {
 }
 
 int32_t MacPolicy::observed_prompt_rows(int32_t prompt_end, int32_t kept) const {
-  return std::max(inner().observed_prompt_rows(prompt_end, kept),
-                  settings_.reuses ? settings_.window : 0);
+  const int32_t inner_rows = inner().observed_prompt_rows(prompt_end, kept);
+  if (!settings_.reuses) return inner_rows;
+  const int32_t rows = std::min(settings_.window, prompt_end);
+  const bool held = remembers(prompt_end - rows, kept);
+  return std::max(inner_rows, held ? std::min(rows, prompt_end - kept) : rows);
+}
+
+bool MacPolicy::remembers(int32_t begin, int32_t end) const {
+  while (begin < end && !settings_.stores(begin)) ++begin;
+  if (begin >= end) return true;
+  size_t rings = 0;  // layers that mac is not asked for have none
+  for (const Layer& layer : layers_) {
+    if (!layer.ring) continue;
+    if (!layer.ring->holds(begin, end)) return false;
+    ++rings;
+  }
+  return rings > 0;
 }
 
 void MacPolicy::select(const QueryRows& rows, Selection& selection) {
@@ -249,6 +267,39 @@ void MacPolicy::truncate(int32_t length) {
     if (layer.ring) layer.ring->truncate(length);
   }
   device_.truncated = std::min(device_.truncated, length);
+}
+
+std::string MacPolicy::save_state() const {
+  StateWriter out;
+  const std::string kept = inner().save_state();
+  out.value(uint64_t{kept.size()});
+  out.array(kept.data(), kept.size());
+  for (const Layer& layer : layers_) {
+    out.value(static_cast<uint8_t>(layer.ring.has_value()));
+    if (!layer.ring) continue;
+    layer.guard.save(out);
+    layer.ring->save(out);
+  }
+  return out.take();
+}
+
+Status MacPolicy::restore_state(std::string_view state, int32_t length) {
+  truncate(0);
+  StateReader in(state);
+  std::vector<char> kept;
+  in.array(kept, in.value<uint64_t>());
+  std::vector<Layer> layers(layers_.size());
+  for (Layer& layer : layers) {
+    if (in.value<uint8_t>() == 0) continue;
+    layer.guard.restore(in);
+    layer.ring.emplace(*config_, static_cast<uint32_t>(settings_.window));
+    layer.ring->restore(in, length);
+    if (!in.ok()) break;
+  }
+  if (!in.ended()) return fail(ErrorCode::kCorrupt, "what was saved are no rings of mac");
+  REPRISE_CHECK(inner().restore_state({kept.data(), kept.size()}, length));
+  layers_ = std::move(layers);
+  return {};
 }
 
 uint64_t MacPolicy::state_bytes() const {

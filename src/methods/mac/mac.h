@@ -57,8 +57,9 @@ class MacOnDevice {
   virtual uint64_t bytes() const = 0;
 };
 
-/// Reuse is approximate even for equal queries, because their rotation differs. A ring holds
-/// queries, which do not follow from KV: a session file cannot be written.
+/// Reuse is approximate even for equal queries, because their rotation differs. Rings hold queries,
+/// which do not follow from KV: a session file keeps them. Where there is none, as after a prefix
+/// that another sequence read, a prompt's last rows are computed anew to fill them.
 ///
 /// Prompts are read as by the inner policy; their last rows fill the ring (see seed.h). Steps of
 /// several decode rows go to the inner policy alone.
@@ -76,7 +77,8 @@ class MacPolicy : public PolicyDecorator {
   }
   void observe(const QueryRows& rows, const AttentionResult& result) override;
   void truncate(int32_t length) override;
-  bool rebuilds() const override { return !settings_.reuses && PolicyDecorator::rebuilds(); }
+  std::string save_state() const override;
+  Status restore_state(std::string_view state, int32_t length) override;
   int32_t observed_prompt_rows(int32_t prompt_end, int32_t kept) const override;
   PolicyStats stats() const override;
   void clear_stats() override;
@@ -100,6 +102,8 @@ class MacPolicy : public PolicyDecorator {
   };
 
   MacRing& ring(uint32_t layer);
+  /// Whether rings have the entries of the positions [begin, end) that leave one.
+  bool remembers(int32_t begin, int32_t end) const;
   void seed(const QueryRows& rows);
   /// Fills matches_ and reused_from_.
   void match(const QueryRows& rows);

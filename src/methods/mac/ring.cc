@@ -54,6 +54,32 @@ void MacRing::truncate(int32_t length) {
   }
 }
 
+bool MacRing::holds(int32_t begin, int32_t end) const {
+  if (end - begin > static_cast<int32_t>(window())) return false;
+  while (begin < end && tag(slot(begin)) == begin) ++begin;
+  return begin >= end;
+}
+
+void MacRing::save(StateWriter& out) const {
+  out.array(tags_.data(), tags_.size());
+  out.array(q_.data(), q_.size());
+  out.array(norms_.data(), norms_.size());
+  out.array(out_.data(), out_.size());
+  out.array(states_.data(), states_.size());
+}
+
+void MacRing::restore(StateReader& in, int32_t length) {
+  in.array(tags_, tags_.size());
+  in.array(q_, q_.size());
+  in.array(norms_, norms_.size());
+  in.array(out_, out_.size());
+  in.array(states_, states_.size());
+  if (!in.ok()) return;
+  for (size_t i = 0; i < tags_.size(); ++i) {
+    in.require(tags_[i] == -1 || (tags_[i] >= 0 && tags_[i] < length && slot(tags_[i]) == i));
+  }
+}
+
 void MacRing::list_tiles(size_t head, std::vector<kernels::PageSpan>& pages) const {
   pages.resize(tile_count());
   for (size_t i = 0; i < pages.size(); ++i) {

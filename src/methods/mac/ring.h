@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "base/state_bytes.h"
 #include "kernels/attention.h"
 #include "model/config.h"
 
@@ -50,6 +51,13 @@ class MacRing {
   bool write(int32_t position, const float* q, const float* out, std::span<const MacState> states);
   /// Forgets positions from length on.
   void truncate(int32_t length);
+  /// Whether every position of [begin, end) has its entry.
+  bool holds(int32_t begin, int32_t end) const;
+
+  void save(StateWriter& out) const;
+  /// Takes up what save() wrote for a ring of this size over a sequence of so many tokens, and lets
+  /// in refuse anything else.
+  void restore(StateReader& in, int32_t length);
 
   const MacState& state(size_t head, size_t slot) const { return states_[head * window() + slot]; }
   /// [head_dim]
