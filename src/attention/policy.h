@@ -72,6 +72,9 @@ class Policy {
   /// Whether observe() wants the results of decode rows of a layer.
   virtual bool observes(uint32_t /*layer*/) const { return false; }
   virtual void observe(const QueryRows&, const AttentionResult&) {}
+  /// [n_head] What the policy supposes |out - full| / |full| to be in the layer that observe() was
+  /// last called for, up to a factor; 0 where it supposes nothing. Empty: it never does.
+  virtual std::span<const float> supposed_errors() const { return {}; }
   /// After a forward pass whose tokens are committed: may evict pages that no later row will read.
   virtual void after_step(SequenceKv&) {}
 
@@ -158,6 +161,7 @@ class PolicyDecorator : public Policy {
   void observe(const QueryRows& rows, const AttentionResult& result) override {
     inner_->observe(rows, result);
   }
+  std::span<const float> supposed_errors() const override { return inner_->supposed_errors(); }
   void after_step(SequenceKv& kv) override { inner_->after_step(kv); }
   void truncate(int32_t length) override { inner_->truncate(length); }
   bool rebuilds() const override { return inner_->rebuilds(); }

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <map>
+#include <random>
 
 #include "methods/selecting.h"
 
@@ -138,6 +139,31 @@ TEST(Mac, WithRotationReuseOfEqualQueriesIsApproximate) {
   for (size_t token = kPrompt; token < kTokens; ++token) repeat_query(toy, token, token - 20);
   const double error = largest_difference(run(toy, kMac), run(toy, "full"));
   EXPECT_GT(error, 10 * testing::kFloatTolerance);
+}
+
+TEST(Mac, TheBoundTracksTheErrorOfHits) {
+  Toy toy(unrotated(), kTokens);
+  zero_rotated(toy, kTokens);
+  std::mt19937 random(5);
+  std::normal_distribution<float> normal;
+  for (size_t token = kPrompt; token < kTokens; ++token) {
+    repeat_query(toy, token, kPrompt - 10 + token % 7);
+    const float noise = 0.01f * static_cast<float>(1 << token % 6);  // near and far hits
+    for (size_t d = 0; d < toy.width(); ++d) toy.q(0, token)[d] += noise * normal(random);
+  }
+  const auto probed = [&](const std::string& options) {
+    const auto policy = make_policy(toy, "probe+" + kMac + ",tau=0.4" + options);
+    run(toy, *policy, kPrompt, 60);
+    return stats_of(*policy);
+  };
+  const auto all = probed("");
+  EXPECT_GT(all.at("mac_head_hits"), 0.95);
+  EXPECT_GT(all.at("error_correlation"), 0.8);
+  EXPECT_LT(all.at("error_ratio"), 1.0);
+  const auto bounded = probed(",max_error=0.05");
+  EXPECT_LT(bounded.at("mac_head_hits"), all.at("mac_head_hits"));
+  EXPECT_GT(bounded.at("mac_head_hits"), 0.1);
+  EXPECT_LT(bounded.at("output_error"), all.at("output_error") / 2);
 }
 
 TEST(Mac, AGroupIsReusedWholeOrPerHead) {

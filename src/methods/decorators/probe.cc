@@ -59,6 +59,33 @@ double relative_error(const float* a, const float* b, size_t count) {
 
 }  // namespace
 
+void ProbePolicy::Errors::add(double supposed, double error) {
+  const double a = std::log(supposed), b = std::log(std::max(error, 1e-9));
+  add({1.0, a, b, a * a, b * b, a * b});
+}
+
+void ProbePolicy::Errors::add(const Errors& other) {
+  count += other.count;
+  x += other.x;
+  y += other.y;
+  xx += other.xx;
+  yy += other.yy;
+  xy += other.xy;
+}
+
+double ProbePolicy::Errors::correlation() const {
+  const double spread = (count * xx - x * x) * (count * yy - y * y);
+  return spread > 0.0 ? (count * xy - x * y) / std::sqrt(spread) : 0.0;
+}
+
+void ProbePolicy::Sums::add(const Sums& other) {
+  recovery += other.recovery;
+  topk_recall += other.topk_recall;
+  output_error += other.output_error;
+  heads += other.heads;
+  errors.add(other.errors);
+}
+
 ProbePolicy::ProbePolicy(const ProbeOptions& options, const ModelConfig& config,
                          std::unique_ptr<Policy> wrapped)
     : PolicyDecorator(std::move(wrapped)),
@@ -100,17 +127,10 @@ void ProbePolicy::observe(const QueryRows& rows, const AttentionResult& result) 
   }
 }
 
-void ProbePolicy::Sums::add(const Sums& other) {
-  recovery += other.recovery;
-  topk_recall += other.topk_recall;
-  output_error += other.output_error;
-  heads += other.heads;
-}
-
 ProbePolicy::Sums ProbePolicy::measure(const QueryRows& rows, const AttentionResult& result,
                                        size_t kv_head) const {
   const size_t group = config_->n_head / config_->n_kv_head, head_dim = config_->head_dim;
-  if (exact_) return {double(group), double(group), 0.0, group};
+  if (exact_) return {double(group), double(group), 0.0, group, {}};
   const auto pages = all_pages(rows, kv_head);
   const size_t first = kv_head * group;  // query head
   const std::vector<int32_t> begin(group, 0), end(group, rows.end());
@@ -151,8 +171,12 @@ ProbePolicy::Sums ProbePolicy::measure(const QueryRows& rows, const AttentionRes
         std::span(logits).subspan(r * keys.out_stride, static_cast<size_t>(rows.end()));
     sums.recovery += recovery;
     sums.topk_recall += recovery / top_mass(row, keys_read_[first + r], lse[r]);
-    sums.output_error +=
+    const double error =
         relative_error(result.out + (first + r) * head_dim, &out[r * head_dim], head_dim);
+    sums.output_error += error;
+    const auto supposed = supposed_errors();
+    if (!supposed.empty() && supposed[first + r] > 0.0f)
+      sums.errors.add(supposed[first + r], error);
   }
   sums.heads = group;
   return sums;
@@ -166,6 +190,10 @@ PolicyStats ProbePolicy::stats() const {
     stats.emplace_back("recovery" + suffix, sums.recovery / heads);
     stats.emplace_back("topk_recall" + suffix, sums.topk_recall / heads);
     stats.emplace_back("output_error" + suffix, sums.output_error / heads);
+    const Errors& errors = sums.errors;
+    if (errors.count < 2) return;
+    stats.emplace_back("error_correlation" + suffix, errors.correlation());
+    stats.emplace_back("error_ratio" + suffix, std::exp((errors.y - errors.x) / errors.count));
   };
   Sums total;
   for (const Sums& layer : layers_) total.add(layer);

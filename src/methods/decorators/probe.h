@@ -25,6 +25,8 @@ void visit_options(ProbeOptions& o, Visitor&& visit) {
 ///   recovery      share of full attention's softmax mass that the read keys hold
 ///   topk_recall   that share, of the mass that the best keys of the same number hold
 ///   output_error  |out - full| / |full|
+///   error_correlation  of its logarithm with that of what the policy supposes (supposed_errors())
+///   error_ratio        geometric mean of the former over the latter, where something is supposed
 /// Keys that the inner policy would evict stay, because full attention needs them.
 class ProbePolicy : public PolicyDecorator {
  public:
@@ -44,9 +46,18 @@ class ProbePolicy : public PolicyDecorator {
   void clear_stats() override;
 
  private:
+  /// Logarithms of errors, x supposed and y true.
+  struct Errors {
+    double count = 0, x = 0, y = 0, xx = 0, yy = 0, xy = 0;
+
+    void add(double supposed, double error);
+    void add(const Errors& other);
+    double correlation() const;
+  };
   struct Sums {
     double recovery = 0, topk_recall = 0, output_error = 0;
     uint64_t heads = 0;
+    Errors errors;
 
     void add(const Sums& other);
   };

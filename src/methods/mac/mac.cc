@@ -53,6 +53,7 @@ MacPolicy::MacPolicy(const MacOptions& options, const ModelConfig& config,
       by_layer_(options.layers),
       layers_(config.n_layer),
       matches_(config.n_head),
+      risks_(config.n_head),
       reused_from_(config.n_head),
       states_(config.n_head) {}
 
@@ -95,6 +96,7 @@ bool MacPolicy::remembers(int32_t begin, int32_t end) const {
 void MacPolicy::select(const QueryRows& rows, Selection& selection) {
   writes_ = false;
   asked_inner_ = true;
+  std::fill(risks_.begin(), risks_.end(), 0.0f);
   const bool one_row = rows.phase == kernels::Phase::kDecode && rows.rows.size() == 1;
   if (!one_row || !settings_.reuses || !settings_.stores(rows.first())) {
     inner().select(rows, selection);
@@ -140,29 +142,31 @@ void MacPolicy::match(const QueryRows& rows) {
   searches_.resize(static_cast<size_t>(rows.pool->size()));
   rows.pool->run(config_->n_head, [&](size_t head, int thread) {
     const float* q = rows.q + head * config_->head_dim;
-    matches_[head] = nearest_entry(from, head, q, limits, searches_[static_cast<size_t>(thread)]);
-    if (matches_[head].found() && risky(rows, head, matches_[head])) matches_[head] = {};
+    MacMatch& match = matches_[head];
+    match = nearest_entry(from, head, q, limits, searches_[static_cast<size_t>(thread)]);
+    if (match.found()) match.risk = risk(rows, head, match);
+    if (match.risk > settings_.max_error) match = {};
   });
 }
 
-bool MacPolicy::risky(const QueryRows& rows, size_t head, const MacMatch& match) const {
-  if (std::isinf(settings_.max_error)) return false;
+float MacPolicy::risk(const QueryRows& rows, size_t head, const MacMatch& match) const {
   const MacRing& from = *layers_[rows.layer].ring;
   const MacState& state = from.state(head, from.slot(match.position));
   const float* q = rows.q + head * config_->head_dim;
   float norm2 = 0.0f;
   for (size_t d = 0; d < config_->head_dim; ++d) norm2 += q[d] * q[d];
-  return state.share * (state.drift + match.distance) > settings_.max_error * std::sqrt(norm2);
+  const float moved = state.drift + match.distance;
+  return norm2 > 0.0f ? state.share * moved / std::sqrt(norm2) : 0.0f;
 }
 
 void MacPolicy::decide_groups() {
   for (size_t head = 0; head < matches_.size(); ++head) {
     const auto first = matches_.begin() + static_cast<std::ptrdiff_t>(head / group_ * group_);
-    const bool reused = settings_.split
-                            ? matches_[head].found()
-                            : std::all_of(first, first + static_cast<std::ptrdiff_t>(group_),
-                                          [](const MacMatch& match) { return match.found(); });
+    const bool reused = settings_.split ? matches_[head].found()
+                               : std::all_of(first, first + static_cast<std::ptrdiff_t>(group_),
+                                             [](const MacMatch& match) { return match.found(); });
     reused_from_[head] = reused ? settings_.cut.at(matches_[head].position) : 0;
+    risks_[head] = reused ? matches_[head].risk : 0.0f;
   }
 }
 

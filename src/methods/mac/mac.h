@@ -76,6 +76,7 @@ class MacPolicy : public PolicyDecorator {
     return settings_.reuses || PolicyDecorator::observes(layer);
   }
   void observe(const QueryRows& rows, const AttentionResult& result) override;
+  std::span<const float> supposed_errors() const override { return risks_; }
   void truncate(int32_t length) override;
   std::string save_state() const override;
   Status restore_state(std::string_view state, int32_t length) override;
@@ -107,7 +108,9 @@ class MacPolicy : public PolicyDecorator {
   void seed(const QueryRows& rows);
   /// Fills matches_ and reused_from_.
   void match(const QueryRows& rows);
-  bool risky(const QueryRows& rows, size_t head, const MacMatch& match) const;
+  /// What bounds the relative error of a hit, up to a factor: the reused share of attention times
+  /// how far, for its length, the query has moved over the whole chain.
+  float risk(const QueryRows& rows, size_t head, const MacMatch& match) const;
   void decide_groups();
   void take_results(uint32_t layer);
   void weigh(const QueryRows& rows, Selection& selection);
@@ -123,6 +126,7 @@ class MacPolicy : public PolicyDecorator {
   bool writes_ = false;               // observe() stores an entry
   bool asked_inner_ = true;           // and tells the inner policy
   std::vector<MacMatch> matches_;     // [n_head]
+  std::vector<float> risks_;          // [n_head] of hits; else 0
   std::vector<int32_t> reused_from_;  // [n_head] see MacRead::reused
   std::vector<MacState> states_;      // [n_head] of the entry to be written
   std::vector<MacSearch> searches_;   // [threads]
