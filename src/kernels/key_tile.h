@@ -1,11 +1,13 @@
-// K tiles that stand alone, for key_logits(): rows that are compared with and have no values.
+// K tiles that stand alone: rows that are compared with by key_logits(), or only kept.
 #pragma once
 
 #include <cstddef>
 
+#include "kernels/kv_page.h"
+
 namespace reprise::kernels {
 
-/// Writes one key into slot (< 16) of a bf16 K tile (see KvLayout). k: [head_dim].
-void store_bf16_k(std::byte* k_tile, size_t slot, const float* k, size_t head_dim);
+/// Writes one key into slot (< 16) of a K tile. k: [head_dim].
+void store_k(const KvLayout& layout, std::byte* k_tile, size_t slot, const float* k);
 
 }  // namespace reprise::kernels

@@ -91,17 +91,15 @@ float* q8_scales(std::byte* tile, size_t head_dim) {
   return reinterpret_cast<float*>(tile + kPageTokens * head_dim);
 }
 
-void store_head_q8(std::byte* k_tile, std::byte* v_tile, size_t slot, size_t head_dim,
-                   const float* k, const float* v) {
-  auto* k_quants = reinterpret_cast<int8_t*>(k_tile);
-  auto* v_quants = reinterpret_cast<int8_t*>(v_tile);
+// Writes one token of a tile; index gives the element of a dim.
+template <typename Index>
+void store_row_q8(std::byte* tile, size_t slot, size_t head_dim, Index index, const float* row) {
+  auto* elements = reinterpret_cast<int8_t*>(tile);
   std::array<int8_t, kQ8Block> quants;
   for (size_t first = 0; first < head_dim; first += kQ8Block) {
-    const size_t scale = first / kQ8Block * kPageTokens + slot;
-    q8_scales(k_tile, head_dim)[scale] = quantise_block(k + first, quants);
-    for (size_t i = 0; i < kQ8Block; ++i) k_quants[k_index(slot, first + i)] = quants[i];
-    q8_scales(v_tile, head_dim)[scale] = quantise_block(v + first, quants);
-    for (size_t i = 0; i < kQ8Block; ++i) v_quants[v_index(slot, first + i, head_dim)] = quants[i];
+    q8_scales(tile, head_dim)[first / kQ8Block * kPageTokens + slot] =
+        quantise_block(row + first, quants);
+    for (size_t i = 0; i < kQ8Block; ++i) elements[index(first + i)] = quants[i];
   }
 }
 
@@ -178,15 +176,29 @@ void store_token(const KvLayout& layout, std::byte* page, size_t slot, const flo
                    v);
         break;
       case KvType::kQ8_0:
-        store_head_q8(k_tile, v_tile, slot, dim, k, v);
+        store_k(layout, k_tile, slot, k);
+        store_row_q8(
+            v_tile, slot, dim, [&](size_t d) { return v_index(slot, d, dim); }, v);
         break;
     }
   }
 }
 
-void store_bf16_k(std::byte* k_tile, size_t slot, const float* k, size_t head_dim) {
-  auto* elements = reinterpret_cast<Bf16*>(k_tile);
-  for (size_t d = 0; d < head_dim; ++d) elements[k_index(slot, d)] = to_bf16(k[d]);
+void store_k(const KvLayout& layout, std::byte* k_tile, size_t slot, const float* k) {
+  const auto copy = [&]<typename T>(T* elements) {
+    for (size_t d = 0; d < layout.head_dim; ++d) elements[k_index(slot, d)] = narrow<T>(k[d]);
+  };
+  switch (layout.type) {
+    case KvType::kBF16:
+      return copy(reinterpret_cast<Bf16*>(k_tile));
+    case KvType::kF16:
+      return copy(reinterpret_cast<F16*>(k_tile));
+    case KvType::kF32:
+      return copy(reinterpret_cast<float*>(k_tile));
+    case KvType::kQ8_0:
+      return store_row_q8(
+          k_tile, slot, layout.head_dim, [&](size_t d) { return k_index(slot, d); }, k);
+  }
 }
 
 void load_k(const KvLayout& layout, const std::byte* k_tile, size_t slot, float* k) {

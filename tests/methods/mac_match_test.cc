@@ -25,8 +25,8 @@ struct Filled {
 };
 
 /// Entries of positions [0, count), whose queries lie around a few centres.
-Filled filled(uint32_t window, int32_t count) {
-  Filled out{MacRing(config(), window), {}};
+Filled filled(uint32_t window, int32_t count, kernels::KvType type = kernels::KvType::kBF16) {
+  Filled out{MacRing(config(), window, type), {}};
   std::mt19937 random(3);
   std::normal_distribution<float> normal;
   std::vector<float> centres(5 * kHeads * kDim);
@@ -93,6 +93,47 @@ TEST(MacMatch, IsTheNearestEntryThatMayBeReused) {
     }
     EXPECT_GT(found, 10) << window;
   }
+}
+
+TEST(MacRing, KeepsQueriesAndResultsInEitherType) {
+  for (const auto type : {kernels::KvType::kBF16, kernels::KvType::kQ8_0}) {
+    const Filled all = filled(37, 50, type);
+    std::vector<float> q(kDim), out(kDim);
+    for (int32_t position = 13; position < 50; ++position) {
+      for (size_t head = 0; head < kHeads; ++head) {
+        const float* want = &all.q[static_cast<size_t>(position)][head * kDim];
+        const auto size = [](float a, float b) { return std::abs(a) < std::abs(b); };
+        const float largest = std::abs(*std::max_element(want, want + kDim, size));
+        const size_t slot = all.ring.slot(position);
+        all.ring.load_q(head, slot, q.data());
+        all.ring.load_out(head, slot, out.data());
+        const bool q8 = type == kernels::KvType::kQ8_0;
+        for (size_t d = 0; d < kDim; ++d) {
+          EXPECT_NEAR(q[d], want[d], largest / (q8 ? 254 : 256) + 1e-7f);  // half a step
+          EXPECT_NEAR(out[d], want[d], q8 ? largest / 254 + 1e-7f : 0.0f);
+        }
+      }
+    }
+  }
+  const MacRing wide(config(), 64), narrow(config(), 64, kernels::KvType::kQ8_0);
+  EXPECT_EQ(wide.query_bytes(), 64 * kHeads * kDim * 2);
+  EXPECT_EQ(narrow.query_bytes(), 64 * kHeads * (kDim + 4));
+  EXPECT_EQ(narrow.bytes(), 64 * (kHeads * (2 * (kDim + 4) + 4 + sizeof(MacState)) + 4));
+}
+
+TEST(MacMatch, AQueryFindsItselfIn8Bits) {
+  const Filled all = filled(64, 64, kernels::KvType::kQ8_0);
+  MacSearch search;
+  int found = 0;
+  for (int32_t position = 0; position < 64; ++position) {
+    const float* q = all.q[static_cast<size_t>(position)].data();
+    const MacMatch match = nearest_entry(all.ring, 0, q, {0, 63, -99, 0.05f}, search);
+    if (std::isinf(all.ring.state(0, all.ring.slot(position)).lse)) continue;
+    EXPECT_EQ(match.position, position);
+    EXPECT_LT(match.distance, 0.1f);
+    ++found;
+  }
+  EXPECT_GT(found, 40);
 }
 
 TEST(MacMatch, TheNewestOfEqualQueriesWins) {

@@ -274,6 +274,26 @@ TEST(Mac, LayersWithAWindowKeepNothing) {
   // bf16 queries, float results, norm and state of every head, and a tag.
   const uint64_t slot = 4 * (32 * 2 + 32 * 4 + 4 + sizeof(float) * 5) + 4;
   EXPECT_EQ(two->state_bytes(), 2 * 64 * slot);
+  const auto narrow = make_policy(all, kMac + ",ring=q8_0");
+  run(all, *narrow, kPrompt, 10);
+  EXPECT_LT(narrow->state_bytes(), two->state_bytes() * 46 / 100);
+}
+
+TEST(Mac, ARingOf8BitsIsOffByItsRounding) {
+  Toy toy(unrotated(), kTokens);
+  zero_rotated(toy, kTokens);
+  for (size_t token = kPrompt; token < kTokens; ++token) repeat_query(toy, token, kPrompt - 10);
+  const Outputs want = run(toy, "full");
+  for (const std::string chain : {"free", "anchored"}) {
+    const auto policy = make_policy(toy, kMac + ",ring=q8_0,chain=" + chain);
+    const double error = largest_difference(run(toy, *policy, kPrompt, 60), want);
+    EXPECT_GT(error, testing::kFloatTolerance);
+    EXPECT_LT(error, 0.01) << chain;  // values are of size 1: 1 / 254 of the largest in a block
+    EXPECT_GT(stats_of(*policy).at("mac_group_hits"), 0.5) << chain;
+  }
+  ToyShape odd{1, 4, 2, 24};
+  EXPECT_EQ(create_policy(policy_entries(), "mac:ring=q8_0", testing::toy_config(odd)).error().code,
+            ErrorCode::kUnsupported);
 }
 
 TEST(Mac, PoliciesThatGiveUpOrMoveKeysAreRefused) {

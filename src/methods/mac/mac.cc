@@ -51,11 +51,23 @@ MacPolicy::MacPolicy(const MacOptions& options, const ModelConfig& config,
       group_(config.n_head / config.n_kv_head),
       settings_(settings_of(options, config)),
       by_layer_(options.layers),
+      ring_type_(options.ring == "q8_0" ? kernels::KvType::kQ8_0 : kernels::KvType::kBF16),
       layers_(config.n_layer),
       matches_(config.n_head),
       risks_(config.n_head),
       reused_from_(config.n_head),
       states_(config.n_head) {}
+
+Result<std::unique_ptr<Policy>> MacPolicy::create(const MacOptions& options,
+                                                  const ModelConfig& config,
+                                                  std::unique_ptr<Policy> inner) {
+  if (options.ring == "q8_0" && config.head_dim % 32 != 0) {
+    return fail(ErrorCode::kUnsupported,
+                "mac: ring=q8_0 needs heads of a multiple of 32 dimensions, not {}; use ring=f32",
+                config.head_dim);
+  }
+  return std::make_unique<MacPolicy>(options, config, std::move(inner));
+}
 
 Status MacPolicy::check_inner(const Policy& inner) {
   const bool reuses = dynamic_cast<const MacPolicy*>(&inner) != nullptr;
@@ -69,7 +81,7 @@ Status MacPolicy::check_inner(const Policy& inner) {
 
 MacRing& MacPolicy::ring(uint32_t layer) {
   auto& ring = layers_[layer].ring;
-  if (!ring) ring.emplace(*config_, static_cast<uint32_t>(settings_.window));
+  if (!ring) ring.emplace(*config_, static_cast<uint32_t>(settings_.window), ring_type_);
   return *ring;
 }
 
@@ -179,7 +191,7 @@ void MacPolicy::take_results(uint32_t layer) {
     const MacRing& from = *layers_[layer].ring;
     const size_t slot = from.slot(matches_[head].position);
     const MacState& state = from.state(head, slot);
-    std::copy_n(from.out(head, slot), head_dim, &reused_.out[head * head_dim]);
+    from.load_out(head, slot, &reused_.out[head * head_dim]);
     reused_.lse[head] = state.lse;
     states_[head] = state;
     states_[head].drift += matches_[head].distance;
@@ -212,9 +224,7 @@ void MacPolicy::weigh(const QueryRows& rows, Selection& selection) {
   sums.skipped += skipped;
   sums.reused_heads += hits;
   const MacRing& from = *layer.ring;
-  const uint64_t compared =
-      uint64_t{config_->n_head} * from.window() * config_->head_dim * sizeof(uint16_t);
-  const uint64_t taken = hits * (config_->head_dim + 1) * sizeof(float);
+  const uint64_t compared = from.query_bytes(), taken = hits * from.result_bytes();
   selection.index_bytes_read += compared + taken;
   const double key_bytes = 2.0 * static_cast<double>(rows.kv->pool().layout().tile_bytes()) /
                            static_cast<double>(kPageTokens);
@@ -296,7 +306,7 @@ Status MacPolicy::restore_state(std::string_view state, int32_t length) {
   for (Layer& layer : layers) {
     if (in.value<uint8_t>() == 0) continue;
     layer.guard.restore(in);
-    layer.ring.emplace(*config_, static_cast<uint32_t>(settings_.window));
+    layer.ring.emplace(*config_, static_cast<uint32_t>(settings_.window), ring_type_);
     layer.ring->restore(in, length);
     if (!in.ok()) break;
   }

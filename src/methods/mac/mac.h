@@ -67,6 +67,10 @@ class MacPolicy : public PolicyDecorator {
  public:
   MacPolicy(const MacOptions& options, const ModelConfig& config, std::unique_ptr<Policy> inner);
 
+  /// kUnsupported for rings of 8 bits where heads are no whole blocks.
+  static Result<std::unique_ptr<Policy>> create(const MacOptions& options,
+                                                const ModelConfig& config,
+                                                std::unique_ptr<Policy> inner);
   /// kUnsupported for policies that give up keys, move them or bound what a prompt reads.
   static Status check_inner(const Policy& inner);
 
@@ -119,6 +123,7 @@ class MacPolicy : public PolicyDecorator {
   size_t group_;  // query heads of a KV head
   MacSettings settings_;
   bool by_layer_;
+  kernels::KvType ring_type_;
   mutable Device device_;
   std::vector<Layer> layers_;  // [n_layer]
 

@@ -15,6 +15,7 @@ struct MacOptions {
   uint32_t sink = 64;
   uint32_t align = 16;
   uint32_t min_context = 2048;
+  std::string ring = "f32";
   std::string mixed = "full";
   std::string chain = "age";
   uint32_t max_age = 2048;
@@ -46,6 +47,11 @@ void visit_options(MacOptions& o, Visitor&& visit) {
         o.align);
   visit(OptionSpec{"min_context", "context from which results are reused", "tokens", 0, 1 << 30},
         o.min_context);
+  visit(OptionSpec{"ring",
+                   "how results are kept: f32 with queries in bf16, or both as q8_0 in 0.4 of the "
+                   "memory",
+                   "", 0, 0, "f32|q8_0"},
+        o.ring);
   visit(OptionSpec{"mixed",
                    "a KV head some of whose query heads match: all are computed anew, or only the "
                    "others",

@@ -1,9 +1,8 @@
 #include "methods/mac/ring.h"
 
 #include <algorithm>
-#include <cmath>
+#include <numeric>
 
-#include "base/float16.h"
 #include "kernels/key_tile.h"
 
 namespace reprise {
@@ -17,14 +16,16 @@ bool all_finite(const float* values, size_t count) {
 
 }  // namespace
 
-MacRing::MacRing(const ModelConfig& config, uint32_t window)
+MacRing::MacRing(const ModelConfig& config, uint32_t window, kernels::KvType type)
     : n_head_(config.n_head),
       head_dim_(config.head_dim),
-      layout_{kernels::KvType::kBF16, config.n_head, config.head_dim},
+      queries_{type, config.n_head, config.head_dim},
+      results_{type == kernels::KvType::kBF16 ? kernels::KvType::kF32 : type, config.n_head,
+               config.head_dim},
       tags_(window, -1),
-      q_(n_head_ * tile_count() * layout_.tile_bytes()),
+      q_(n_head_ * tile_count() * queries_.tile_bytes()),
+      out_(n_head_ * tile_count() * results_.tile_bytes()),
       norms_(n_head_ * window),
-      out_(n_head_ * window * head_dim_),
       states_(n_head_ * window) {}
 
 bool MacRing::write(int32_t position, const float* q, const float* out,
@@ -32,18 +33,16 @@ bool MacRing::write(int32_t position, const float* q, const float* out,
   const size_t at = slot(position), width = n_head_ * head_dim_;
   tags_[at] = -1;
   if (!all_finite(q, width) || !all_finite(out, width)) return false;
+  const size_t in_tile = at % kernels::kPageTokens;
+  stored_.resize(head_dim_);
   for (size_t head = 0; head < n_head_; ++head) {
-    const float* row = q + head * head_dim_;
-    kernels::store_bf16_k(&q_[tile(head, at)], at % kernels::kPageTokens, row, head_dim_);
-    float norm = 0.0f;
-    for (size_t d = 0; d < head_dim_; ++d) {
-      const float value = to_float(to_bf16(row[d]));
-      norm += value * value;
-    }
-    norms_[head * window() + at] = norm;
+    kernels::store_k(queries_, &q_[tile(queries_, head, at)], in_tile, q + head * head_dim_);
+    kernels::store_k(results_, &out_[tile(results_, head, at)], in_tile, out + head * head_dim_);
+    load_q(head, at, stored_.data());
+    norms_[head * window() + at] =
+        std::inner_product(stored_.begin(), stored_.end(), stored_.begin(), 0.0f);
     states_[head * window() + at] = states[head];
   }
-  std::copy_n(out, width, &out_[at * width]);
   tags_[at] = position;
   return true;
 }
@@ -84,12 +83,12 @@ void MacRing::list_tiles(size_t head, std::vector<kernels::PageSpan>& pages) con
   pages.resize(tile_count());
   for (size_t i = 0; i < pages.size(); ++i) {
     pages[i] = {};
-    pages[i].k = &q_[tile(head, i * kernels::kPageTokens)];
+    pages[i].k = &q_[tile(queries_, head, i * kernels::kPageTokens)];
   }
 }
 
 uint64_t MacRing::bytes() const {
-  return q_.size() + (norms_.size() + out_.size()) * sizeof(float) +
+  return q_.size() + out_.size() + norms_.size() * sizeof(float) +
          states_.size() * sizeof(MacState) + tags_.size() * sizeof(int32_t);
 }
 

@@ -35,10 +35,14 @@ struct MacState {
 };
 
 /// A ring over positions: the entry of position p lies in slot p mod window, with p as its tag.
-/// Results are in float: sums of 16 bits stop moving when a few new keys join tens of thousands.
+/// Results are in float: sums of fewer bits stop moving when a few new keys join tens of thousands.
+/// q8_0 gives that up for a third of the memory: it suits results that are not built on one
+/// another.
 class MacRing {
  public:
-  MacRing(const ModelConfig& config, uint32_t window);
+  /// type: of queries; bf16, with results in float, or q8_0 for both
+  MacRing(const ModelConfig& config, uint32_t window,
+          kernels::KvType type = kernels::KvType::kBF16);
 
   size_t window() const { return tags_.size(); }
   size_t slot(int32_t position) const { return static_cast<size_t>(position) % tags_.size(); }
@@ -60,9 +64,10 @@ class MacRing {
   void restore(StateReader& in, int32_t length);
 
   const MacState& state(size_t head, size_t slot) const { return states_[head * window() + slot]; }
-  /// [head_dim]
-  const float* out(size_t head, size_t slot) const {
-    return &out_[(slot * n_head_ + head) * head_dim_];
+  /// out: [head_dim]
+  void load_out(size_t head, size_t slot, float* out) const {
+    const std::byte* at = &out_[tile(results_, head, slot)];
+    kernels::load_k(results_, at, slot % kernels::kPageTokens, out);
   }
   /// [window] squared norms of a head's stored queries.
   std::span<const float> norms2(size_t head) const {
@@ -70,27 +75,33 @@ class MacRing {
   }
   /// K tiles of a head's queries in order of slots, for key_logits(); replaces pages.
   void list_tiles(size_t head, std::vector<kernels::PageSpan>& pages) const;
-  const kernels::KvLayout& layout() const { return layout_; }
+  const kernels::KvLayout& layout() const { return queries_; }
   /// q: [head_dim]
   void load_q(size_t head, size_t slot, float* q) const {
-    kernels::load_k(layout_, &q_[tile(head, slot)], slot % kernels::kPageTokens, q);
+    kernels::load_k(queries_, &q_[tile(queries_, head, slot)], slot % kernels::kPageTokens, q);
   }
 
   uint64_t bytes() const;
+  /// Of the queries, which a search reads.
+  uint64_t query_bytes() const { return q_.size(); }
+  /// Of the result of one head, its log-sum-exp included.
+  uint64_t result_bytes() const {
+    return results_.tile_bytes() / kernels::kPageTokens + sizeof(float);
+  }
 
  private:
   size_t tile_count() const { return (window() + kernels::kPageTokens - 1) / kernels::kPageTokens; }
-  size_t tile(size_t head, size_t slot) const {  // where it begins in q_
-    return (head * tile_count() + slot / kernels::kPageTokens) * layout_.tile_bytes();
+  size_t tile(const kernels::KvLayout& layout, size_t head, size_t slot) const {  // where it begins
+    return (head * tile_count() + slot / kernels::kPageTokens) * layout.tile_bytes();
   }
 
   size_t n_head_, head_dim_;
-  kernels::KvLayout layout_;      // of the tiles: bf16
-  std::vector<int32_t> tags_;     // [window]
-  std::vector<std::byte> q_;      // [n_head][tiles] K tiles
-  std::vector<float> norms_;      // [n_head][window]
-  std::vector<float> out_;        // [window][n_head][head_dim]
-  std::vector<MacState> states_;  // [n_head][window]
+  kernels::KvLayout queries_, results_;  // of the tiles
+  std::vector<int32_t> tags_;            // [window]
+  std::vector<std::byte> q_, out_;       // [n_head][tiles] K tiles
+  std::vector<float> norms_;             // [n_head][window]
+  std::vector<MacState> states_;         // [n_head][window]
+  std::vector<float> stored_;            // [head_dim] of the query being written
 };
 
 }  // namespace reprise
