@@ -164,6 +164,15 @@ TEST(MacMatch, AnInvalidNearestEntryDoesNotHideAValidOne) {
   EXPECT_EQ(nearest_entry(ring, 0, near.data(), {0, 10, 0, 1.0f}, search).position, 3);
 }
 
+TEST(MacMatch, AnEntryMayHaveNoResult) {
+  MacRing ring(config(), 16);
+  const std::vector<float> q(kHeads * kDim, 1.0f);
+  EXPECT_TRUE(ring.write_query(3, q.data()));
+  MacSearch search;
+  EXPECT_FALSE(nearest_entry(ring, 0, q.data(), {0, 10, 0, 1.0f}, search).found());
+  EXPECT_EQ(nearest_entry(ring, 0, q.data(), {0, 10, 0, 1.0f, false}, search).position, 3);
+}
+
 TEST(MacMatch, WhatIsNotFiniteNeitherMatchesNorIsStored) {
   MacRing ring(config(), 16);
   std::vector<float> q(kHeads * kDim, 1.0f);
@@ -198,19 +207,24 @@ TEST(MacCut, GrowsInWholeSteps) {
 
 TEST(MacGuard, PaysWhereMoreIsSavedThanSpent) {
   MacGuard guard;
+  EXPECT_TRUE(guard.pays());
+  guard.saw(200.0, 100.0);  // what the prompt's last rows would have saved
   int compared = 0;
   for (int i = 0; i < 1000; ++i) {
-    if (!guard.compares()) continue;
+    if (!guard.pays() && !guard.tries()) continue;
     guard.saw(0.0, 100.0);
     ++compared;
   }
   EXPECT_FALSE(guard.pays());
-  EXPECT_LT(compared, 150);
+  EXPECT_LT(compared, 80);
   EXPECT_GT(compared, 50);
   for (int i = 0; i < 320 && !guard.pays(); ++i) {
-    if (guard.compares()) guard.saw(5000.0, 100.0);
+    if (guard.tries()) guard.saw(5000.0, 100.0);
   }
   EXPECT_TRUE(guard.pays());
+  MacGuard hopeless;
+  hopeless.saw(10.0, 100.0);
+  EXPECT_FALSE(hopeless.pays());
 }
 
 /// How often a query head of the selection sees every key; apart for captured parts.

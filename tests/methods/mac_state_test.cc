@@ -76,7 +76,7 @@ TEST(MacState, AForkGoesOnAsTheOriginalAndLeavesItAlone) {
 TEST(MacState, SavedRingsGoOnAsTheOriginal) {
   for (const std::string& spec : {kMac, kMac + ",guard=true,tau=0.3+quest:budget=96"}) {
     Toy toy({2, 4, 2, 32, KvType::kBF16, 64}, 400);  // of which the first layer has no ring
-    repeat_queries(toy, 320, 400, 13);
+    repeat_queries(toy, 280, 400, 13);
     const auto policy = make_policy(toy, spec), restored = make_policy(toy, spec);
     SequenceKv kv = toy.new_sequence();
     toy.step(kv, *policy, 300, Phase::kPrefill);
@@ -212,6 +212,19 @@ TEST(MacState, LongChainsStaySane) {
   EXPECT_EQ(stat(*mac, "mac_nonfinite"), 0.0);
 }
 
+TEST(MacState, WhereReuseDoesNotPayAStepIsTheInnerPolicysBitForBit) {
+  Toy toy({2, 4, 2, 32, KvType::kBF16}, 400);
+  for (const std::string inner : {"full", "quest:budget=96"}) {
+    const auto policy = make_policy(toy, kMac + ",tau=0.9,guard=true+" + inner),
+               alone = make_policy(toy, inner);
+    SequenceKv kv = toy.new_sequence(), alone_kv = toy.new_sequence();
+    toy.step(kv, *policy, 300, Phase::kPrefill);
+    toy.step(alone_kv, *alone, 300, Phase::kPrefill);
+    EXPECT_TRUE(decode(toy, *policy, kv, 100) == decode(toy, *alone, alone_kv, 100)) << inner;
+    EXPECT_EQ(stat(*policy, "mac_off"), 1.0);
+  }
+}
+
 TEST(MacState, TheGuardStopsComparingWhereNothingHits) {
   Toy toy({1, 4, 2, 32, KvType::kBF16}, 900);
   const auto index_bytes = [&](const std::string& options) {
@@ -230,9 +243,22 @@ TEST(MacState, TheGuardStopsComparingWhereNothingHits) {
   EXPECT_LT(guarded, unguarded / 4);
   EXPECT_GT(off, 0.8);
   EXPECT_EQ(never, 0.0);
-  // Where everything hits it stays on.
-  repeat_queries(toy, 300, 900, 1);
+  // Where everything hits it stays on, from the prompt's last rows on.
+  repeat_queries(toy, 280, 900, 1);
   EXPECT_EQ(index_bytes(",guard=true").second, 0.0);
+  // It comes back where hits begin later.
+  Toy late({1, 4, 2, 32, KvType::kBF16}, 1200);
+  repeat_queries(late, 400, 1200, 1);
+  const auto policy = make_policy(late, kMac + ",tau=0.9,guard=true");
+  SequenceKv kv = late.new_sequence();
+  late.step(kv, *policy, 300, Phase::kPrefill);
+  decode(late, *policy, kv, 100);
+  EXPECT_EQ(stat(*policy, "mac_off"), 1.0);
+  decode(late, *policy, kv, 300);
+  policy->clear_stats();
+  decode(late, *policy, kv, 400);
+  EXPECT_LT(stat(*policy, "mac_off"), 0.3);
+  EXPECT_GT(stat(*policy, "mac_group_hits"), 0.9);
 }
 
 TEST(MacState, ABadNumberIsNotRemembered) {

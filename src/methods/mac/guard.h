@@ -11,12 +11,13 @@ namespace reprise {
 /// looks at bytes, not at time, so that an answer does not depend on the machine's load.
 class MacGuard {
  public:
-  /// Whether this step should compare; called once a step. Where it does not pay it is tried again
-  /// every 32nd step.
-  bool compares() { return pays_ || ++idle_ % kRetry == 0; }
   bool pays() const { return pays_; }
+  /// Whether a step in which it does not pay should compare for the guard alone: every 32nd.
+  bool tries() { return ++idle_ % kRetry == 0; }
+  bool has_seen() const { return mean_ >= 0.0; }
+  /// What a step saved and spent, or would have; the first one stands for the past.
   void saw(double saved, double spent) {
-    if (mean_ < 0.0) mean_ = kStart * spent;
+    if (!has_seen()) mean_ = saved;
     mean_ += (saved - mean_) * (pays_ ? kWeight : kRetryWeight);
     pays_ = mean_ > kMargin * spent;
   }
@@ -36,7 +37,6 @@ class MacGuard {
   static constexpr uint32_t kRetry = 32;
   static constexpr double kWeight = 1.0 / 64, kRetryWeight = 1.0 / 8;
   static constexpr double kMargin = 1.25;  // what saves less is not worth its fixed costs
-  static constexpr double kStart = 2.0;    // lets some 30 steps pass before the first verdict
 
   double mean_ = -1.0;  // bytes saved a step, a moving average
   bool pays_ = true;

@@ -115,12 +115,15 @@ void MacPolicy::select(const QueryRows& rows, Selection& selection) {
     if (rows.phase == kernels::Phase::kPrefill && settings_.reuses) seed(rows);
     return;
   }
-  std::fill(matches_.begin(), matches_.end(), MacMatch{});
   Layer& layer = layers_[rows.layer];
   const bool ready = rows.first() >= settings_.min_context && layer.ring;
-  const bool compares = ready && (!settings_.guarded || layer.guard.compares());
-  if (compares) match(rows);
-  decide_groups();
+  if (ready && settings_.guarded && !layer.guard.pays()) return rest(rows, selection);
+  if (ready) {
+    match(rows);
+  } else {
+    std::fill(matches_.begin(), matches_.end(), MacMatch{});
+    decide_groups();
+  }
   take_results(rows.layer);
 
   Selection given;  // of the inner policy
@@ -135,15 +138,27 @@ void MacPolicy::select(const QueryRows& rows, Selection& selection) {
   selection.logits = given.logits;
   selection.reused = &reused_;
   selection.captured = &captured_;
-  if (ready) {
-    ++layer.sums.steps;
-    layer.sums.off += compares ? 0 : 1;
-    layer.sums.keys += static_cast<double>(rows.end()) * config_->n_kv_head;
-  }
-  if (compares) weigh(rows, selection);
+  if (ready) weigh(rows, selection);
 }
 
-void MacPolicy::match(const QueryRows& rows) {
+void MacPolicy::rest(const QueryRows& rows, Selection& selection) {
+  inner().select(rows, selection);
+  Layer& layer = layers_[rows.layer];
+  ++layer.sums.steps;
+  ++layer.sums.off;
+  layer.sums.keys += static_cast<double>(rows.end()) * config_->n_kv_head;
+  if (layer.guard.tries()) {
+    match(rows, false);
+    const Saving found = saving(rows);
+    selection.index_bytes_read += found.index_bytes;
+    layer.guard.saw(found.kv_bytes, static_cast<double>(found.index_bytes));
+    if (layer.guard.pays()) layer.warm = rows.end() + settings_.window;
+    std::fill(risks_.begin(), risks_.end(), 0.0f);
+  }
+  if (!layer.ring->write_query(rows.first(), rows.q)) ++layer.sums.nonfinite;
+}
+
+void MacPolicy::match(const QueryRows& rows, bool results) {
   const MacRing& from = ring(rows.layer);
   const int32_t position = rows.first();
   MacLimits limits;
@@ -151,6 +166,7 @@ void MacPolicy::match(const QueryRows& rows) {
   limits.last = position - 1;
   limits.oldest_anchor = position - std::min(position, settings_.max_age);
   limits.distance2 = settings_.distance2;
+  limits.results = results;
   searches_.resize(static_cast<size_t>(rows.pool->size()));
   rows.pool->run(config_->n_head, [&](size_t head, int thread) {
     const float* q = rows.q + head * config_->head_dim;
@@ -159,6 +175,7 @@ void MacPolicy::match(const QueryRows& rows) {
     if (match.found()) match.risk = risk(rows, head, match);
     if (match.risk > settings_.max_error) match = {};
   });
+  decide_groups();
 }
 
 float MacPolicy::risk(const QueryRows& rows, size_t head, const MacMatch& match) const {
@@ -174,9 +191,10 @@ float MacPolicy::risk(const QueryRows& rows, size_t head, const MacMatch& match)
 void MacPolicy::decide_groups() {
   for (size_t head = 0; head < matches_.size(); ++head) {
     const auto first = matches_.begin() + static_cast<std::ptrdiff_t>(head / group_ * group_);
-    const bool reused = settings_.split ? matches_[head].found()
-                               : std::all_of(first, first + static_cast<std::ptrdiff_t>(group_),
-                                             [](const MacMatch& match) { return match.found(); });
+    const bool reused = settings_.split
+                            ? matches_[head].found()
+                            : std::all_of(first, first + static_cast<std::ptrdiff_t>(group_),
+                                          [](const MacMatch& match) { return match.found(); });
     reused_from_[head] = reused ? settings_.cut.at(matches_[head].position) : 0;
     risks_[head] = reused ? matches_[head].risk : 0.0f;
   }
@@ -199,36 +217,46 @@ void MacPolicy::take_results(uint32_t layer) {
   }
 }
 
+MacPolicy::Saving MacPolicy::saving(const QueryRows& rows) const {
+  Saving saving;
+  for (size_t first = 0; first < matches_.size(); first += group_) {
+    const auto own = std::span(reused_from_).subspan(first, group_);
+    saving.keys += std::max(0, *std::min_element(own.begin(), own.end()) - settings_.cut.sink);
+    saving.hits +=
+        static_cast<uint64_t>(own.end() - std::count(own.begin(), own.end(), 0) - own.begin());
+  }
+  const MacRing& from = *layers_[rows.layer].ring;
+  saving.index_bytes = from.query_bytes() + saving.hits * from.result_bytes();
+  saving.kv_bytes = saving.keys * 2.0 * static_cast<double>(rows.kv->pool().layout().tile_bytes()) /
+                    static_cast<double>(kPageTokens);
+  return saving;
+}
+
 void MacPolicy::weigh(const QueryRows& rows, Selection& selection) {
   Layer& layer = layers_[rows.layer];
   MacSums& sums = layer.sums;
   const double threshold = std::sqrt(static_cast<double>(settings_.distance2));
-  double skipped = 0.0;
-  uint64_t hits = 0;
+  for (size_t head = 0; head < matches_.size(); ++head) {
+    ++sums.heads;
+    sums.head_hits += matches_[head].found() ? 1 : 0;
+    if (reused_from_[head] == 0) continue;
+    sums.lag += rows.first() - matches_[head].position;
+    sums.depth += states_[head].depth;
+    sums.distance += matches_[head].distance / threshold;
+  }
   for (size_t first = 0; first < matches_.size(); first += group_) {
     const auto own = std::span(reused_from_).subspan(first, group_);
-    const int32_t from = *std::min_element(own.begin(), own.end());
     ++sums.groups;
-    sums.group_hits += from > 0 ? 1 : 0;
-    skipped += std::max(0, from - settings_.cut.sink);
-    for (size_t head = first; head < first + group_; ++head) {
-      ++sums.heads;
-      sums.head_hits += matches_[head].found() ? 1 : 0;
-      if (reused_from_[head] == 0) continue;
-      ++hits;
-      sums.lag += rows.first() - matches_[head].position;
-      sums.depth += states_[head].depth;
-      sums.distance += matches_[head].distance / threshold;
-    }
+    sums.group_hits += std::count(own.begin(), own.end(), 0) == 0 ? 1 : 0;
   }
-  sums.skipped += skipped;
-  sums.reused_heads += hits;
-  const MacRing& from = *layer.ring;
-  const uint64_t compared = from.query_bytes(), taken = hits * from.result_bytes();
-  selection.index_bytes_read += compared + taken;
-  const double key_bytes = 2.0 * static_cast<double>(rows.kv->pool().layout().tile_bytes()) /
-                           static_cast<double>(kPageTokens);
-  layer.guard.saw(skipped * key_bytes, static_cast<double>(compared + taken));
+  const Saving saved = saving(rows);
+  ++sums.steps;
+  sums.keys += static_cast<double>(rows.end()) * config_->n_kv_head;
+  sums.skipped += saved.keys;
+  sums.reused_heads += saved.hits;
+  selection.index_bytes_read += saved.index_bytes;
+  if (rows.first() < layer.warm) return;
+  layer.guard.saw(saved.kv_bytes, static_cast<double>(saved.index_bytes));
 }
 
 void MacPolicy::observe(const QueryRows& rows, const AttentionResult& result) {
@@ -273,6 +301,26 @@ void MacPolicy::seed(const QueryRows& rows) {
       ++layers_[rows.layer].sums.nonfinite;
     }
   }
+  if (rows.end() == rows.prompt_end) foresee(rows);
+}
+
+void MacPolicy::foresee(const QueryRows& rows) {
+  constexpr size_t kRows = 8;
+  MacGuard& guard = layers_[rows.layer].guard;
+  if (!settings_.guarded || guard.has_seen()) return;
+  const size_t count = std::min(kRows, rows.rows.size()),
+               width = config_->n_head * size_t{config_->head_dim};
+  double saved = 0.0, spent = 0.0;
+  for (size_t row = rows.rows.size() - count; row < rows.rows.size(); ++row) {
+    QueryRows one = rows;
+    one.rows = rows.rows.subspan(row, 1);
+    one.q += row * width;
+    match(one);
+    const Saving found = saving(one);
+    saved += found.kv_bytes;
+    spent += static_cast<double>(found.index_bytes);
+  }
+  guard.saw(saved / static_cast<double>(count), spent / static_cast<double>(count));
 }
 
 void MacPolicy::truncate(int32_t length) {
@@ -292,6 +340,7 @@ std::string MacPolicy::save_state() const {
     out.value(static_cast<uint8_t>(layer.ring.has_value()));
     if (!layer.ring) continue;
     layer.guard.save(out);
+    out.value(layer.warm);
     layer.ring->save(out);
   }
   return out.take();
@@ -306,6 +355,7 @@ Status MacPolicy::restore_state(std::string_view state, int32_t length) {
   for (Layer& layer : layers) {
     if (in.value<uint8_t>() == 0) continue;
     layer.guard.restore(in);
+    layer.warm = in.value<int32_t>();
     layer.ring.emplace(*config_, static_cast<uint32_t>(settings_.window), ring_type_);
     layer.ring->restore(in, length);
     if (!in.ok()) break;

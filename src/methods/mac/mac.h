@@ -104,19 +104,30 @@ class MacPolicy : public PolicyDecorator {
     std::optional<MacRing> ring;
     MacGuard guard;
     MacSums sums;
+    int32_t warm = 0;  // the guard counts from this position on: until then results are few
+  };
+  /// What matches save.
+  struct Saving {
+    double keys = 0, kv_bytes = 0;
+    uint64_t hits = 0, index_bytes = 0;
   };
 
   MacRing& ring(uint32_t layer);
   /// Whether rings have the entries of the positions [begin, end) that leave one.
   bool remembers(int32_t begin, int32_t end) const;
   void seed(const QueryRows& rows);
-  /// Fills matches_ and reused_from_.
-  void match(const QueryRows& rows);
+  /// Lets the guard see what a prompt's last rows would have saved.
+  void foresee(const QueryRows& rows);
+  /// A step of a layer in which reuse does not pay.
+  void rest(const QueryRows& rows, Selection& selection);
+  /// Fills matches_ and reused_from_, from entries that have results or from all.
+  void match(const QueryRows& rows, bool results = true);
   /// What bounds the relative error of a hit, up to a factor: the reused share of attention times
   /// how far, for its length, the query has moved over the whole chain.
   float risk(const QueryRows& rows, size_t head, const MacMatch& match) const;
   void decide_groups();
   void take_results(uint32_t layer);
+  Saving saving(const QueryRows& rows) const;
   void weigh(const QueryRows& rows, Selection& selection);
 
   const ModelConfig* config_;

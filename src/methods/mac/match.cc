@@ -14,6 +14,7 @@ constexpr float kUnit = 0x1p-24f;  // half a unit in the last place of 1 in floa
 bool may_be_reused(const MacRing& ring, size_t head, size_t slot, const MacLimits& limits) {
   const int32_t position = ring.tag(slot);
   if (position < limits.first || position > limits.last) return false;
+  if (!limits.results) return true;
   const MacState& state = ring.state(head, slot);
   return state.anchor >= limits.oldest_anchor && !std::isinf(state.lse);
 }

@@ -12,6 +12,7 @@ struct MacLimits {
   int32_t first = 0, last = 0;  // positions
   int32_t oldest_anchor = 0;    // positions of computed results
   float distance2 = 0;          // squared distance, exclusive
+  bool results = true;          // only entries that have one
 };
 
 struct MacMatch {

@@ -33,18 +33,35 @@ bool MacRing::write(int32_t position, const float* q, const float* out,
   const size_t at = slot(position), width = n_head_ * head_dim_;
   tags_[at] = -1;
   if (!all_finite(q, width) || !all_finite(out, width)) return false;
-  const size_t in_tile = at % kernels::kPageTokens;
-  stored_.resize(head_dim_);
+  store_query(at, q);
   for (size_t head = 0; head < n_head_; ++head) {
-    kernels::store_k(queries_, &q_[tile(queries_, head, at)], in_tile, q + head * head_dim_);
-    kernels::store_k(results_, &out_[tile(results_, head, at)], in_tile, out + head * head_dim_);
-    load_q(head, at, stored_.data());
-    norms_[head * window() + at] =
-        std::inner_product(stored_.begin(), stored_.end(), stored_.begin(), 0.0f);
+    kernels::store_k(results_, &out_[tile(results_, head, at)], at % kernels::kPageTokens,
+                     out + head * head_dim_);
     states_[head * window() + at] = states[head];
   }
   tags_[at] = position;
   return true;
+}
+
+bool MacRing::write_query(int32_t position, const float* q) {
+  const size_t at = slot(position);
+  tags_[at] = -1;
+  if (!all_finite(q, n_head_ * head_dim_)) return false;
+  store_query(at, q);
+  for (size_t head = 0; head < n_head_; ++head) states_[head * window() + at] = {};
+  tags_[at] = position;
+  return true;
+}
+
+void MacRing::store_query(size_t slot, const float* q) {
+  stored_.resize(head_dim_);
+  for (size_t head = 0; head < n_head_; ++head) {
+    kernels::store_k(queries_, &q_[tile(queries_, head, slot)], slot % kernels::kPageTokens,
+                     q + head * head_dim_);
+    load_q(head, slot, stored_.data());
+    norms_[head * window() + slot] =
+        std::inner_product(stored_.begin(), stored_.end(), stored_.begin(), 0.0f);
+  }
 }
 
 void MacRing::truncate(int32_t length) {

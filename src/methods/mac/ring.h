@@ -53,6 +53,8 @@ class MacRing {
   /// out: [n_head, head_dim], states: [n_head]. False, and no entry, when some number is not
   /// finite.
   bool write(int32_t position, const float* q, const float* out, std::span<const MacState> states);
+  /// Writes an entry that has no result.
+  bool write_query(int32_t position, const float* q);
   /// Forgets positions from length on.
   void truncate(int32_t length);
   /// Whether every position of [begin, end) has its entry.
@@ -90,6 +92,7 @@ class MacRing {
   }
 
  private:
+  void store_query(size_t slot, const float* q);
   size_t tile_count() const { return (window() + kernels::kPageTokens - 1) / kernels::kPageTokens; }
   size_t tile(const kernels::KvLayout& layout, size_t head, size_t slot) const {  // where it begins
     return (head * tile_count() + slot / kernels::kPageTokens) * layout.tile_bytes();
