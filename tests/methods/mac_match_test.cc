@@ -5,17 +5,20 @@
 #include <cmath>
 #include <random>
 
-#include "attention/toy.h"
 #include "base/float16.h"
 #include "methods/mac/guard.h"
 #include "methods/mac/match.h"
+#include "methods/mac/mean_key.h"
 #include "methods/mac/parts.h"
+#include "methods/selecting.h"
 
 namespace reprise {
 namespace {
 
 constexpr size_t kHeads = 4, kDim = 32;
 constexpr float kNothing = -std::numeric_limits<float>::infinity();
+
+using testing::Toy;
 
 ModelConfig config() { return testing::toy_config({1, kHeads, 2, kDim}); }
 
@@ -189,6 +192,40 @@ TEST(MacMatch, WhatIsNotFiniteNeitherMatchesNorIsStored) {
     EXPECT_FALSE(ring.write(2, q.data(), damaged.data(), states));
     EXPECT_EQ(ring.tag(2), -1);
   }
+}
+
+TEST(MacMeanKey, IsWeighedAsAttentionWeighsKeys) {
+  Toy toy({1, 4, 2, 32, kernels::KvType::kBF16}, 700);
+  const auto full = testing::make_policy(toy, "full");
+  SequenceKv kv = toy.new_sequence();
+  toy.step(kv, *full, 700, kernels::Phase::kPrefill);
+  const Row row = {0, 699};
+  QueryRows rows;
+  rows.rows = {&row, 1};
+  rows.kv = &kv;
+  const std::vector<int32_t> begin = {16, 300, 640}, end = {688, 688, 640};  // the last one: none
+  std::vector<float> lse(3), mean(3 * 32, 9.0f);
+  std::vector<std::vector<double>> want(3, std::vector<double>(32));
+  for (size_t r = 0; r < 3; ++r) {
+    std::vector<int32_t> keys;
+    for (int32_t key = begin[r]; key < end[r]; ++key) keys.push_back(key);
+    const float* q = toy.q(0, 5) + r * 32;
+    double sum = 0.0;
+    for (const int32_t key : keys) {
+      const auto k = testing::stored(kv, 0, 1, key);
+      sum += std::exp(testing::dot(q, k.data(), 32) * toy.config().attention_scale);
+    }
+    lse[r] = static_cast<float>(std::log(sum));
+    const auto shares = testing::weights(toy, kv, 0, q, 1, keys);
+    for (size_t i = 0; i < keys.size(); ++i) {
+      const auto k = testing::stored(kv, 0, 1, keys[i]);
+      for (size_t d = 0; d < 32; ++d) want[r][d] += shares[i] * k[d];
+    }
+  }
+  MeanKeyScratch scratch;
+  mean_keys(rows, toy.config(), {1, 3, toy.q(0, 5), begin.data(), end.data(), lse.data()}, scratch,
+            mean.data());
+  for (size_t i = 0; i < mean.size(); ++i) EXPECT_NEAR(mean[i], want[i / 32][i % 32], 1e-4) << i;
 }
 
 TEST(MacCut, GrowsInWholeSteps) {

@@ -74,7 +74,8 @@ TEST(MacState, AForkGoesOnAsTheOriginalAndLeavesItAlone) {
 }
 
 TEST(MacState, SavedRingsGoOnAsTheOriginal) {
-  for (const std::string& spec : {kMac, kMac + ",guard=true,tau=0.3+quest:budget=96"}) {
+  for (const std::string& spec : {kMac, kMac + ",guard=true,tau=0.3+quest:budget=96",
+                                  kMac + ",ring=q8_0,lse_fix=true,layers=true"}) {
     Toy toy({2, 4, 2, 32, KvType::kBF16, 64}, 400);  // of which the first layer has no ring
     repeat_queries(toy, 280, 400, 13);
     const auto policy = make_policy(toy, spec), restored = make_policy(toy, spec);

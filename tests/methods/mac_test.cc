@@ -4,6 +4,7 @@
 #include <map>
 #include <random>
 
+#include "methods/mac/ring.h"
 #include "methods/selecting.h"
 
 namespace reprise {
@@ -272,11 +273,45 @@ TEST(Mac, LayersWithAWindowKeepNothing) {
   run(all, *two, kPrompt, 10);
   EXPECT_EQ(policy->state_bytes(), two->state_bytes());
   // bf16 queries, float results, norm and state of every head, and a tag.
-  const uint64_t slot = 4 * (32 * 2 + 32 * 4 + 4 + sizeof(float) * 5) + 4;
+  const uint64_t slot = 4 * (32 * 2 + 32 * 4 + 4 + sizeof(MacState)) + 4;
   EXPECT_EQ(two->state_bytes(), 2 * 64 * slot);
   const auto narrow = make_policy(all, kMac + ",ring=q8_0");
   run(all, *narrow, kPrompt, 10);
   EXPECT_LT(narrow->state_bytes(), two->state_bytes() * 46 / 100);
+}
+
+// Logits of all prefix keys move alike where keys have a common direction.
+TEST(Mac, TheCorrectionMovesWhatAResultWeighs) {
+  for (const std::string ring : {"f32", "q8_0"}) {
+    Toy toy(unrotated(), kTokens);
+    zero_rotated(toy, kTokens);
+    for (size_t token = 0; token < kPrompt - 60; ++token) {
+      for (size_t d = 0; d < 64; ++d) {
+        toy.k(0, token)[d] += d % 32 < 2 ? 0.0f : 0.5f;
+        toy.v(0, token)[d] += 3.0f;
+      }
+    }
+    std::mt19937 random(5);
+    std::normal_distribution<float> normal;
+    for (size_t token = kPrompt; token < kTokens; ++token) {
+      repeat_query(toy, token, kPrompt - 10 + token % 7);
+      for (size_t d = 0; d < toy.width(); ++d) toy.q(0, token)[d] += 0.2f * normal(random);
+    }
+    const Outputs want = run(toy, "full");
+    double error[2] = {};
+    for (const bool fixed : {false, true}) {
+      const auto policy =
+          make_policy(toy, kMac + ",tau=0.4,ring=" + ring + (fixed ? ",lse_fix=true" : ""));
+      const Outputs got = run(toy, *policy, kPrompt, 60);
+      for (size_t i = 1; i < got.size(); ++i) {
+        for (size_t d = 0; d < got[i].size(); ++d) {
+          error[fixed ? 1 : 0] += std::pow(double{got[i][d]} - want[i][d], 2);
+        }
+      }
+      EXPECT_GT(stats_of(*policy).at("mac_head_hits"), 0.9);
+    }
+    EXPECT_LT(error[1], 0.5 * error[0]) << ring;
+  }
 }
 
 TEST(Mac, ARingOf8BitsIsOffByItsRounding) {

@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "attention/partial.h"
-#include "base/try.h"
 #include "methods/mac/parts.h"
 #include "methods/mac/seed.h"
 
@@ -33,6 +32,7 @@ MacSettings settings_of(const MacOptions& options, const ModelConfig& config) {
   s.split = options.mixed == "split";
   s.anchored = options.chain == "anchored";
   s.guarded = options.guard;
+  s.fixes = options.lse_fix && config.attention_soft_cap == 0.0f;
   if (options.mode != "paper") return s;
   s.cut.sink = 0;
   s.cut.align = 1;
@@ -56,7 +56,8 @@ MacPolicy::MacPolicy(const MacOptions& options, const ModelConfig& config,
       matches_(config.n_head),
       risks_(config.n_head),
       reused_from_(config.n_head),
-      states_(config.n_head) {}
+      states_(config.n_head),
+      means_(settings_.fixes ? size_t{config.n_head} * config.head_dim : 0) {}
 
 Result<std::unique_ptr<Policy>> MacPolicy::create(const MacOptions& options,
                                                   const ModelConfig& config,
@@ -81,7 +82,8 @@ Status MacPolicy::check_inner(const Policy& inner) {
 
 MacRing& MacPolicy::ring(uint32_t layer) {
   auto& ring = layers_[layer].ring;
-  if (!ring) ring.emplace(*config_, static_cast<uint32_t>(settings_.window), ring_type_);
+  if (!ring)
+    ring.emplace(*config_, static_cast<uint32_t>(settings_.window), ring_type_, settings_.fixes);
   return *ring;
 }
 
@@ -91,18 +93,6 @@ int32_t MacPolicy::observed_prompt_rows(int32_t prompt_end, int32_t kept) const 
   const int32_t rows = std::min(settings_.window, prompt_end);
   const bool held = remembers(prompt_end - rows, kept);
   return std::max(inner_rows, held ? std::min(rows, prompt_end - kept) : rows);
-}
-
-bool MacPolicy::remembers(int32_t begin, int32_t end) const {
-  while (begin < end && !settings_.stores(begin)) ++begin;
-  if (begin >= end) return true;
-  size_t rings = 0;  // layers that mac is not asked for have none
-  for (const Layer& layer : layers_) {
-    if (!layer.ring) continue;
-    if (!layer.ring->holds(begin, end)) return false;
-    ++rings;
-  }
-  return rings > 0;
 }
 
 void MacPolicy::select(const QueryRows& rows, Selection& selection) {
@@ -124,11 +114,12 @@ void MacPolicy::select(const QueryRows& rows, Selection& selection) {
     std::fill(matches_.begin(), matches_.end(), MacMatch{});
     decide_groups();
   }
-  take_results(rows.layer);
+  take_results(rows);
 
   Selection given;  // of the inner policy
   asked_inner_ = std::find(reused_from_.begin(), reused_from_.end(), 0) != reused_from_.end();
   if (asked_inner_) inner().select(rows, given);
+  reads_all_ = given.all;
   const int32_t cut = settings_.cut.at(rows.first());
   if (!divide_keys({settings_.cut.sink, cut, rows.end(), group_, reused_from_}, given, selection)) {
     selection = std::move(given);
@@ -138,6 +129,7 @@ void MacPolicy::select(const QueryRows& rows, Selection& selection) {
   selection.logits = given.logits;
   selection.reused = &reused_;
   selection.captured = &captured_;
+  if (settings_.fixes) selection.index_bytes_read += weighed_bytes(rows);
   if (ready) weigh(rows, selection);
 }
 
@@ -200,13 +192,13 @@ void MacPolicy::decide_groups() {
   }
 }
 
-void MacPolicy::take_results(uint32_t layer) {
+void MacPolicy::take_results(const QueryRows& rows) {
   const size_t head_dim = config_->head_dim;
   reused_ = empty_partial(1, config_->n_head, head_dim);
   for (size_t head = 0; head < matches_.size(); ++head) {
     states_[head] = {};
     if (reused_from_[head] == 0) continue;
-    const MacRing& from = *layers_[layer].ring;
+    const MacRing& from = *layers_[rows.layer].ring;
     const size_t slot = from.slot(matches_[head].position);
     const MacState& state = from.state(head, slot);
     from.load_out(head, slot, &reused_.out[head * head_dim]);
@@ -214,6 +206,11 @@ void MacPolicy::take_results(uint32_t layer) {
     states_[head] = state;
     states_[head].drift += matches_[head].distance;
     ++states_[head].depth;
+    if (!settings_.fixes) continue;
+    constexpr float kMost = 2.0f;
+    from.load_mean(head, slot, &means_[head * head_dim]);
+    const float moved = mean_logit(rows.q_rotated, head) - state.mean_logit;
+    reused_.lse[head] += std::clamp(moved, -kMost, kMost);
   }
 }
 
@@ -236,9 +233,13 @@ void MacPolicy::weigh(const QueryRows& rows, Selection& selection) {
   Layer& layer = layers_[rows.layer];
   MacSums& sums = layer.sums;
   const double threshold = std::sqrt(static_cast<double>(settings_.distance2));
+  layer.hits.resize(matches_.size());
   for (size_t head = 0; head < matches_.size(); ++head) {
     ++sums.heads;
-    sums.head_hits += matches_[head].found() ? 1 : 0;
+    if (matches_[head].found()) {
+      ++sums.head_hits;
+      ++layer.hits[head];
+    }
     if (reused_from_[head] == 0) continue;
     sums.lag += rows.first() - matches_[head].position;
     sums.depth += states_[head].depth;
@@ -275,7 +276,8 @@ void MacPolicy::observe(const QueryRows& rows, const AttentionResult& result) {
     // No entry rests on another one: what was reused is not stored again.
     if (reused && settings_.anchored) state.lse = -std::numeric_limits<float>::infinity();
   }
-  if (!ring(rows.layer).write(rows.first(), rows.q, captured_.out.data(), states_)) {
+  if (settings_.fixes) weigh_keys(rows);
+  if (!ring(rows.layer).write(rows.first(), rows.q, captured_.out.data(), states_, means_.data())) {
     ++sums.nonfinite;
   }
 }
@@ -287,7 +289,9 @@ void MacPolicy::seed(const QueryRows& rows) {
   if (row == rows.rows.end()) return;
   const auto first = static_cast<size_t>(row - rows.rows.begin());
   Partial prefix;
-  prefix_attention(rows, first, *config_, settings_.cut, prefix);
+  std::vector<float> means;
+  prefix_attention(rows, first, *config_, settings_.cut, prefix,
+                   settings_.fixes ? &means : nullptr);
   const size_t n_head = config_->n_head, width = n_head * config_->head_dim;
   for (size_t i = 0; first + i < rows.rows.size(); ++i) {
     const int32_t position = rows.rows[first + i].position;
@@ -296,8 +300,14 @@ void MacPolicy::seed(const QueryRows& rows) {
       states_[head].anchor = position;
       states_[head].lse = prefix.lse[i * n_head + head];
     }
+    if (settings_.fixes) {
+      std::copy_n(&means[i * width], width, means_.begin());
+      for (size_t head = 0; head < n_head; ++head) {
+        states_[head].mean_logit = mean_logit(rows.q_rotated + (first + i) * width, head);
+      }
+    }
     const float* q = rows.q + (first + i) * width;
-    if (!ring(rows.layer).write(position, q, &prefix.out[i * width], states_)) {
+    if (!ring(rows.layer).write(position, q, &prefix.out[i * width], states_, means_.data())) {
       ++layers_[rows.layer].sums.nonfinite;
     }
   }
@@ -329,41 +339,6 @@ void MacPolicy::truncate(int32_t length) {
     if (layer.ring) layer.ring->truncate(length);
   }
   device_.truncated = std::min(device_.truncated, length);
-}
-
-std::string MacPolicy::save_state() const {
-  StateWriter out;
-  const std::string kept = inner().save_state();
-  out.value(uint64_t{kept.size()});
-  out.array(kept.data(), kept.size());
-  for (const Layer& layer : layers_) {
-    out.value(static_cast<uint8_t>(layer.ring.has_value()));
-    if (!layer.ring) continue;
-    layer.guard.save(out);
-    out.value(layer.warm);
-    layer.ring->save(out);
-  }
-  return out.take();
-}
-
-Status MacPolicy::restore_state(std::string_view state, int32_t length) {
-  truncate(0);
-  StateReader in(state);
-  std::vector<char> kept;
-  in.array(kept, in.value<uint64_t>());
-  std::vector<Layer> layers(layers_.size());
-  for (Layer& layer : layers) {
-    if (in.value<uint8_t>() == 0) continue;
-    layer.guard.restore(in);
-    layer.warm = in.value<int32_t>();
-    layer.ring.emplace(*config_, static_cast<uint32_t>(settings_.window), ring_type_);
-    layer.ring->restore(in, length);
-    if (!in.ok()) break;
-  }
-  if (!in.ended()) return fail(ErrorCode::kCorrupt, "what was saved are no rings of mac");
-  REPRISE_CHECK(inner().restore_state({kept.data(), kept.size()}, length));
-  layers_ = std::move(layers);
-  return {};
 }
 
 uint64_t MacPolicy::state_bytes() const {

@@ -29,6 +29,7 @@ struct MacSettings {
   float distance2 = 0.0f;  // squared threshold
   float max_error = 0.0f;  // infinity: no limit
   bool reuses = true, split = false, anchored = false, guarded = true;
+  bool fixes = false;  // weights of reused results follow the query
 
   /// Whether the row at a position leaves an entry.
   bool stores(int32_t position) const {
@@ -104,6 +105,7 @@ class MacPolicy : public PolicyDecorator {
     std::optional<MacRing> ring;
     MacGuard guard;
     MacSums sums;
+    std::vector<uint64_t> hits;  // [n_head] of sums.head_hits
     int32_t warm = 0;  // the guard counts from this position on: until then results are few
   };
   /// What matches save.
@@ -126,7 +128,13 @@ class MacPolicy : public PolicyDecorator {
   /// how far, for its length, the query has moved over the whole chain.
   float risk(const QueryRows& rows, size_t head, const MacMatch& match) const;
   void decide_groups();
-  void take_results(uint32_t layer);
+  void take_results(const QueryRows& rows);
+  /// Fills means_ for the entry to be written, whose results have been captured.
+  void weigh_keys(const QueryRows& rows);
+  /// The first key before cut that weigh_keys() reads, and the bytes of them all.
+  int32_t weighed_from(size_t head, int32_t cut) const;
+  uint64_t weighed_bytes(const QueryRows& rows) const;
+  float mean_logit(const float* q_rotated, size_t head) const;
   Saving saving(const QueryRows& rows) const;
   void weigh(const QueryRows& rows, Selection& selection);
 
@@ -141,10 +149,12 @@ class MacPolicy : public PolicyDecorator {
   // Of the step and layer being computed.
   bool writes_ = false;               // observe() stores an entry
   bool asked_inner_ = true;           // and tells the inner policy
+  bool reads_all_ = true;             // which reads every key
   std::vector<MacMatch> matches_;     // [n_head]
   std::vector<float> risks_;          // [n_head] of hits; else 0
   std::vector<int32_t> reused_from_;  // [n_head] see MacRead::reused
   std::vector<MacState> states_;      // [n_head] of the entry to be written
+  std::vector<float> means_;          // [n_head, head_dim] its mean keys, or empty
   std::vector<MacSearch> searches_;   // [threads]
   Partial reused_, captured_;         // [1, n_head]
 };

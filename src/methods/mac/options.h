@@ -21,6 +21,7 @@ struct MacOptions {
   uint32_t max_age = 2048;
   uint32_t max_gap = 0;
   float max_error = 0.0f;
+  bool lse_fix = false;
   bool guard = true;
   bool layers = false;
 };
@@ -72,8 +73,12 @@ void visit_options(MacOptions& o, Visitor&& visit) {
                    "the queries; 0 = no limit",
                    "", 0, 100},
         o.max_error);
+  visit(OptionSpec{"lse_fix",
+                   "first-order correction of what a reused result weighs; keeps mean keys, for "
+                   "which it reads keys twice; not with a soft cap"},
+        o.lse_fix);
   visit(OptionSpec{"guard", "stop comparing in layers where it reads more than it saves"}, o.guard);
-  visit(OptionSpec{"layers", "figures of every layer too"}, o.layers);
+  visit(OptionSpec{"layers", "figures of every layer and head too"}, o.layers);
 }
 
 }  // namespace reprise

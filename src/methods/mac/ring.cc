@@ -16,7 +16,7 @@ bool all_finite(const float* values, size_t count) {
 
 }  // namespace
 
-MacRing::MacRing(const ModelConfig& config, uint32_t window, kernels::KvType type)
+MacRing::MacRing(const ModelConfig& config, uint32_t window, kernels::KvType type, bool keeps_means)
     : n_head_(config.n_head),
       head_dim_(config.head_dim),
       queries_{type, config.n_head, config.head_dim},
@@ -25,18 +25,24 @@ MacRing::MacRing(const ModelConfig& config, uint32_t window, kernels::KvType typ
       tags_(window, -1),
       q_(n_head_ * tile_count() * queries_.tile_bytes()),
       out_(n_head_ * tile_count() * results_.tile_bytes()),
+      means_(keeps_means ? q_.size() : 0),
       norms_(n_head_ * window),
       states_(n_head_ * window) {}
 
 bool MacRing::write(int32_t position, const float* q, const float* out,
-                    std::span<const MacState> states) {
+                    std::span<const MacState> states, const float* means) {
   const size_t at = slot(position), width = n_head_ * head_dim_;
   tags_[at] = -1;
   if (!all_finite(q, width) || !all_finite(out, width)) return false;
+  if (!means_.empty() && !all_finite(means, width)) return false;
   store_query(at, q);
   for (size_t head = 0; head < n_head_; ++head) {
     kernels::store_k(results_, &out_[tile(results_, head, at)], at % kernels::kPageTokens,
                      out + head * head_dim_);
+    if (!means_.empty()) {
+      kernels::store_k(queries_, &means_[tile(queries_, head, at)], at % kernels::kPageTokens,
+                       means + head * head_dim_);
+    }
     states_[head * window() + at] = states[head];
   }
   tags_[at] = position;
@@ -81,6 +87,7 @@ void MacRing::save(StateWriter& out) const {
   out.array(q_.data(), q_.size());
   out.array(norms_.data(), norms_.size());
   out.array(out_.data(), out_.size());
+  out.array(means_.data(), means_.size());
   out.array(states_.data(), states_.size());
 }
 
@@ -89,6 +96,7 @@ void MacRing::restore(StateReader& in, int32_t length) {
   in.array(q_, q_.size());
   in.array(norms_, norms_.size());
   in.array(out_, out_.size());
+  in.array(means_, means_.size());
   in.array(states_, states_.size());
   if (!in.ok()) return;
   for (size_t i = 0; i < tags_.size(); ++i) {
@@ -105,7 +113,7 @@ void MacRing::list_tiles(size_t head, std::vector<kernels::PageSpan>& pages) con
 }
 
 uint64_t MacRing::bytes() const {
-  return q_.size() + out_.size() + norms_.size() * sizeof(float) +
+  return q_.size() + out_.size() + means_.size() + norms_.size() * sizeof(float) +
          states_.size() * sizeof(MacState) + tags_.size() * sizeof(int32_t);
 }
 

@@ -28,10 +28,11 @@ struct MacCut {
 /// How a stored result of one query head came about.
 struct MacState {
   float lse = -std::numeric_limits<float>::infinity();  // natural log, over the keys it covers
-  float share = 1.0f;  // of its position's attention that those keys held, as far as known
-  float drift = 0.0f;  // sum of the distances of the matches it is built on
-  int32_t anchor = 0;  // position of the computed result at the start of the chain
-  uint32_t depth = 0;  // matches since then
+  float share = 1.0f;       // of its position's attention that those keys held, as far as known
+  float drift = 0.0f;       // sum of the distances of the matches it is built on
+  int32_t anchor = 0;       // position of the computed result at the start of the chain
+  uint32_t depth = 0;       // matches since then
+  float mean_logit = 0.0f;  // of its query with the mean key, where that is kept
 };
 
 /// A ring over positions: the entry of position p lies in slot p mod window, with p as its tag.
@@ -40,9 +41,9 @@ struct MacState {
 /// another.
 class MacRing {
  public:
-  /// type: of queries; bf16, with results in float, or q8_0 for both
-  MacRing(const ModelConfig& config, uint32_t window,
-          kernels::KvType type = kernels::KvType::kBF16);
+  /// type: of queries and mean keys; bf16, with results in float, or q8_0 for all
+  MacRing(const ModelConfig& config, uint32_t window, kernels::KvType type = kernels::KvType::kBF16,
+          bool keeps_means = false);
 
   size_t window() const { return tags_.size(); }
   size_t slot(int32_t position) const { return static_cast<size_t>(position) % tags_.size(); }
@@ -50,9 +51,10 @@ class MacRing {
   int32_t tag(size_t slot) const { return tags_[slot]; }
 
   /// Writes the entry of a position over the oldest one. q: [n_head, head_dim] before rotation,
-  /// out: [n_head, head_dim], states: [n_head]. False, and no entry, when some number is not
-  /// finite.
-  bool write(int32_t position, const float* q, const float* out, std::span<const MacState> states);
+  /// out and means (see mean_keys(); unused where they are not kept): [n_head, head_dim], states:
+  /// [n_head]. False, and no entry, when some number is not finite.
+  bool write(int32_t position, const float* q, const float* out, std::span<const MacState> states,
+             const float* means = nullptr);
   /// Writes an entry that has no result.
   bool write_query(int32_t position, const float* q);
   /// Forgets positions from length on.
@@ -70,6 +72,11 @@ class MacRing {
   void load_out(size_t head, size_t slot, float* out) const {
     const std::byte* at = &out_[tile(results_, head, slot)];
     kernels::load_k(results_, at, slot % kernels::kPageTokens, out);
+  }
+  /// mean: [head_dim]
+  void load_mean(size_t head, size_t slot, float* mean) const {
+    const std::byte* at = &means_[tile(queries_, head, slot)];
+    kernels::load_k(queries_, at, slot % kernels::kPageTokens, mean);
   }
   /// [window] squared norms of a head's stored queries.
   std::span<const float> norms2(size_t head) const {
@@ -102,6 +109,7 @@ class MacRing {
   kernels::KvLayout queries_, results_;  // of the tiles
   std::vector<int32_t> tags_;            // [window]
   std::vector<std::byte> q_, out_;       // [n_head][tiles] K tiles
+  std::vector<std::byte> means_;         // the same, or empty
   std::vector<float> norms_;             // [n_head][window]
   std::vector<MacState> states_;         // [n_head][window]
   std::vector<float> stored_;            // [head_dim] of the query being written

@@ -8,9 +8,10 @@
 namespace reprise {
 
 /// Attention of rows [first, rows) of a prefill step over the keys [cut.sink, cut.at(position)) of
-/// each; result: [those rows, n_head, head_dim]. The prompt's own attention is left as it is, so
-/// that its KV can be shared: this reads the keys of those rows once more. Uses rows.pool.
+/// each; result: [those rows, n_head, head_dim]; means: of the same shape, see mean_keys(), or
+/// null. The prompt's own attention is left as it is, so that its KV can be shared: this reads the
+/// keys of those rows once more. Uses rows.pool.
 void prefix_attention(const QueryRows& rows, size_t first, const ModelConfig& config,
-                      const MacCut& cut, Partial& result);
+                      const MacCut& cut, Partial& result, std::vector<float>* means);
 
 }  // namespace reprise
