@@ -207,6 +207,37 @@ TEST(ReportPage, TablesShowTheNumbers) {
   EXPECT_EQ(failures->head.size(), failures->rows[0].size());
 }
 
+TEST(ReportPage, CountersOfLayersAndHeadsAreDrawn) {
+  RunFile file = made_up_file(made_up_policies());
+  for (SampleRecord& sample : file.samples) {
+    if (sample.run != file.runs.back().id || sample.task != "needle") continue;
+    for (int layer = 0; layer < 3; ++layer) {
+      sample.counters.emplace_back(fmt::format("hits_layer{}", layer), 0.25 * layer);
+      for (int head = 0; head < 4; ++head) {
+        sample.counters.emplace_back(fmt::format("hits_layer{}_head{}", layer, head),
+                                     0.1 * layer + 0.01 * head);
+      }
+    }
+    sample.counters.emplace_back("other_layers", 1.0);
+  }
+  const Report report = report_of({file});
+  std::vector<std::string> svgs;
+  for (const Figure* figure : figures_of(report.page)) {
+    if (figure->name.find("hits") != std::string::npos) svgs.push_back(figure->image.finish(true));
+  }
+  ASSERT_EQ(svgs.size(), 2u);
+  EXPECT_THAT(svgs[0], HasSubstr("layer 2: 0.5000"));
+  EXPECT_THAT(svgs[1], HasSubstr("layer 2, head 3: 0.2300"));
+  for (const std::string& svg : svgs) EXPECT_THAT(xml_error(svg), IsEmpty());
+  const Table* costs = table_after(report.page, "Counters and timings");
+  for (const char* heading : {"needle", "Counters and timings"}) {
+    const Table* table = table_after(report.page, heading);
+    ASSERT_NE(table, nullptr) << heading;
+    for (const std::string& name : table->head) EXPECT_THAT(name, Not(HasSubstr("hits layer")));
+  }
+  EXPECT_NE(costs, nullptr);
+}
+
 TEST(ReportPage, FailuresAreCounted) {
   RunFile file = made_up_run({"full"});
   for (SampleRecord& sample : file.samples)

@@ -34,7 +34,8 @@ std::string counter_text(const std::string& name, double value) {
 }
 
 Table cost_table(const Settings& settings, const std::string& task) {
-  const std::vector<std::string> counters = settings.names(task, &SampleRecord::counters);
+  std::vector<std::string> counters = settings.names(task, &SampleRecord::counters);
+  std::erase_if(counters, is_of_layer);
   const std::vector<std::string> times = settings.names(task, &SampleRecord::timing);
   Table table{{"policy", "prompt tokens", "generated"}, {}, 1};
   for (const std::string& name : counters) table.head.push_back(spaced(name));

@@ -74,6 +74,7 @@ Page report_page(const Settings& settings, const Comparison& comparison) {
   add_subtasks(settings, page);
   add_positions(settings, page);
   add_heat_maps(settings, page);
+  add_layer_maps(settings, page);
   add_costs(settings, page);
   add_failures(settings, page);
   return page;

@@ -27,6 +27,9 @@ void add_runs(const Settings& settings, Page& page);
 void add_limits(const Settings& settings, const Comparison& comparison, Page& page);
 void add_positions(const Settings& settings, Page& page);
 void add_heat_maps(const Settings& settings, Page& page);
+/// Curves of counters of layers ("hits_layer3"), maps of those of heads ("hits_layer3_head5").
+void add_layer_maps(const Settings& settings, Page& page);
+bool is_of_layer(std::string_view counter);
 void add_subtasks(const Settings& settings, Page& page);
 void add_costs(const Settings& settings, Page& page);
 void add_failures(const Settings& settings, Page& page);

@@ -53,14 +53,20 @@ PolicyStats MacPolicy::stats() const {
     if (sums.steps == 0) continue;
     const double hits = ratio(count(sums.group_hits), count(sums.groups));
     stats.emplace_back(fmt::format("mac_group_hits_layer{}", i), hits);
-    stats.emplace_back(fmt::format("mac_head_hits_layer{}", i),
-                       ratio(count(sums.head_hits), count(sums.heads)));
+    const double compared = count(sums.steps - sums.off);
+    for (size_t head = 0; head < layers_[i].hits.size(); ++head) {
+      stats.emplace_back(fmt::format("mac_head_hits_layer{}_head{}", i, head),
+                         ratio(count(layers_[i].hits[head]), compared));
+    }
   }
   return stats;
 }
 
 void MacPolicy::clear_stats() {
-  for (Layer& layer : layers_) layer.sums = {};
+  for (Layer& layer : layers_) {
+    layer.sums = {};
+    layer.hits.clear();
+  }
   if (device_.state != nullptr) device_.state->clear_sums();
   inner().clear_stats();
 }
