@@ -186,8 +186,10 @@ uint64_t KeyCodes::packed_logits(void (*kernel)(const kernels::CodeSumsArgs&), c
   kernel({key_bytes(), codes.data(), blocks, planes, group, tables.data(), sums.data(), room});
   for (size_t row = 0; row < group; ++row) {
     const uint16_t* found = &sums[row * room + skipped];
+    const float least = low[row], level = step[row];
+    float* out = logits + row * stride;
     for (size_t i = 0; i < (end - begin) / unit; ++i) {
-      logits[row * stride + i] = low[row] + step[row] * static_cast<float>(found[i]);
+      out[i] = least + level * static_cast<float>(found[i]);
     }
   }
   return (end - begin) * planes.size();

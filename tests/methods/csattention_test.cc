@@ -283,22 +283,26 @@ TEST(CsAttention, AnIndexOutlivesTheEndOfALongPrompt) {
   EXPECT_LT(kept->save_state().size(), 100u);
 }
 
-TEST(CsAttention, ALongAnswerGetsAnIndexOfItsOwn) {
-  Toy toy({1, 2, 1, 32, KvType::kBF16}, 4400);
+TEST(CsAttention, ALongAnswerGetsIndexesOfItsOwn) {
+  Toy toy({2, 2, 1, 32, KvType::kBF16}, 1400);
   toy.prompt_end = 200;
-  const auto policy = testing::make_policy(toy, "csattention:budget=64");
-  const auto built_end = [&] {
-    const std::string state = policy->save_state();
+  Recorder policy(toy, "csattention:budget=64");
+  const auto built_end = [&] {  // of the first layer
+    const std::string state = policy.save_state();
     int32_t end = 0;
     std::memcpy(&end, state.data(), sizeof end);
     return end;
   };
   SequenceKv kv = toy.new_sequence();
-  toy.step(kv, *policy, 200, Phase::kPrefill);
-  for (int i = 0; i < 4096; ++i) toy.step(kv, *policy, 1, Phase::kDecode);
+  toy.step(kv, policy, 200, Phase::kPrefill);
+  for (int i = 0; i < 1024; ++i) toy.step(kv, policy, 1, Phase::kDecode);
   EXPECT_EQ(built_end(), 200);
-  for (int i = 0; i < 10; ++i) toy.step(kv, *policy, 1, Phase::kDecode);
-  EXPECT_EQ(built_end(), 200 + 4096 + 1);
+  for (int i = 0; i < 16; ++i) toy.step(kv, policy, 1, Phase::kDecode);
+  EXPECT_EQ(built_end(), 200 + 1024 + 1);
+  const std::string first = policy.save_state();
+  toy.step(kv, policy, 1, Phase::kDecode);  // the second layer follows
+  EXPECT_NE(policy.save_state().substr(first.size() / 2, 2000),
+            first.substr(first.size() / 2, 2000));
 }
 
 TEST(CsAttention, TheIndexStaysWithinItsShare) {

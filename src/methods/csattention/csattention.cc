@@ -20,7 +20,7 @@ constexpr int32_t kPaperWindow = 32;
 constexpr uint32_t kSamplePages = 32;  // 512 keys fit 16 centroids of two dims
 constexpr uint32_t kCodeIterations = 4, kCentroidIterations = 10, kPaperCentroids = 128,
                    kCentroidParts = 8;
-constexpr int32_t kFewNewKeys = 4096;   // for which no new index is made
+constexpr int32_t kFewNewKeys = 1024;   // for which no new index is made
 constexpr int32_t kWholePrompt = 1024;  // prompts up to here shape an index with all their tokens
 constexpr int32_t kFitStep = 256;       // others with those before a multiple of this
 constexpr int32_t kFitMargin = 64;      // which lies so many tokens before their end
@@ -117,10 +117,11 @@ int32_t CsAttentionPolicy::shared_length(int32_t prompt_end) const {
 
 void CsAttentionPolicy::learn(const QueryRows& rows) {
   if (rows.phase == kernels::Phase::kDecode) {
-    // A long answer gets an index of its own, shaped by the queries before it.
-    if (!wants_index(rows.layer, rows.end() + std::min(observe_, kFewNewKeys))) return;
+    // A long answer gets an index of its own, shaped by the queries before it; one layer at a time.
+    const int32_t end = rows.end() - kTokens * static_cast<int32_t>(rows.layer);
+    if (!wants_index(rows.layer, end + std::min(observe_, kFewNewKeys))) return;
     index_->take_queries(rows, {rows.first(), rows.end()});
-    if (rows.end() <= budget_at(rows.end()) || !wants_index(rows.layer, rows.end())) return;
+    if (rows.end() <= budget_at(rows.end()) || !wants_index(rows.layer, end)) return;
     index_->build(rows, {sink_, rows.end()});
     return;
   }

@@ -13,10 +13,10 @@ namespace {
 
 constexpr int32_t kPieceStep = 1024;
 
-// Candidates that one task scores: two tasks for every thread, since each begins with tables.
+// Candidates that one task scores: a few tasks for every thread, since each begins with tables.
 int32_t piece_tokens(int32_t candidates, uint32_t kv_heads, int threads) {
   const auto heads = static_cast<int32_t>(kv_heads);
-  const int32_t pieces = (2 * threads + heads - 1) / heads;
+  const int32_t pieces = (4 * threads + heads - 1) / heads;
   return ((candidates - 1) / pieces / kPieceStep + 1) * kPieceStep;
 }
 
