@@ -18,6 +18,9 @@ namespace {
 // Changes whenever chunks are read in another way.
 constexpr std::string_view kChunkVersion = "isolated 1";
 
+// Weights are expanded once a pass; a cancel waits for one.
+constexpr uint32_t kPassRows = 2048;
+
 ChunkIdentity identity_of(const Engine::Impl& engine) {
   const std::string numerics =
       fmt::format("{};{};{}", kNumericsVersion, kChunkVersion, engine.options.kv_type);
@@ -57,7 +60,7 @@ struct Library::Impl {
         options(how),
         identity(identity_of(owner)),
         context(context_of(*owner.tokenizer)),
-        fuser(*owner.model, *owner.threads, owner.options.chunk) {}
+        fuser(*owner.model, *owner.threads, kPassRows) {}
 
   Engine::Impl& engine;
   ChunkStore store;
