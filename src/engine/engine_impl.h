@@ -15,8 +15,9 @@
 
 namespace reprise {
 
-/// Changes whenever kernels change what KV they compute for the same tokens.
-inline constexpr std::string_view kNumericsVersion = "2";
+/// Changes whenever kernels change what KV they compute for the same tokens, or what policies save
+/// changes its form.
+inline constexpr std::string_view kNumericsVersion = "3";
 
 struct Engine::Impl {
   Impl(const EngineOptions& how, PagePool kv_pool, std::unique_ptr<ThreadPool> pool,

@@ -49,7 +49,7 @@ Result<std::unique_ptr<DevicePolicy>> device_policy(const Policy& policy,
     return std::make_unique<DeviceH2o>(*h2o, config);
   }
   if (const auto* mac = dynamic_cast<const MacPolicy*>(&policy);
-      mac != nullptr && mac->wrapped().reads_everything()) {
+      mac != nullptr && mac->wrapped().reads_everything() && mac->has_plain_rings()) {
     if (!mac->settings().reuses) return nullptr;
     return std::make_unique<DeviceMac>(*mac, config);
   }
@@ -61,7 +61,8 @@ Result<std::unique_ptr<DevicePolicy>> device_policy(const Policy& policy,
   return fail(
       ErrorCode::kUnsupported,
       "policy {} does not run on cuda; full, streaming, quest, snapkv, h2o and mac (over full "
-      "alone) do, also after dense, and auto among full, quest and mac; use --device cpu",
+      "alone, without ring=q8_0 and lse_fix) do, also after dense, and auto among full, quest and "
+      "mac; use --device cpu",
       policy.spec());
 }
 
