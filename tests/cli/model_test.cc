@@ -37,7 +37,7 @@ class ModelTest : public testing::Test {
 };
 
 TEST_F(ModelTest, ATrainedNetworkForecastsForItsModelAlone) {
-  const std::string text = folder_.write("doc.txt", document(1800)), net = text + ".safetensors";
+  const std::string text = folder_.write("doc.txt", document(800)), net = text + ".safetensors";
   const Outcome trained =
       run(with_model({"train", "predictor", "--text", text, "--length", "1024", "--passages", "4",
                       "--epochs", "1", "-o", net, "--json"}));
