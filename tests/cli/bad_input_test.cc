@@ -33,8 +33,8 @@ TEST(BadModel, Missing) {
 }
 
 TEST(BadTraining, SaysWhatIsMissing) {
-  expect_failure({"train", "speech"}, "invalid_argument", "only predictor");
-  expect_failure({"train", "predictor"}, "invalid_argument", "--text FILE");
+  expect_failure({"train", "speech"}, "invalid_argument", "only predictor", 2);
+  expect_failure({"train", "predictor"}, "invalid_argument", "--text FILE", 2);
   expect_failure({"train", "predictor", "--text", "no-such.txt", "-o", "/no-such/out"},
                  "file_unwritable", "/no-such/out");
 }
