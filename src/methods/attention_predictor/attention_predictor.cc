@@ -64,12 +64,12 @@ AttentionPredictorPolicy::AttentionPredictorPolicy(const AttentionPredictorOptio
 Result<std::unique_ptr<Policy>> AttentionPredictorPolicy::create(
     const AttentionPredictorOptions& options, const ModelConfig& config) {
   std::shared_ptr<const ForecastNet> net;
-  if (!options.file.empty()) {
+  if (options.file != "none") {
     REPRISE_TRY(ForecastNet loaded, load_forecast_net(options.file, config));
     net = std::make_shared<const ForecastNet>(std::move(loaded));
   }
   auto policy = std::make_unique<AttentionPredictorPolicy>(options, config, std::move(net));
-  std::string_view rest = options.layers;
+  std::string_view rest = options.layers == "none" ? "" : std::string_view(options.layers);
   while (!rest.empty()) {
     const std::string_view item = rest.substr(0, rest.find('/'));
     const auto budget = parse_layer_budget(item);

@@ -20,10 +20,10 @@
 namespace reprise {
 
 struct AttentionPredictorOptions {
-  std::string file;
+  std::string file = "none";
   float factor = 0.7f;
   uint32_t budget = 1024;
-  std::string layers;
+  std::string layers = "none";
   uint32_t sink = 16;
   uint32_t window = 32;
   std::string calibrate = "scores";
