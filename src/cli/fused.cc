@@ -10,8 +10,7 @@ namespace {
 std::string fusion_summary(const FusionReport& report) {
   std::string text = fmt::format(
       "{} of {} chunks loaded ({}) in {:.2f} s: {} rows reused, {} of them computed again, {} "
-      "others "
-      "computed",
+      "others computed",
       report.chunks - report.missing_chunks - report.damaged_chunks, report.chunks,
       bytes_text(report.loaded_bytes), report.total_ms / 1e3, grouped(report.loaded_rows),
       grouped(report.recomputed_rows), grouped(report.computed_rows));
@@ -50,12 +49,12 @@ Status answer_fused(Conversation& conversation, Library& library, const PartedPr
   REPRISE_TRY(const FusionReport report,
               library.fuse(conversation.session(), prompt, fusion, console.progress()));
   console.end_progress();
-  REPRISE_TRY(const Answer answer, conversation.answer(prompt.tokens(), options));
+  REPRISE_TRY(Answer answer, conversation.answer(prompt.tokens(), options));
+  answer.timings.ttft_ms += report.total_ms;  // the answer waited for it
   if (answer.finish == FinishReason::kCancelled) console.stopped();
   if (console.json()) {
     auto json = answer_json(answer, conversation.model());
     json["fusion"] = fusion_json(report);
-    json["timings"]["ttft_ms"] = report.total_ms + answer.timings.ttft_ms;
     if (!extra.empty()) json.update(extra);
     return console.print_json(json);
   }
