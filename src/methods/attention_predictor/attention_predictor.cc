@@ -40,7 +40,7 @@ double us_since(Clock::time_point start) {
 
 AttentionPredictorPolicy::AttentionPredictorPolicy(const AttentionPredictorOptions& options,
                                                    const ModelConfig& config,
-                                                   std::shared_ptr<const ForecastNet> net)
+                                                   const std::shared_ptr<const ForecastNet>& net)
     : config_(&config),
       budgets_(config.n_layer, {options.budget, options.sink, options.window}),
       period_(static_cast<int32_t>(options.period)),
@@ -66,7 +66,7 @@ Result<std::unique_ptr<Policy>> AttentionPredictorPolicy::create(
   std::shared_ptr<const ForecastNet> net;
   if (options.file != "none") {
     REPRISE_TRY(ForecastNet loaded, load_forecast_net(options.file, config));
-    net = std::make_shared<const ForecastNet>(std::move(loaded));
+    net = std::make_shared<const ForecastNet>(loaded);
   }
   auto policy = std::make_unique<AttentionPredictorPolicy>(options, config, std::move(net));
   std::string_view rest = options.layers == "none" ? "" : std::string_view(options.layers);

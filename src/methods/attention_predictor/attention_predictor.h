@@ -69,7 +69,7 @@ class AttentionPredictorPolicy : public Policy {
  public:
   /// net: what forecasts, or null for the average.
   AttentionPredictorPolicy(const AttentionPredictorOptions& options, const ModelConfig& config,
-                           std::shared_ptr<const ForecastNet> net = {});
+                           const std::shared_ptr<const ForecastNet>& net = {});
   /// Reads the file that the options name. Errors: those of load_forecast_net(); kInvalidArgument
   /// where layers names none of the model's or no budget.
   static Result<std::unique_ptr<Policy>> create(const AttentionPredictorOptions& options,

@@ -59,7 +59,8 @@ void CentroidLists::build_part(const Layer& layer, size_t task, Part& part) cons
   spherical_kmeans(samples, dims, {options_.centroids, options_.iterations, options_.seed},
                    part.centroids.data());
   double sum = 0.0, squares = 0.0;
-  const auto count = static_cast<double>(samples.size() / dims);
+  const size_t rows = samples.size() / dims;
+  const auto count = static_cast<double>(rows);
   for (size_t i = 0; i < samples.size(); i += dims) {
     float cosine = 0.0f;
     nearest_direction(&samples[i], part.centroids.data(), options_.centroids, dims, &cosine);
