@@ -46,8 +46,8 @@ class TrainCommand : public Command {
   std::string_view name() const override { return "train"; }
   std::string_view summary() const override { return "train what forecasts attention"; }
   std::string_view examples() const override {
-    return R"(  reprise train predictor --text book.txt --text code.txt -o forecast.safetensors
-  reprise run -f report.txt -p "Sum it up." --policy attention_predictor:file=forecast.safetensors)";
+    return R"(  reprise train predictor --text book.txt --text code.txt -o net.safetensors
+  reprise run -f report.txt -p "Sum it up." --policy attention_predictor:file=net.safetensors)";
   }
   void declare(FlagSet& flags) override {
     flags.add_positional({"what", "predictor: of attention_predictor", "name"}, options_.what);

@@ -125,17 +125,9 @@ TEST(Capture, CapturingDoesNotDependOnThreads) {
 }
 
 TEST(Capture, CapturingPrefillRowsIsAnError) {
-  Toy toy({}, 20);
   Partial captured;
-  ScriptedPolicy policy(
+  const auto status = testing::prefill_with(
       [&](const QueryRows&, Selection& selection) { selection.captured = &captured; });
-  SequenceKv kv = toy.new_sequence();
-  ASSERT_TRUE(kv.reserve(1));
-  const Row row = {0, 0, 0};
-  const SequenceStep step = {&kv, &policy, 0, 1, Phase::kPrefill};
-  toy.executor().begin({&row, 1}, {&step, 1});
-  std::vector<float> out(toy.width());
-  const auto status = toy.executor().attend(0, toy.q(0, 0), toy.k(0, 0), toy.v(0, 0), out.data());
   ASSERT_FALSE(status);
   EXPECT_EQ(status.error().code, ErrorCode::kUnsupported);
 }

@@ -32,4 +32,17 @@ inline SelectionPart& add_part(Selection& selection, std::vector<KeyRange> range
   return part;
 }
 
+/// What a prefill row gets whose selection asks for something that only decode rows have.
+inline Status prefill_with(ScriptedPolicy::Script script) {
+  Toy toy({}, 20);
+  ScriptedPolicy policy(std::move(script));
+  SequenceKv kv = toy.new_sequence();
+  EXPECT_TRUE(kv.reserve(1));
+  const Row row = {0, 0, 0};
+  const SequenceStep step = {&kv, &policy, 0, 1, kernels::Phase::kPrefill};
+  toy.executor().begin({&row, 1}, {&step, 1});
+  std::vector<float> out(toy.width());
+  return toy.executor().attend(0, toy.q(0, 0), toy.k(0, 0), toy.v(0, 0), out.data());
+}
+
 }  // namespace reprise::testing

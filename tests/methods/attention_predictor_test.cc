@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <numeric>
-#include <random>
 
 #include "methods/attention_predictor/average.h"
 #include "methods/selecting.h"
@@ -14,18 +13,11 @@ namespace {
 
 using kernels::KvType;
 using kernels::Phase;
+using testing::Outputs;
 using testing::Recorder;
+using testing::run;
 using testing::Toy;
 using testing::ToyShape;
-using Outputs = std::vector<std::vector<float>>;
-
-Outputs run(Toy& toy, Policy& policy, SequenceKv& kv, std::span<const size_t> prompt,
-            size_t decoded) {
-  Outputs outputs;
-  for (const size_t chunk : prompt) toy.step(kv, policy, chunk, Phase::kPrefill);
-  for (size_t i = 0; i < decoded; ++i) outputs.push_back(toy.step(kv, policy, 1, Phase::kDecode));
-  return outputs;
-}
 
 /// Attention to every block from the last row, averaged over the query heads of a KV head.
 std::vector<double> block_shares(Toy& toy, const SequenceKv& kv, uint32_t layer, const float* q,
@@ -248,33 +240,7 @@ TEST_P(EveryPredictor, SavedStateGoesOnAsTheOriginal) {
   EXPECT_EQ(original->save_state(), restored->save_state());
 }
 
-TEST_P(EveryPredictor, WhatIsNoStateIsRefused) {
-  Toy toy({2, 4, 2, 32, KvType::kBF16}, 401);
-  toy.prompt_end = 400;
-  const auto policy = testing::make_policy(toy, GetParam());
-  SequenceKv kv = toy.new_sequence();
-  const size_t prompt[] = {400};
-  run(toy, *policy, kv, prompt, 0);
-  const std::string state = policy->save_state();
-  const auto other = testing::make_policy(toy, GetParam());
-  for (size_t length = 0; length < state.size(); length += 1 + length / 8) {
-    EXPECT_FALSE(other->restore_state(state.substr(0, length), 400)) << length;
-  }
-  EXPECT_FALSE(other->restore_state(state + "x", 400));
-  EXPECT_FALSE(other->restore_state(state, 300));  // of more keys than there are
-  std::mt19937 random(1);
-  for (int i = 0; i < 300; ++i) {  // whatever is accepted must not lead out of memory
-    std::string damaged = state;
-    for (int flips = 0; flips < 3; ++flips) {
-      const size_t at = i % 2 == 0 ? random() % 64 : random() % state.size();
-      damaged[at] = static_cast<char>(random());
-    }
-    if (other->restore_state(damaged, 400)) {
-      SequenceKv fork = kv;
-      toy.step(fork, *other, 1, Phase::kDecode);
-    }
-  }
-}
+TEST_P(EveryPredictor, WhatIsNoStateIsRefused) { testing::expect_state_is_checked(GetParam()); }
 
 TEST(AttentionPredictor, LayersHaveBudgetsOfTheirOwn) {
   Toy toy({3, 4, 2, 32}, 420);

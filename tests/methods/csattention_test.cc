@@ -5,7 +5,6 @@
 
 #include <cstring>
 #include <numeric>
-#include <random>
 
 #include "methods/selecting.h"
 
@@ -14,10 +13,11 @@ namespace {
 
 using kernels::KvType;
 using kernels::Phase;
+using testing::Outputs;
 using testing::Recorder;
+using testing::run;
 using testing::Toy;
 using testing::ToyShape;
-using Outputs = std::vector<std::vector<float>>;
 
 /// Sum over the group of exact softmax weights over all keys [0, end).
 std::vector<double> exact_scores(const Toy& toy, const SequenceKv& kv, const float* q,
@@ -151,14 +151,6 @@ TEST(CsAttention, FinerIndexesFindMore) {
             recall("csattention:budget=96,unit=key,mode=table,parts=4") + 0.02);
 }
 
-Outputs run(Toy& toy, Policy& policy, SequenceKv& kv, std::span<const size_t> chunks,
-            size_t decoded) {
-  Outputs outputs;
-  for (const size_t chunk : chunks) toy.step(kv, policy, chunk, Phase::kPrefill);
-  for (size_t i = 0; i < decoded; ++i) outputs.push_back(toy.step(kv, policy, 1, Phase::kDecode));
-  return outputs;
-}
-
 class EveryMode : public ::testing::TestWithParam<const char*> {};
 INSTANTIATE_TEST_SUITE_P(Modes, EveryMode,
                          ::testing::Values("csattention:budget=96,window=20,unit=key",
@@ -232,33 +224,7 @@ TEST_P(EveryMode, SavedStateGoesOnAsTheOriginal) {
   EXPECT_EQ(original->save_state(), restored->save_state());
 }
 
-TEST_P(EveryMode, WhatIsNoStateIsRefused) {
-  Toy toy({2, 4, 2, 32, KvType::kBF16}, 401);
-  toy.prompt_end = 400;
-  const auto policy = testing::make_policy(toy, GetParam());
-  SequenceKv kv = toy.new_sequence();
-  const size_t prompt[] = {400};
-  run(toy, *policy, kv, prompt, 0);
-  const std::string state = policy->save_state();
-  const auto other = testing::make_policy(toy, GetParam());
-  for (size_t length = 0; length < state.size(); length += 1 + length / 8) {
-    EXPECT_FALSE(other->restore_state(state.substr(0, length), 400)) << length;
-  }
-  EXPECT_FALSE(other->restore_state(state + "x", 400));
-  EXPECT_FALSE(other->restore_state(state, 300));  // of more keys than there are
-  std::mt19937 random(1);
-  for (int i = 0; i < 300; ++i) {  // whatever is accepted must not lead out of memory
-    std::string damaged = state;
-    for (int flips = 0; flips < 3; ++flips) {
-      const size_t at = i % 2 == 0 ? random() % 64 : random() % state.size();
-      damaged[at] = static_cast<char>(random());
-    }
-    if (other->restore_state(damaged, 400)) {
-      SequenceKv fork = kv;
-      toy.step(fork, *other, 1, Phase::kDecode);
-    }
-  }
-}
+TEST_P(EveryMode, WhatIsNoStateIsRefused) { testing::expect_state_is_checked(GetParam()); }
 
 TEST(CsAttention, AnIndexOutlivesTheEndOfALongPrompt) {
   Toy toy({2, 4, 2, 32, KvType::kBF16}, 1600);

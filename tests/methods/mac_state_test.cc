@@ -2,7 +2,6 @@
 #include <gtest/gtest.h>
 
 #include <map>
-#include <random>
 
 #include "methods/selecting.h"
 
@@ -94,29 +93,16 @@ TEST(MacState, SavedRingsGoOnAsTheOriginal) {
 }
 
 TEST(MacState, WhatIsNoRingIsRefused) {
+  testing::expect_state_is_checked(kMac);
   Toy toy({2, 4, 2, 32, KvType::kBF16}, 401);
-  const auto policy = make_policy(toy, kMac), other = make_policy(toy, kMac);
+  const auto policy = make_policy(toy, kMac);
   SequenceKv kv = toy.new_sequence();
   toy.step(kv, *policy, 400, Phase::kPrefill);
   const std::string state = policy->save_state();
-  for (size_t length = 0; length < state.size(); length += 1 + length / 8) {
-    EXPECT_FALSE(other->restore_state(state.substr(0, length), 400)) << length;
-  }
-  EXPECT_FALSE(other->restore_state(state + "x", 400));
+  const auto other = make_policy(toy, kMac);
   EXPECT_FALSE(other->restore_state(state, 399));  // of more tokens than there are
+  EXPECT_TRUE(other->restore_state(state, 400));
   EXPECT_FALSE(make_policy(toy, kMac + "+csattention")->restore_state(state, 400));
-  std::mt19937 random(1);
-  for (int i = 0; i < 300; ++i) {  // whatever is accepted must not lead out of memory
-    std::string damaged = state;
-    for (int flips = 0; flips < 3; ++flips) {
-      const size_t at = i % 2 == 0 ? random() % 400 : random() % state.size();
-      damaged[at] = static_cast<char>(random());
-    }
-    if (other->restore_state(damaged, 400)) {
-      SequenceKv fork = kv;
-      toy.step(fork, *other, 1, Phase::kDecode);
-    }
-  }
 }
 
 TEST(MacState, OnlyRowsThatARingLacksAreWanted) {

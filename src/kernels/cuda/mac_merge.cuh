@@ -4,6 +4,7 @@
 
 #include "kernels/cuda/mac_lists.cuh"
 #include "kernels/cuda/paged_decode_merge.cuh"
+#include "kernels/cuda/row_math.cuh"
 
 namespace reprise::kernels::cuda {
 
@@ -52,10 +53,6 @@ struct Weights {
 
 __device__ inline float warp_max(float x) {
   for (int mask = 1; mask < 32; mask *= 2) x = fmaxf(x, __shfl_xor_sync(~0u, x, mask));
-  return x;
-}
-__device__ inline float warp_sum(float x) {
-  for (int mask = 1; mask < 32; mask *= 2) x += __shfl_xor_sync(~0u, x, mask);
   return x;
 }
 __device__ inline float power(float base, float top) {
