@@ -17,7 +17,7 @@ namespace reprise {
 
 /// Changes whenever kernels change what KV they compute for the same tokens, or what policies save
 /// changes its form.
-inline constexpr std::string_view kNumericsVersion = "3";
+inline constexpr std::string_view kNumericsVersion = "4";
 
 struct Engine::Impl {
   Impl(const EngineOptions& how, PagePool kv_pool, std::unique_ptr<ThreadPool> pool,

@@ -9,26 +9,26 @@ constexpr size_t kParallelRounding = 8192;
 constexpr size_t kTasksPerThread = 4;
 
 struct Activations {
-  const ActivationBlock* x_int8 = nullptr;
+  const ActivationBlock* x_codes = nullptr;
   const float* x_float = nullptr;
 };
 
 // Both forms as far as the weights need them, in tiles of rows.
 Activations prepare(std::span<const Part> parts, const MatmulInput& input) {
   const size_t cols = parts[0].layout.cols, blocks = cols / kBlockCols;
-  bool needs_int8 = false, needs_float = false;
+  bool needs_codes = false, needs_float = false;
   for (const Part& part : parts) {
-    (quant_format(part.layout.type) ? needs_int8 : needs_float) = true;
+    (quant_format(part.layout.type) ? needs_codes : needs_float) = true;
   }
-  const size_t int8_blocks = needs_int8 ? input.rows * blocks : 0;
+  const size_t code_blocks = needs_codes ? input.rows * blocks : 0;
   const size_t float_blocks = needs_float ? (input.rows * cols + 15) / 16 : 0;
-  auto* x_int8 = reserve<ActivationBlock>(input.scratch->activations, int8_blocks + float_blocks);
-  auto* x_float = reinterpret_cast<float*>(x_int8 + int8_blocks);
+  auto* x_codes = reserve<ActivationBlock>(input.scratch->activations, code_blocks + float_blocks);
+  auto* x_float = reinterpret_cast<float*>(x_codes + code_blocks);
   const auto prepare_tile = [&](size_t row) {
     const size_t tile = row_tile(input.rows - row);
     for (size_t r = 0; r < tile; ++r) {
       const float* x = input.x + (row + r) * input.stride;
-      if (needs_int8) input.kernels->round_int8(x, blocks, tile, x_int8 + row * blocks + r);
+      if (needs_codes) input.kernels->round_codes(x, blocks, tile, x_codes + row * blocks + r);
       float* out = x_float + row * cols + r;
       for (size_t i = 0; needs_float && i < cols; ++i) out[i * tile] = x[i];
     }
@@ -44,7 +44,7 @@ Activations prepare(std::span<const Part> parts, const MatmulInput& input) {
   } else {
     for (size_t task = 0; task < tasks; ++task) prepare_rows(task, 0);
   }
-  return {x_int8, x_float};
+  return {x_codes, x_float};
 }
 
 }  // namespace
@@ -61,7 +61,7 @@ void decode(std::span<const Projection> projections, const MatmulInput& input) {
                 const Projection& p = part.projection;
                 const MatmulOut out{p.out, p.out_stride, p.weight->rows(), p.bias, p.accumulate};
                 input.kernels->decode({part.layout, p.weight->data(), begin, end, input.rows,
-                                       x.x_int8, x.x_float, out});
+                                       x.x_codes, x.x_float, out});
               });
   });
 }

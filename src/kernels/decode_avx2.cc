@@ -7,9 +7,9 @@
 namespace reprise::kernels {
 namespace {
 
-inline __m256i four_activations(const ActivationBlock& x, size_t index) {
+inline __m256i four_activations(const int8_t* codes, size_t index) {
   int32_t w;
-  __builtin_memcpy(&w, x.q + 4 * index, sizeof w);
+  __builtin_memcpy(&w, codes + 4 * index, sizeof w);
   return _mm256_set1_epi32(w);
 }
 
@@ -40,15 +40,19 @@ void quantized_half(const PackedLayout& layout, const std::byte* panel, size_t h
       const size_t part = kGroups == 1 ? 2 : g;
       const Scale8 s = load_scale<kType>(panel, block, g, half);
       for (size_t r = 0; r < kRows; ++r) {
-        __m256i dot = _mm256_setzero_si256();
+        __m256i dot = _mm256_setzero_si256(), rest = dot;
         if constexpr (kFormat.zero_shift > 0 && !kWide) {
           dot = _mm256_slli_epi32(_mm256_set1_epi32(x[r].neg_sum[part]), kFormat.zero_shift);
+          rest = _mm256_slli_epi32(_mm256_set1_epi32(x[r].neg_rest_sum[part]), kFormat.zero_shift);
         }
         for (size_t j = g * kWords; j < (g + 1) * kWords; ++j) {
-          dot = _mm256_add_epi32(dot, dot4<kWide>(codes[j], four_activations(x[r], j)));
+          dot = _mm256_add_epi32(dot, dot4<kWide>(codes[j], four_activations(x[r].q, j)));
+          rest = _mm256_add_epi32(rest, dot4<kWide>(codes[j], four_activations(x[r].rest, j)));
         }
         const __m256 unit = _mm256_mul_ps(s.scale, _mm256_set1_ps(x[r].scale));
-        sums[r] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dot), unit, sums[r]);
+        const __m256 both = _mm256_fmadd_ps(_mm256_cvtepi32_ps(rest), _mm256_set1_ps(kRestUnit),
+                                            _mm256_cvtepi32_ps(dot));
+        sums[r] = _mm256_fmadd_ps(both, unit, sums[r]);
         if constexpr (kFormat.has_min) {
           sums[r] = _mm256_fmadd_ps(s.min, _mm256_set1_ps(x[r].sum[part]), sums[r]);
         }
@@ -103,7 +107,7 @@ void decode_tile(const DecodeJob& job, size_t index, size_t row) {
     __m256 sums[kRows];
     for (__m256& sum : sums) sum = _mm256_setzero_ps();
     if constexpr (quant_format(kType).has_value()) {
-      quantized_half<kType>(job.layout, panel, half, job.x_int8 + row * job.layout.blocks, sums);
+      quantized_half<kType>(job.layout, panel, half, job.x_codes + row * job.layout.blocks, sums);
     } else {
       float_half<kType>(job.layout, panel, half, job.x_float + row * job.layout.cols, sums);
     }
@@ -132,6 +136,17 @@ inline int32_t horizontal_sum(__m256i v) {
   return _mm_cvtsi128_si32(_mm_add_epi32(sum, _mm_shuffle_epi32(sum, 0xb1)));
 }
 
+// As bytes, and the sums of the first and last 16.
+inline void store_codes(const __m256i codes[4], int8_t* out, int32_t (&sums)[2]) {
+  const __m256i bytes = _mm256_packs_epi16(_mm256_packs_epi32(codes[0], codes[1]),
+                                           _mm256_packs_epi32(codes[2], codes[3]));
+  const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);  // packs works per 128 bits
+  _mm256_store_si256(reinterpret_cast<__m256i*>(out), _mm256_permutevar8x32_epi32(bytes, order));
+  for (size_t half = 0; half < 2; ++half) {
+    sums[half] = horizontal_sum(_mm256_add_epi32(codes[2 * half], codes[2 * half + 1]));
+  }
+}
+
 inline float largest_magnitude(const __m256 values[4]) {
   const __m256 sign = _mm256_set1_ps(-0.0f);
   __m256 largest = _mm256_setzero_ps();
@@ -152,27 +167,24 @@ void decode_avx2(const DecodeJob& job) {
   for_quantized(job.layout.type, [&](auto type) { decode_panels<decltype(type)::value>(job); });
 }
 
-void round_int8_avx2(const float* x, size_t blocks, size_t tile_rows, ActivationBlock* out) {
+void round_codes_avx2(const float* x, size_t blocks, size_t tile_rows, ActivationBlock* out) {
   for (size_t block = 0; block < blocks; ++block, x += kBlockCols, out += tile_rows) {
     __m256 values[4];
     for (size_t i = 0; i < 4; ++i) values[i] = _mm256_loadu_ps(x + 8 * i);
     const float largest = largest_magnitude(values);
     const __m256 inverse = _mm256_set1_ps(largest > kSmallestMagnitude ? 127.0f / largest : 0.0f);
     out->scale = largest / 127.0f;
-    __m256i q[4];
-    for (size_t i = 0; i < 4; ++i) q[i] = _mm256_cvtps_epi32(_mm256_mul_ps(values[i], inverse));
-    const int32_t low = horizontal_sum(_mm256_add_epi32(q[0], q[1]));
-    const int32_t high = horizontal_sum(_mm256_add_epi32(q[2], q[3]));
-    const int32_t sums[3] = {low, high, low + high};
-    for (size_t i = 0; i < 3; ++i) {
-      out->neg_sum[i] = -sums[i];
-      out->sum[i] = out->scale * static_cast<float>(sums[i]);
+    __m256i q[4], rest[4];
+    for (size_t i = 0; i < 4; ++i) {
+      const __m256 value = _mm256_mul_ps(values[i], inverse);
+      q[i] = _mm256_cvtps_epi32(value);
+      const __m256 left = _mm256_sub_ps(value, _mm256_cvtepi32_ps(q[i]));
+      rest[i] = _mm256_cvtps_epi32(_mm256_mul_ps(left, _mm256_set1_ps(1 / kRestUnit)));
     }
-    const __m256i bytes =
-        _mm256_packs_epi16(_mm256_packs_epi32(q[0], q[1]), _mm256_packs_epi32(q[2], q[3]));
-    const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);  // packs works per 128 bits
-    _mm256_store_si256(reinterpret_cast<__m256i*>(out->q),
-                       _mm256_permutevar8x32_epi32(bytes, order));
+    int32_t sums[2], rest_sums[2];
+    store_codes(q, out->q, sums);
+    store_codes(rest, out->rest, rest_sums);
+    set_sums(sums, rest_sums, out);
   }
 }
 

@@ -23,6 +23,7 @@ void quantized_tile(const PackedLayout& layout, const std::byte* panel, const Ac
   constexpr size_t kGroups = ScaleReader<kType>::kGroups, kWords = 8 / kGroups;
   const std::byte* plane = panel + layout.codes_offset;
   ScaleReader<kType> scales(panel, 0);
+  const __m512 rest_unit = _mm512_set1_ps(kRestUnit);
   for (size_t block = 0; block < layout.blocks; ++block, x += kRows) {
     for (size_t line = 0; line < code_bytes(kFormat); line += 64) {
       _mm_prefetch(plane + kPrefetchBytes + line, _MM_HINT_T0);
@@ -35,15 +36,19 @@ void quantized_tile(const PackedLayout& layout, const std::byte* panel, const Ac
     for (size_t g = 0; g < kGroups; ++g) {
       const size_t part = kGroups == 1 ? 2 : g;
       for (size_t r = 0; r < kRows; ++r) {
-        __m512i dot = _mm512_setzero_si512();
+        __m512i dot = _mm512_setzero_si512(), rest = dot;
         if constexpr (kFormat.zero_shift > 0) {
           dot = _mm512_slli_epi32(_mm512_set1_epi32(x[r].neg_sum[part]), kFormat.zero_shift);
+          rest = _mm512_slli_epi32(_mm512_set1_epi32(x[r].neg_rest_sum[part]), kFormat.zero_shift);
         }
         for (size_t j = g * kWords; j < (g + 1) * kWords; ++j) {
           dot = _mm512_dpbusd_epi32(dot, codes[j], _mm512_set1_epi32(word(x[r].q, j)));
+          rest = _mm512_dpbusd_epi32(rest, codes[j], _mm512_set1_epi32(word(x[r].rest, j)));
         }
         const __m512 unit = _mm512_mul_ps(scale[g], _mm512_set1_ps(x[r].scale));
-        sums[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot), unit, sums[r]);
+        const __m512 both =
+            _mm512_fmadd_ps(_mm512_cvtepi32_ps(rest), rest_unit, _mm512_cvtepi32_ps(dot));
+        sums[r] = _mm512_fmadd_ps(both, unit, sums[r]);
         if constexpr (kFormat.has_min) {
           sums[r] = _mm512_fmadd_ps(min[g], _mm512_set1_ps(x[r].sum[part]), sums[r]);
         }
@@ -106,7 +111,7 @@ void decode_tile(const DecodeJob& job, size_t index, size_t row) {
   __m512 sums[kRows];
   for (__m512& sum : sums) sum = _mm512_setzero_ps();
   if constexpr (quant_format(kType).has_value()) {
-    quantized_tile<kType>(job.layout, panel, job.x_int8 + row * job.layout.blocks, sums);
+    quantized_tile<kType>(job.layout, panel, job.x_codes + row * job.layout.blocks, sums);
   } else {
     float_tile<kType>(job.layout, panel, job.x_float + row * job.layout.cols, sums);
   }
@@ -135,25 +140,25 @@ void decode_avx512(const DecodeJob& job) {
   for_quantized(job.layout.type, [&](auto type) { decode_panels<decltype(type)::value>(job); });
 }
 
-void round_int8_avx512(const float* x, size_t blocks, size_t tile_rows, ActivationBlock* out) {
+void round_codes_avx512(const float* x, size_t blocks, size_t tile_rows, ActivationBlock* out) {
   for (size_t block = 0; block < blocks; ++block, x += kBlockCols, out += tile_rows) {
     const __m512 low = _mm512_loadu_ps(x), high = _mm512_loadu_ps(x + 16);
     const float largest =
         _mm512_reduce_max_ps(_mm512_max_ps(_mm512_abs_ps(low), _mm512_abs_ps(high)));
     const __m512 inverse = _mm512_set1_ps(largest > kSmallestMagnitude ? 127.0f / largest : 0.0f);
     out->scale = largest / 127.0f;
-    const __m512i q[2] = {_mm512_cvtps_epi32(_mm512_mul_ps(low, inverse)),
-                          _mm512_cvtps_epi32(_mm512_mul_ps(high, inverse))};
-    int32_t sums[3];
+    const __m512 values[2] = {_mm512_mul_ps(low, inverse), _mm512_mul_ps(high, inverse)};
+    int32_t sums[2], rest_sums[2];
     for (size_t half = 0; half < 2; ++half) {
-      _mm_store_si128(reinterpret_cast<__m128i*>(out->q) + half, _mm512_cvtsepi32_epi8(q[half]));
-      sums[half] = _mm512_reduce_add_epi32(q[half]);
+      const __m512i q = _mm512_cvtps_epi32(values[half]);
+      const __m512 left = _mm512_sub_ps(values[half], _mm512_cvtepi32_ps(q));
+      const __m512i rest = _mm512_cvtps_epi32(_mm512_mul_ps(left, _mm512_set1_ps(1 / kRestUnit)));
+      _mm_store_si128(reinterpret_cast<__m128i*>(out->q) + half, _mm512_cvtsepi32_epi8(q));
+      _mm_store_si128(reinterpret_cast<__m128i*>(out->rest) + half, _mm512_cvtsepi32_epi8(rest));
+      sums[half] = _mm512_reduce_add_epi32(q);
+      rest_sums[half] = _mm512_reduce_add_epi32(rest);
     }
-    sums[2] = sums[0] + sums[1];
-    for (size_t i = 0; i < 3; ++i) {
-      out->neg_sum[i] = -sums[i];
-      out->sum[i] = out->scale * static_cast<float>(sums[i]);
-    }
+    set_sums(sums, rest_sums, out);
   }
 }
 

@@ -6,12 +6,12 @@
 namespace reprise::kernels {
 namespace {
 
-int32_t dot_half(const PackedBlock& w, bool lookup, const ActivationBlock& x, size_t half) {
+int32_t dot_half(const PackedBlock& w, bool lookup, const int8_t* x, size_t half) {
   int32_t sum = 0;
   for (size_t i = 16 * half; i < 16 * half + 16; ++i) {
     uint32_t code = w.codes[i / 4] >> 8 * (i % 4) & 255;
     if (lookup) code = kIq4Values[code];
-    sum += static_cast<int32_t>(code) * x.q[i];
+    sum += static_cast<int32_t>(code) * x[i];
   }
   return sum;
 }
@@ -22,10 +22,12 @@ float quantized_dot(const DecodeJob& job, const std::byte* panel, size_t lane, s
   float sum = 0;
   for (size_t block = 0; block < job.layout.blocks; ++block, x += tile) {
     const PackedBlock w = read_packed(job.layout, panel, block, lane);
-    const int32_t dots[2] = {dot_half(w, format.lookup, *x, 0), dot_half(w, format.lookup, *x, 1)};
     for (size_t half = 0; half < 2; ++half) {
-      const int32_t dot = dots[half] + format.zero() * x->neg_sum[half];
-      sum += static_cast<float>(dot) * (w.scales[half].scale * x->scale);
+      const int32_t dot = dot_half(w, format.lookup, x->q, half) + format.zero() * x->neg_sum[half];
+      const int32_t rest =
+          dot_half(w, format.lookup, x->rest, half) + format.zero() * x->neg_rest_sum[half];
+      const float both = static_cast<float>(rest) * kRestUnit + static_cast<float>(dot);
+      sum += both * (w.scales[half].scale * x->scale);
       if (format.has_min) sum += w.scales[half].min * x->sum[half];
     }
   }
@@ -46,22 +48,21 @@ float float_dot(const DecodeJob& job, const std::byte* panel, size_t lane, size_
 
 }  // namespace
 
-void round_int8_ref(const float* x, size_t blocks, size_t tile_rows, ActivationBlock* out) {
+void round_codes_ref(const float* x, size_t blocks, size_t tile_rows, ActivationBlock* out) {
   for (size_t block = 0; block < blocks; ++block, x += kBlockCols, out += tile_rows) {
     float largest = 0;
     for (size_t i = 0; i < kBlockCols; ++i) largest = std::max(largest, std::fabs(x[i]));
     const float inverse = largest > kSmallestMagnitude ? 127.0f / largest : 0.0f;
     out->scale = largest / 127.0f;
-    int32_t sums[3] = {};
+    int32_t sums[2] = {}, rest_sums[2] = {};
     for (size_t i = 0; i < kBlockCols; ++i) {
-      out->q[i] = static_cast<int8_t>(std::nearbyint(x[i] * inverse));
+      const float value = x[i] * inverse, nearest = std::nearbyint(value);
+      out->q[i] = static_cast<int8_t>(nearest);
+      out->rest[i] = static_cast<int8_t>(std::nearbyint((value - nearest) / kRestUnit));
       sums[i / 16] += out->q[i];
+      rest_sums[i / 16] += out->rest[i];
     }
-    sums[2] = sums[0] + sums[1];
-    for (size_t i = 0; i < 3; ++i) {
-      out->neg_sum[i] = -sums[i];
-      out->sum[i] = out->scale * static_cast<float>(sums[i]);
-    }
+    set_sums(sums, rest_sums, out);
   }
 }
 
@@ -76,7 +77,7 @@ void decode_ref(const DecodeJob& job) {
       tile = row_tile(job.rows - row);
       for (size_t r = 0; r < tile; ++r) {
         float sum =
-            quantized ? quantized_dot(job, panel, lane, tile, job.x_int8 + row * layout.blocks + r)
+            quantized ? quantized_dot(job, panel, lane, tile, job.x_codes + row * layout.blocks + r)
                       : float_dot(job, panel, lane, tile, job.x_float + row * layout.cols + r);
         float* out = job.out.data + (row + r) * job.out.stride + column;
         if (job.out.bias) sum += job.out.bias[column];

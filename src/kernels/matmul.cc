@@ -8,18 +8,18 @@ namespace reprise::kernels {
 const MatmulKernels& matmul_kernels(Isa isa) {
   static constexpr size_t kVectorSteps = 9, kTileSteps = 18;
   static constexpr auto kNothing = [] {};
-  static constexpr MatmulKernels kRef = {round_int8_ref, decode_ref, round_bf16_ref, expand_ref,
-                                         kVectorSteps,   kNothing,   kNothing,       multiply_ref,
-                                         write_ref,      nullptr};
+  static constexpr MatmulKernels kRef = {round_codes_ref, decode_ref, round_bf16_ref, expand_ref,
+                                         kVectorSteps,    kNothing,   kNothing,       multiply_ref,
+                                         write_ref,       nullptr};
 #if defined(__x86_64__)
   static constexpr MatmulKernels kAvx2 = {
-      round_int8_avx2, decode_avx2, round_bf16_avx2, expand_avx2, kVectorSteps,
-      kNothing,        kNothing,    multiply_avx2,   write_avx2,  nullptr};
+      round_codes_avx2, decode_avx2, round_bf16_avx2, expand_avx2, kVectorSteps,
+      kNothing,         kNothing,    multiply_avx2,   write_avx2,  nullptr};
   static constexpr MatmulKernels kAvx512 = {
-      round_int8_avx512, decode_avx512, round_bf16_avx512, expand_avx512, kVectorSteps,
-      kNothing,          kNothing,      multiply_avx512,   write_avx512,  write_gated_avx512};
+      round_codes_avx512, decode_avx512, round_bf16_avx512, expand_avx512, kVectorSteps,
+      kNothing,           kNothing,      multiply_avx512,   write_avx512,  write_gated_avx512};
   static constexpr MatmulKernels kAmx = {
-      round_int8_avx512,  decode_avx512,    round_bf16_avx512, expand_avx512, kTileSteps,
+      round_codes_avx512, decode_avx512,    round_bf16_avx512, expand_avx512, kTileSteps,
       begin_multiply_amx, end_multiply_amx, multiply_amx,      write_avx512,  write_gated_avx512};
   if (isa == Isa::kAmx) return kAmx;
   if (isa == Isa::kAvx512) return kAvx512;

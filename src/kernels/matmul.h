@@ -2,8 +2,9 @@
 //
 // Two numerics, chosen by the caller's phase and never by the number of rows, so that a row's
 // result depends neither on the batch it is computed in nor on the thread count:
-//   decode:  activations rounded to int8 with one scale per 32 values (weights of 8 bits and less)
-//            or kept in float (F32, F16, BF16 weights); bounded by reading W once for all rows
+//   decode:  activations rounded to 16 bits with one scale per 32 values (weights of 8 bits and
+//            less: two int8 products) or kept in float (F32, F16, BF16 weights); bounded by reading
+//            W once for all rows
 //   prefill: weights and activations rounded to bf16, products summed in float; bounded by the
 //            machine's bf16 throughput
 // F32 weights are computed in float in both phases, so tiny reference models agree to float

@@ -11,13 +11,32 @@
 
 namespace reprise::kernels {
 
-/// 32 activations of one row rounded to int8: x = scale * q, scale = max |x| / 127.
+/// A remainder's unit: half a step of the value, the most there is to correct, is 127 of them.
+inline constexpr float kRestUnit = 1.0f / 254.0f;
+
+/// 32 activations of one row in 16 bits, as two codes for int8 products:
+/// x = scale * (q + kRestUnit * rest), scale = max |x| / 127.
 struct alignas(64) ActivationBlock {
   int8_t q[kBlockCols];
+  int8_t rest[kBlockCols];
   float scale;
-  int32_t neg_sum[3];  // minus the sum of q over the first 16, the last 16, all 32
-  float sum[3];        // scale times these sums
+  int32_t neg_sum[3];       // minus the sum of q over the first 16, the last 16, all 32
+  int32_t neg_rest_sum[3];  // of rest
+  float sum[3];             // of x as rounded
 };
+
+/// Of the codes' first and last 16.
+[[gnu::always_inline]] inline void set_sums(const int32_t (&q)[2], const int32_t (&rest)[2],
+                                            ActivationBlock* out) {
+  const int32_t sums[3] = {q[0], q[1], q[0] + q[1]};
+  const int32_t rest_sums[3] = {rest[0], rest[1], rest[0] + rest[1]};
+  for (size_t i = 0; i < 3; ++i) {
+    out->neg_sum[i] = -sums[i];
+    out->neg_rest_sum[i] = -rest_sums[i];
+    const float rests = static_cast<float>(rest_sums[i]) * kRestUnit;
+    out->sum[i] = out->scale * (static_cast<float>(sums[i]) + rests);
+  }
+}
 
 /// Blocks whose largest activation is below this round to zero: 127 / max must be finite.
 inline constexpr float kSmallestMagnitude = 1e-30f;
@@ -41,8 +60,8 @@ struct DecodeJob {
   const std::byte* panels = nullptr;
   size_t panel_begin = 0, panel_end = 0;
   size_t rows = 0;
-  const ActivationBlock* x_int8 = nullptr;  // [tiles][blocks][tile rows]; quantised weights
-  const float* x_float = nullptr;           // [tiles][cols][tile rows]; float weights
+  const ActivationBlock* x_codes = nullptr;  // [tiles][blocks][tile rows]; quantised weights
+  const float* x_float = nullptr;            // [tiles][cols][tile rows]; float weights
   MatmulOut out;
 };
 
@@ -90,8 +109,8 @@ struct WriteGatedJob {
 };
 
 struct MatmulKernels {
-  /// Rounds 32 values of one row.
-  void (*round_int8)(const float* x, size_t blocks, size_t tile_rows, ActivationBlock* out);
+  /// Rounds blocks of 32 values of one row.
+  void (*round_codes)(const float* x, size_t blocks, size_t tile_rows, ActivationBlock* out);
   /// All rows times panels [panel_begin, panel_end).
   void (*decode)(const DecodeJob& job);
   /// bf16 of count floats, zeros up to the next multiple of 32; consecutive steps of 32 go
@@ -114,7 +133,7 @@ struct MatmulKernels {
 /// Of the instruction set in force.
 const MatmulKernels& matmul_kernels(Isa isa);
 
-void round_int8_ref(const float* x, size_t blocks, size_t tile_rows, ActivationBlock* out);
+void round_codes_ref(const float* x, size_t blocks, size_t tile_rows, ActivationBlock* out);
 void decode_ref(const DecodeJob& job);
 void round_bf16_ref(const float* x, size_t count, uint16_t* out);
 void expand_ref(const PackedLayout& layout, const std::byte* panel, size_t step_begin,
@@ -122,7 +141,7 @@ void expand_ref(const PackedLayout& layout, const std::byte* panel, size_t step_
 void multiply_ref(const MultiplyJob& job);
 void write_ref(const WriteJob& job);
 
-void round_int8_avx2(const float* x, size_t blocks, size_t tile_rows, ActivationBlock* out);
+void round_codes_avx2(const float* x, size_t blocks, size_t tile_rows, ActivationBlock* out);
 void decode_avx2(const DecodeJob& job);
 void round_bf16_avx2(const float* x, size_t count, uint16_t* out);
 void expand_avx2(const PackedLayout& layout, const std::byte* panel, size_t step_begin,
@@ -130,7 +149,7 @@ void expand_avx2(const PackedLayout& layout, const std::byte* panel, size_t step
 void multiply_avx2(const MultiplyJob& job);
 void write_avx2(const WriteJob& job);
 
-void round_int8_avx512(const float* x, size_t blocks, size_t tile_rows, ActivationBlock* out);
+void round_codes_avx512(const float* x, size_t blocks, size_t tile_rows, ActivationBlock* out);
 void decode_avx512(const DecodeJob& job);
 void round_bf16_avx512(const float* x, size_t count, uint16_t* out);
 void expand_avx512(const PackedLayout& layout, const std::byte* panel, size_t step_begin,

@@ -54,8 +54,8 @@ void fill_blocks(TensorType type, std::mt19937& random, std::vector<std::byte>& 
   }
 }
 
-// Largest |scale * code| + |min| of the weights around column: what the int8 product adds up before
-// it cancels.
+// Largest |scale * code| + |min| of the weights around column: what the int8 products add up before
+// they cancel.
 double gross_weight(const StoredMatrix& m, size_t row, size_t column) {
   const auto format = quant_format(m.type);
   const TensorTypeInfo& info = tensor_type_info(m.type);
@@ -132,7 +132,8 @@ Expected expected_product(const StoredMatrix& matrix, size_t row, const float* x
     for (size_t j = i / 32 * 32; j < i / 32 * 32 + 32; ++j) {
       largest = std::max<double>(largest, std::fabs(x[j]));
     }
-    rounded_x += std::fabs(w[i]) * largest / 127 / 2;
+    const double half_step = largest / 127 / 254 / 2;
+    rounded_x += std::fabs(w[i]) * (half_step + 2 * kFloatUnit * std::fabs(x[i]));
     gross += gross_weight(matrix, row, i) * (std::fabs(x[i]) + largest / 254);
   }
   // Every sum has at most one rounding per column, and a few per product.

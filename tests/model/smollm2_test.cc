@@ -23,12 +23,12 @@ std::string model_path() {
   return base + "/reprise/SmolLM2-135M-Instruct.Q4_1.gguf";
 }
 
-// Both engines round activations to int8 with one scale per 32 values: an error of max / (127
+// llama.cpp rounds activations to int8 with one scale per 32 values: an error of max / (127
 // sqrt(12)) per value, where max is about 3 times the block's root mean square. Errors of 2
-// branches per layer add up independently, on both sides.
+// branches per layer add up independently.
 double int8_tolerance(const ModelConfig& config) {
   const double rounding = 3 / (127 * std::sqrt(12.0));
-  return rounding * std::sqrt(2.0 * config.n_layer) * std::sqrt(2.0);
+  return rounding * std::sqrt(2.0 * config.n_layer);
 }
 
 // Distance without the common offset, which softmax ignores.
