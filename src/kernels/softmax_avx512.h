@@ -72,6 +72,7 @@ static inline void keep_logits(const AttendArgs& args, size_t row, const PageSpa
 
 // Weights are 2^(logit - base). The base of a row is 0 unless that could overflow or lose its
 // weights: weights up to 2^kReach cost nothing in floating point, so most rows are never rescaled.
+// It is a whole number, so that weights are rounded to bf16 alike whatever it is (on a GPU too).
 static constexpr float kReach = 60.0f;
 
 // Moves the base of a row, where it must, for logits whose lane-wise maximum is `top`, rescaling
@@ -80,7 +81,8 @@ static inline void move_base(__m512 top, float* base, float* totals, float* sums
   const __m512 limit = _mm512_set1_ps(*base + kReach);
   if (_mm512_cmp_ps_mask(top, limit, _CMP_GT_OQ) == 0) return;
   const float largest = _mm512_reduce_max_ps(top);
-  const float next = *base == kNoBase && largest <= kReach && largest >= -kReach ? 0.0f : largest;
+  const bool near = *base == kNoBase && largest <= kReach && largest >= -kReach;
+  const float next = near ? 0.0f : __builtin_ceilf(largest);
   const __m512 keep = exp2_512(_mm512_set1_ps(*base - next));
   *base = next;
   _mm512_storeu_ps(totals, _mm512_mul_ps(_mm512_loadu_ps(totals), keep));

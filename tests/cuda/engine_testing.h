@@ -106,17 +106,10 @@ inline double median_distance(const Logits& got, const Logits& want) {
 
 // A value rounded to bf16 is wrong by up to 2^-9 of itself, 2^-9 / sqrt(3) on average. Inputs of
 // four products and the attention's operands are rounded in each of two branches of a layer, on
-// either side; errors add up independently.
+// either side; errors add up independently. (Where both sides round the same values to bf16, and
+// those of decode to 16 bits, they are far nearer.)
 inline double bf16_tolerance(uint32_t n_layer) {
   return 0x1p-9 / std::sqrt(3.0) * std::sqrt(2.0 * 4 * n_layer) * std::sqrt(2.0);
-}
-
-// The CPU's decode rows have activations in int8 with a scale per 32 values, whose maximum is about
-// three times their root mean square: an error of max / (127 sqrt(12)) in the inputs of a layer's
-// four products and of the head's.
-inline double int8_tolerance(uint32_t n_layer) {
-  return std::hypot(3 / (127 * std::sqrt(12.0)) * std::sqrt(4.0 * n_layer + 1),
-                    bf16_tolerance(n_layer));
 }
 
 // Three bits of mantissa: up to 2^-4 of a value, in keys and values of every layer.

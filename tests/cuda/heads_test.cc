@@ -17,7 +17,7 @@
 namespace reprise::kernels::cuda {
 namespace {
 
-constexpr float kEps = 1e-6f;
+constexpr float kEps = 1e-6f, kQueryScale = 0.7f;
 constexpr unsigned char kUntouched = 0xa5;
 // Of a norm or a rotation in float.
 constexpr double kRound = 0x1p-20;
@@ -37,7 +37,7 @@ struct Options {
 // Rows of three sequences around the ends of pages; some are not stored.
 constexpr int32_t kPositions[] = {0, 15, 16, 31, 32, 47, 0, 5, -1, 33, 48, 1 << 30, 14, 17};
 constexpr uint32_t kSequences[] = {0, 0, 0, 0, 0, 0, 1, 1, 1, 2, 2, 2, 2, 2};
-constexpr uint32_t kRows = std::size(kPositions), kCapacity = 3, kPages = 12;
+constexpr uint32_t kRows = std::size(kPositions), kExactRows = 5, kCapacity = 3, kPages = 12;
 const std::vector<uint32_t> kPageTables = {7, 2, 11, 4, 5, 6, 0, 9, 1};  // [3, kCapacity]
 
 class Case {
@@ -92,6 +92,7 @@ class Case {
         sequences(std::vector<uint32_t>(kSequences, kSequences + kRows));
     const DeviceArray<unsigned char> pages(image_);
     const DeviceArray<uint16_t> q_rotated(q_.size(), 0xff), q_capped(q_.size(), 0xff);
+    const DeviceArray<float> q_exact(q_.size(), 0xff), q_capped_exact(q_.size(), 0xff);
     const DeviceArray<float> q_plain(q_.size(), 0xff);
     HeadsArgs args;
     args.q = q.get();
@@ -111,17 +112,21 @@ class Case {
     args.capacity = kCapacity;
     const DeviceArray<float> cos_sin_keys(cos_sin_keys_);
     if (options_.keys_apart) args.cos_sin_keys = cos_sin_keys.get();
-    args.q_rotated = reinterpret_cast<__nv_bfloat16*>(q_rotated.get());
+    args.q_scale = kQueryScale;
+    args.exact_rows = kExactRows;
+    args.q_rotated = {reinterpret_cast<__nv_bfloat16*>(q_rotated.get()), q_exact.get()};
     args.cos_sin_capped = cos_sin_capped.get();
-    args.q_capped = reinterpret_cast<__nv_bfloat16*>(q_capped.get());
+    args.q_capped = {reinterpret_cast<__nv_bfloat16*>(q_capped.get()), q_capped_exact.get()};
     args.q_plain = q_plain.get();
     ASSERT_EQ(rotate_and_store(args, nullptr), cudaSuccess);
     image_ = pages.host();
     q_rotated_ = q_rotated.host();
     q_capped_ = q_capped.host();
+    q_exact_ = q_exact.host();
+    q_capped_exact_ = q_capped_exact.host();
     q_plain_ = q_plain.host();
     args.q_plain = nullptr;
-    args.q_rotated = args.q_capped = nullptr;
+    args.q_rotated = args.q_capped = {};
     ASSERT_EQ(rotate_and_store(args, nullptr), cudaSuccess);
     ASSERT_EQ(pages.host(), image_);
   }
@@ -165,10 +170,18 @@ class Case {
       SCOPED_TRACE("row " + std::to_string(row) + ", head " + std::to_string(head) +
                    ", dimension " + std::to_string(i));
       ASSERT_NEAR(q_plain_[at + i], plain.values[i], plain.errors[i]);
-      ASSERT_NEAR(to_float(Bf16{q_rotated_[at + i]}), turned.values[i],
+      ASSERT_NEAR(to_float(Bf16{q_rotated_[at + i]}), kQueryScale * turned.values[i],
                   turned.errors[i] + 0x1.01p-8 * std::abs(turned.values[i]));
-      ASSERT_NEAR(to_float(Bf16{q_capped_[at + i]}), capped.values[i],
+      ASSERT_NEAR(to_float(Bf16{q_capped_[at + i]}), kQueryScale * capped.values[i],
                   capped.errors[i] + 0x1.01p-8 * std::abs(capped.values[i]));
+      if (row >= kExactRows) {  // as it was
+        ASSERT_TRUE(std::isnan(q_exact_[at + i]) && std::isnan(q_capped_exact_[at + i]));
+        continue;
+      }
+      ASSERT_NEAR(q_exact_[at + i], kQueryScale * turned.values[i],
+                  turned.errors[i] + kRound * std::abs(turned.values[i]));
+      ASSERT_NEAR(q_capped_exact_[at + i], kQueryScale * capped.values[i],
+                  capped.errors[i] + kRound * std::abs(capped.values[i]));
     }
   }
 
@@ -218,6 +231,7 @@ class Case {
       q_plain_;
   std::vector<unsigned char> image_;
   std::vector<uint16_t> q_rotated_, q_capped_;
+  std::vector<float> q_exact_, q_capped_exact_;
 };
 
 TEST(Heads, QueriesAreRotatedAndKeysAndValuesStored) {

@@ -93,7 +93,7 @@ TEST_F(MacEngine, ReusesWhatItReusesOnTheCpu) {
     const double same = median_distance(logits_of(*here, request, policy), want);
     std::printf("  %s: %.4f from the CPU's, which are %.4f from full attention's\n", rest.c_str(),
                 same, median_distance(full, want));
-    EXPECT_LT(same, 1.5 * int8_tolerance(2));
+    EXPECT_LT(same, 1.5 * bf16_tolerance(2));
   }
 }
 

@@ -89,7 +89,7 @@ class Case {
     const size_t rows = size_t{batch_} * shape_.n_head;
     const DeviceArray<int32_t> positions(batch_);
     const DeviceArray<float> plain(rows * dim), out(rows * dim, 0xff), lse(rows, 0xff);
-    const DeviceArray<uint16_t> q(rows * dim);
+    const DeviceArray<float> q(rows * dim);
     const DeviceArray<char> workspace(
         mac_workspace(rules_, batch_, shape_.n_head, shape_.n_kv_head, shape_.head_dim));
     MacArgs args;
@@ -115,7 +115,7 @@ class Case {
       make_queries();
       copy(positions.get(), positions_);
       copy(plain.get(), plain_);
-      copy(q.get(), rotated_);
+      copy(q.get(), bf16_floats(rotated_));
       graph.run();
       const std::vector<float> outs = out.host(), lses = lse.host();
       const std::vector<MacEntry> all_entries = entries.host();

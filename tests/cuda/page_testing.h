@@ -26,6 +26,12 @@ inline std::array<double, 256> e4m3_values() {
   return values;
 }
 
+inline std::vector<float> bf16_floats(const std::vector<uint16_t>& bits) {
+  std::vector<float> values;
+  for (const uint16_t value : bits) values.push_back(to_float(Bf16{value}));
+  return values;
+}
+
 /// K and V tiles, one after another.
 class TestTiles {
  public:

@@ -71,7 +71,8 @@ class Case {
 
   void run_and_check() {
     const DeviceArray<uint8_t> kv(tiles_.bytes());
-    const DeviceArray<uint16_t> q(q_), q_capped(q_capped_), slots(slots_);
+    const DeviceArray<float> q(bf16_floats(q_)), q_capped(bf16_floats(q_capped_));
+    const DeviceArray<uint16_t> slots(slots_);
     const DeviceArray<uint32_t> pages(pages_), which(rows_);
     const DeviceArray<int32_t> keys(keys_);
     const size_t rows = size_t{batch_} * heads_.n_head;

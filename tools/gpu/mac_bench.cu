@@ -80,7 +80,7 @@ __global__ void fill_entries(MacEntry* entries, size_t count, int32_t position) 
 
 // hits: [pairs]; ring_q: [pairs][window][group][dim]
 __global__ void make_queries(const uint8_t* hits, const __nv_bfloat16* ring_q, int32_t position,
-                             size_t count, uint64_t seed, float* plain, __nv_bfloat16* rotated) {
+                             size_t count, uint64_t seed, float* plain) {
   for (size_t i = size_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count;
        i += size_t{gridDim.x} * blockDim.x) {
     const size_t pair = i / (kGroup * kDim),
@@ -88,7 +88,6 @@ __global__ void make_queries(const uint8_t* hits, const __nv_bfloat16* ring_q, i
     const size_t from = (pair * kWindow + slot) * kGroup * kDim + i % (kGroup * kDim);
     const float x = noise(i + (seed << 40));
     plain[i] = hits[pair] != 0 ? __bfloat162float(ring_q[from]) + 0.1f * x : x;
-    rotated[i] = __float2bfloat16(plain[i]);
   }
 }
 
@@ -113,7 +112,6 @@ class Bench {
         guards_(layers_ * pairs()),
         counters_(batch),
         plain_(layers_ * row_size()),
-        q_(layers_ * row_size()),
         out_(row_size()),
         lse_(size_t{batch} * kHeads),
         workspace_(mac_workspace(MacRules{}, batch, kHeads, kKvHeads, kDim)),
@@ -172,7 +170,7 @@ class Bench {
     std::shuffle(hits.begin(), hits.end(), random_);
     const Array<uint8_t> device(hits);
     make_queries<<<1024, 256>>>(device.get(), ring_q_.get(), context_ - 1, plain_.size(), 3,
-                                plain_.get(), q_.get());
+                                plain_.get());
     check(cudaDeviceSynchronize());
   }
 
@@ -185,7 +183,7 @@ class Bench {
       args.lists.capacity = capacity_;
       args.batch = batch_;
       args.n_head = kHeads;
-      args.q = q_.get() + layer * row_size();
+      args.q = plain_.get() + layer * row_size();
       args.scale = 0.088f;
       args.out = out_.get();
       args.lse = lse_.get();
@@ -205,7 +203,7 @@ class Bench {
       args.capacity = capacity_;
       args.n_head = kHeads;
       args.q_plain = plain_.get() + layer * row_size();
-      args.q = q_.get() + layer * row_size();
+      args.q = plain_.get() + layer * row_size();
       args.scale = 0.088f;
       args.ring = {ring_q_.get() + layer * entries() * kDim,
                    ring_out_.get() + layer * entries() * kDim,
@@ -247,7 +245,6 @@ class Bench {
   Array<MacGuardState> guards_;
   Array<MacCounters> counters_;
   Array<float> plain_;
-  Array<__nv_bfloat16> q_;
   Array<float> out_, lse_;
   Array<char> workspace_, decode_workspace_;
 };

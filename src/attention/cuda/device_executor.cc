@@ -47,6 +47,7 @@ Status DeviceExecutor::reserve(std::span<const RopeTable* const> ropes) {
   if (has_windows_) REPRISE_CHECK(windows_.reserve(limits_.sequences, kAnyCapacity));
   const size_t heads = size_t{limits_.rows} * config_.n_head;
   REPRISE_CHECK(q_.reserve(heads * config_.head_dim, kWhat));
+  REPRISE_CHECK(q_exact_.reserve(limits_.sequences * q_width(), kWhat));
   REPRISE_CHECK(lse_.reserve(heads, kWhat));
   REPRISE_CHECK(keys_.reserve(limits_.sequences, kWhat));
   REPRISE_CHECK(
@@ -91,6 +92,7 @@ Status DeviceExecutor::reserve_parts() {
   constexpr std::string_view kWhat = "attention in parts";
   const size_t heads = size_t{limits_.rows} * config_.n_head, width = heads * config_.head_dim;
   REPRISE_CHECK(q_capped_.reserve(width, kWhat));
+  REPRISE_CHECK(q_capped_exact_.reserve(limits_.sequences * q_width(), kWhat));
   for (Rope& rope : ropes_) {
     REPRISE_CHECK(rope.cos_sin_capped.reserve(rope.cos_sin.size(), kWhat));
   }
@@ -213,12 +215,14 @@ Status DeviceExecutor::store(const LayerHeads& heads, cudaStream_t stream) {
   args.pages = rows_.table(heads.layer);
   args.sequences = rows_.sequences;
   args.capacity = rows_.capacity;
-  args.q_rotated = q_.data();
+  args.q_scale = config_.attention_scale / kQueryUnit;
+  args.exact_rows = rows_.decode_rows;
+  args.q_rotated = {q_.data(), q_exact_.data()};
   if (keys_apart_) args.cos_sin_keys = rope.cos_sin_keys.data();
   if (heads.q_norm != nullptr) args.q_plain = q_plain_.data();
   if (capped_) {
     args.cos_sin_capped = rope.cos_sin_capped.data();
-    args.q_capped = q_capped_.data();
+    args.q_capped = {q_capped_.data(), q_capped_exact_.data()};
   }
   REPRISE_CUDA(rotate_and_store(args, stream), "storing keys and values");
   return {};
@@ -233,10 +237,10 @@ Status DeviceExecutor::read(const LayerHeads& heads, const DeviceRead& what, uin
   if (what.rotate) args.angles = position_free_.angles(layer_rope_[heads.layer]);
   args.batch = count;
   args.n_head = config_.n_head;
-  args.q = q_.data() + at;
-  args.q_capped = q_capped_.data() + at;
+  args.q = q_exact_.data() + at;
+  args.q_capped = q_capped_exact_.data() + at;
   args.capped_pages = what.capped_pages;
-  args.scale = config_.attention_scale;
+  args.scale = kQueryUnit;
   args.soft_cap = config_.attention_soft_cap;
   args.out = heads.decode_out + at;
   args.lse = lse_.data() + head;
@@ -263,6 +267,7 @@ Status DeviceExecutor::read_group(const LayerHeads& heads, const DeviceGroup& gr
     queries.kv = kv_;
     if (group.policy->attends()) {
       const size_t head = size_t{group.first} * config_.n_head, at = group.first * q_width();
+      queries.q_exact = q_exact_.data() + at;
       queries.q_plain = plain_queries(heads) + at;
       return group.policy->attend(queries, {heads.decode_out + at, lse_.data() + head}, stream);
     }
@@ -291,7 +296,7 @@ PagedPrefillArgs DeviceExecutor::prefill_args(const LayerHeads& heads, uint32_t 
   args.n_head = config_.n_head;
   args.rows = rows;
   args.q = q_.data() + rows_.decode_rows * q_width();  // sequences name rows from here on
-  args.scale = config_.attention_scale;
+  args.scale = kQueryUnit;
   args.soft_cap = config_.attention_soft_cap;
   args.window = static_cast<int32_t>(config_.window[heads.layer]);
   args.out = heads.prefill_out;

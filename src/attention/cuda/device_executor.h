@@ -98,11 +98,13 @@ class DeviceExecutor : public DeviceAttentionOp {
   bool keys_apart_ = false;                 // keys of some rows are not rotated
   PositionFreeKeys position_free_;
   kernels::cuda::DeviceBuffer<__nv_bfloat16> q_;  // [rows, n_head, head_dim] rotated
-  kernels::cuda::DeviceBuffer<float> q_plain_;    // the same, normed only; empty if nobody asks
+  kernels::cuda::DeviceBuffer<float> q_exact_;    // [sequences, n_head, head_dim] of decode rows
+  kernels::cuda::DeviceBuffer<float> q_plain_;    // as q_, normed only; empty if nobody asks
   kernels::cuda::DeviceBuffer<float> lse_;        // [rows, n_head]
   kernels::cuda::DeviceBuffer<int32_t> keys_;     // [sequences] keys that full attention reads
   // Where policies read in parts.
-  kernels::cuda::DeviceBuffer<__nv_bfloat16> q_capped_;     // [rows, n_head, head_dim]
+  kernels::cuda::DeviceBuffer<__nv_bfloat16> q_capped_;     // as q_
+  kernels::cuda::DeviceBuffer<float> q_capped_exact_;       // as q_exact_
   kernels::cuda::DeviceBuffer<float> part_out_, more_out_;  // [rows, n_head, head_dim]
   kernels::cuda::DeviceBuffer<float> more_lse_;             // [rows, n_head]
   kernels::cuda::DeviceBuffer<std::byte> decode_workspace_, prefill_workspace_;

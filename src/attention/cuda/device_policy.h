@@ -22,6 +22,11 @@ namespace reprise {
 
 class DevicePolicy;
 
+/// What products of rotated queries and keys are in units of: log2. Queries on the device are
+/// scaled to that before they are rounded to bf16, as the CPU scales its own, so that both round
+/// the same.
+inline constexpr float kQueryUnit = 0.69314718f;
+
 /// Consecutive steps of a pass that share a policy.
 struct DeviceGroup {
   uint32_t first = 0, count = 0;   // steps
@@ -64,8 +69,9 @@ struct DeviceQueries {
   const int32_t* positions = nullptr;  // [count]
   const uint32_t* pages = nullptr;     // [count, capacity] page tables of the layer
   uint32_t capacity = 0;
-  const __nv_bfloat16* q = nullptr;  // [count, n_head, head_dim] rotated
-  const float* q_plain = nullptr;    // the same before rotation, for policies that attend
+  const __nv_bfloat16* q = nullptr;  // [count, n_head, head_dim] rotated, in kQueryUnit
+  // For policies that attend: in float, and the same before rotation and scaling.
+  const float *q_exact = nullptr, *q_plain = nullptr;
   kernels::cuda::PagedKv kv;
 };
 
@@ -80,7 +86,7 @@ struct DevicePrompt {
   uint32_t layer = 0, step = 0;
   kernels::cuda::PrefillRows rows;
   const uint32_t* pages = nullptr;   // [capacity] page table of the sequence
-  const __nv_bfloat16* q = nullptr;  // [rows.count, n_head, head_dim] rotated
+  const __nv_bfloat16* q = nullptr;  // [rows.count, n_head, head_dim] likewise
   const float* q_plain = nullptr;    // the same before rotation, for policies that attend
   const float* lse = nullptr;        // [rows.count, n_head]
   kernels::cuda::PagedKv kv;

@@ -93,7 +93,7 @@ class Layer {
   const AttentionCase case_;
   size_t copies_ = 1;
   DeviceBuffer<std::byte> kv_;        // [copies_, pages(), page_bytes()]
-  DeviceBuffer<std::byte> q_, out_;   // [rows(), n_head, head_dim] bf16; out_: room for f32
+  DeviceBuffer<std::byte> q_, out_;   // [rows(), n_head, head_dim] bf16, or f32 in decode
   DeviceBuffer<float> lse_;           // [rows(), n_head]
   DeviceBuffer<uint32_t> table_;      // [pages()]
   DeviceBuffer<int32_t> keys_;        // [batch]
@@ -133,7 +133,7 @@ Status Layer::fill_memory() {
     copies_ = std::min(wanted, kMaxCopies);
   }
   REPRISE_CHECK(fill(kv_, copies_ * copy, page_block()));
-  REPRISE_CHECK(fill(q_, rows() * row * sizeof(Bf16), random_values(kBlockRows * row)));
+  REPRISE_CHECK(fill(q_, rows() * row * sizeof(float), random_values(kBlockRows * row)));
   REPRISE_CHECK(out_.reserve(rows() * row * sizeof(float), kWhat));
   REPRISE_CHECK(lse_.reserve(rows() * shape_.n_head, kWhat));
   const size_t room =
@@ -155,7 +155,7 @@ cudaError_t Layer::decode(size_t call, cudaStream_t stream) const {
   args.lists.capacity = capacity();
   args.batch = case_.batch;
   args.n_head = shape_.n_head;
-  args.q = q_.data();
+  args.q = reinterpret_cast<const float*>(q_.data());
   args.scale = scale();
   args.out = reinterpret_cast<float*>(out_.data());
   args.lse = lse_.data();

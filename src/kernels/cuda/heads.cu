@@ -59,29 +59,34 @@ struct Lane {
   }
 };
 
+// at: of the head in the outputs.
 template <int kPairs>
 __device__ void write_rotated(const HeadsArgs& a, Lane<kPairs> head, const Lane<kPairs>& cos_sin,
-                              __nv_bfloat16* to) {
+                              uint32_t row, size_t at, const RotatedQueries& to) {
+  if (to.rounded == nullptr) return;
   head.rotate(cos_sin, a.pairs);
 #pragma unroll
   for (int i = 0; i < kPairs; ++i) {
     if (head.dim(i) >= a.kv.head_dim) break;
-    *reinterpret_cast<__nv_bfloat162*>(to + head.dim(i)) =
-        __floats2bfloat162_rn(head.pairs[i].x, head.pairs[i].y);
+    const float2 two = {head.pairs[i].x * a.q_scale, head.pairs[i].y * a.q_scale};
+    *reinterpret_cast<__nv_bfloat162*>(to.rounded + at + head.dim(i)) =
+        __floats2bfloat162_rn(two.x, two.y);
+    if (row < a.exact_rows) *reinterpret_cast<float2*>(to.exact + at + head.dim(i)) = two;
   }
 }
 
-// at: of the head in the outputs; capped: the row's angles.
+// capped: the row's angles.
 template <int kPairs>
 __device__ void write_query(const HeadsArgs& a, const Lane<kPairs>& head,
-                            const Lane<kPairs>& cos_sin, const Lane<kPairs>& capped, size_t at) {
+                            const Lane<kPairs>& cos_sin, const Lane<kPairs>& capped, uint32_t row,
+                            size_t at) {
 #pragma unroll
   for (int i = 0; i < kPairs; ++i) {
     if (a.q_plain == nullptr || head.dim(i) >= a.kv.head_dim) break;
     *reinterpret_cast<float2*>(a.q_plain + at + head.dim(i)) = head.pairs[i];
   }
-  if (a.q_rotated != nullptr) write_rotated(a, head, cos_sin, a.q_rotated + at);
-  if (a.q_capped != nullptr) write_rotated(a, head, capped, a.q_capped + at);
+  write_rotated(a, head, cos_sin, row, at, a.q_rotated);
+  write_rotated(a, head, capped, row, at, a.q_capped);
 }
 
 // Of a row's token in the tile of a head, 2 kv_head for keys and one more for values; null where
@@ -116,7 +121,7 @@ __global__ __launch_bounds__(kWarps * 32) void heads_kernel(const __grid_constan
   head.load((is_query ? a.q : is_value ? a.v : a.k) + at, head_dim);
   const float* angles = is_query || a.cos_sin_keys == nullptr ? a.cos_sin : a.cos_sin_keys;
   if (!is_value) cos_sin.load(angles + size_t{row} * a.pairs * 2, a.pairs * 2);
-  if (is_query && a.q_capped != nullptr) {
+  if (is_query && a.q_capped.rounded != nullptr) {
     capped.load(a.cos_sin_capped + size_t{row} * a.pairs * 2, a.pairs * 2);
   }
   if (norm != nullptr) weight.load(norm, head_dim);
@@ -124,7 +129,7 @@ __global__ __launch_bounds__(kWarps * 32) void heads_kernel(const __grid_constan
   unsigned char* tile =
       is_query ? nullptr : tile_of(a, row, 2 * of_kind + (is_value ? 1 : 0), &token);
   if (norm != nullptr) head.normalize(weight, a.norm_eps, head_dim);
-  if (is_query) return write_query(a, head, cos_sin, capped, at);
+  if (is_query) return write_query(a, head, cos_sin, capped, row, at);
   if (!is_value) head.rotate(cos_sin, a.pairs);
   if (tile != nullptr) store_token(a.kv.type, head_dim, token, head.pairs, tile);
 }

@@ -14,6 +14,12 @@ cudaError_t rotary_rows(const double* inv_freq, uint32_t pairs, float factor,
                         const int32_t* positions, uint32_t rows, int32_t cap, float* cos_sin,
                         cudaStream_t stream);
 
+/// Of rows times q_scale, [rows, n_head, head_dim]; null: not wanted.
+struct RotatedQueries {
+  __nv_bfloat16* rounded = nullptr;
+  float* exact = nullptr;  // of the first exact_rows
+};
+
 struct HeadsArgs {
   const float* q = nullptr;                // [rows, n_head, head_dim], rotary pairs adjacent
   const float *k = nullptr, *v = nullptr;  // [rows, n_kv_head, head_dim]
@@ -28,9 +34,11 @@ struct HeadsArgs {
   const uint32_t* pages = nullptr;      // [sequences, capacity] page tables
   const uint32_t* sequences = nullptr;  // [rows] row of pages
   uint32_t capacity = 0;
-  __nv_bfloat16* q_rotated = nullptr;  // [rows, n_head, head_dim] out
-  __nv_bfloat16* q_capped = nullptr;   // [rows, n_head, head_dim] out: rotated by cos_sin_capped
-  float* q_plain = nullptr;            // [rows, n_head, head_dim] out: after QK-norm, not rotated
+  float q_scale = 1.0f;
+  uint32_t exact_rows = 0;
+  RotatedQueries q_rotated;  // out
+  RotatedQueries q_capped;   // out: rotated by cos_sin_capped
+  float* q_plain = nullptr;  // [rows, n_head, head_dim] out: after QK-norm, not rotated
 };
 
 /// Token at position p of sequence s is stored in slot p % 16 of page pages[s, p / 16]; p beyond

@@ -108,7 +108,7 @@ Params params_of(const MacArgs& args) {
   params.n_kv_head = args.kv.n_kv_head;
   params.pairs = args.batch * args.kv.n_kv_head;
   params.group = args.n_head / args.kv.n_kv_head;
-  params.q = static_cast<const __nv_bfloat16*>(args.q);
+  params.q = args.q;
   params.scale = args.scale;
   params.soft_cap = args.soft_cap;
   params.out = args.out;

@@ -82,7 +82,7 @@ struct MacArgs {
   const uint32_t* rings = nullptr;     // [batch]; kNoRing: everything is read, nothing is stored
   uint32_t batch = 0, capacity = 0, n_head = 0;
   const float* q_plain = nullptr;       // [batch, n_head, head_dim] before rotation
-  const void* q = nullptr;              // [batch, n_head, head_dim] bf16, rotated; not yet scaled
+  const float* q = nullptr;             // the same, rotated
   float scale = 1.0f, soft_cap = 0.0f;  // as in PagedDecodeArgs
   MacRings ring;
   MacRules rules;

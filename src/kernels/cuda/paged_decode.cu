@@ -66,10 +66,10 @@ __device__ void attend_share(const Params& p, Shared<S>& shared, uint32_t pair, 
     const uint32_t pair_end = min(end, first_page[pair + 1]);
     if (pair_end == page) continue;
     state.reset();
-    const __nv_bfloat16* loaded = nullptr;
+    const float* loaded = nullptr;
     for (; mine < pair_end; mine += S::kWarps) {
       const uint32_t index = mine - first_page[pair];
-      const __nv_bfloat16* q = p.queries(index);
+      const float* q = p.queries(index);
       if (q != loaded) state.load_queries(q, p.group, pair);
       loaded = q;
       const uint32_t seen = seen_tokens(p, pair, index);
@@ -185,8 +185,8 @@ cudaError_t paged_decode(const PagedDecodeArgs& args, cudaStream_t stream) {
   params.n_kv_head = args.kv.n_kv_head;
   params.pairs = args.batch * args.kv.n_kv_head;
   params.group = args.n_head / args.kv.n_kv_head;
-  params.q = static_cast<const __nv_bfloat16*>(args.q);
-  params.q_capped = static_cast<const __nv_bfloat16*>(args.q_capped);
+  params.q = args.q;
+  params.q_capped = args.q_capped;
   params.capped_pages = args.capped_pages;
   params.scale = args.scale;
   params.soft_cap = args.soft_cap;

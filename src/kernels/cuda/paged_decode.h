@@ -40,9 +40,9 @@ struct PagedDecodeArgs {
   KeyLists lists;
   KeyAngles angles;  // null: keys are rotated
   uint32_t batch = 0, n_head = 0;
-  const void* q = nullptr;  // [batch, n_head, head_dim] bf16, rotated; not yet scaled
+  const float* q = nullptr;  // [batch, n_head, head_dim] rotated; rounded to f16 or, as KV, to bf16
   // The same, rotated in another way: what the first capped_pages pages of every list see.
-  const void* q_capped = nullptr;
+  const float* q_capped = nullptr;
   uint32_t capped_pages = 0;
   float scale = 1.0f;
   float soft_cap = 0.0f;      // logit = cap tanh(logit / cap) when > 0

@@ -14,7 +14,7 @@ struct Params {
   KeyAngles angles;
   uint32_t pairs, n_kv_head, group;  // group: query heads per KV head
   uint32_t splits;                   // blocks of a pair; 0: blocks share all pages
-  const __nv_bfloat16 *q, *q_capped;
+  const float *q, *q_capped;
   uint32_t capped_pages;  // which q_capped reads
   float scale, soft_cap;
   float *out, *lse;
@@ -32,7 +32,7 @@ struct Params {
   __device__ uint32_t list_pages(uint32_t pair) const {
     return (static_cast<uint32_t>(lists.keys[list(pair)]) + kPageTokens - 1) / kPageTokens;
   }
-  __device__ const __nv_bfloat16* queries(uint32_t page) const {
+  __device__ const float* queries(uint32_t page) const {
     return page < capped_pages ? q_capped : q;
   }
 };

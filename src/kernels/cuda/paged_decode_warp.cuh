@@ -1,6 +1,7 @@
 // One warp of the paged decode kernel: fetches pages and attends to them. K is the left operand, so
 // that a page is one row tile and query heads are the narrow side: S^T = K Q^T, O^T = V^T P^T.
-// Logits are in units of log2, relative to a base that moves only when one exceeds it by 2^kSlack.
+// Logits are in units of log2, relative to a base that moves only when one exceeds it by 2^kSlack;
+// bases are whole numbers, so that weights are rounded alike whatever they are (on the CPU too).
 // Scales of e4m3 codes multiply logits and weights; sums are in units that follow the largest
 // scale of values so far, so that weights neither overflow in f16 nor vanish.
 #pragma once
@@ -42,11 +43,11 @@ class Warp {
     }
   }
 
-  __device__ void load_queries(const __nv_bfloat16* from, uint32_t group, uint32_t pair) {
+  __device__ void load_queries(const float* from, uint32_t group, uint32_t pair) {
 #pragma unroll
     for (int n = 0; n < NT; ++n) {
       const uint32_t head = n * 8 + lane() / 4;
-      const __nv_bfloat16* q = from + (size_t{pair} * group + head) * D;
+      const float* q = from + (size_t{pair} * group + head) * D;
 #pragma unroll
       for (int step = 0; step < kSteps; ++step) {
 #pragma unroll
@@ -54,8 +55,8 @@ class Warp {
           q_[n][step][half] = 0;
           if (head >= group) continue;
           const uint32_t dim = step * 16 + Order::summed(lane() % 4, half);
-          const auto two = *reinterpret_cast<const __nv_bfloat162*>(q + dim);
-          q_[n][step][half] = pack<T>(__low2float(two), __high2float(two));
+          const auto two = *reinterpret_cast<const float2*>(q + dim);
+          q_[n][step][half] = pack<T>(two.x, two.y);
         }
       }
     }
@@ -225,7 +226,7 @@ class Warp {
       for (int mask = 4; mask < 32; mask *= 2) {
         base = fmaxf(base, __shfl_xor_sync(~0u, base, mask));
       }
-      base = fmaxf(base, base_[n][side]);
+      base = fmaxf(ceilf(base), base_[n][side]);
       const float factor = base == -INFINITY ? 1.0f : exp2_fast(base_[n][side] - base);
       base_[n][side] = base;
       total_[n][side] *= factor;

@@ -125,7 +125,7 @@ class RowPair {
       for (int mask = 1; mask < 4; mask *= 2) {
         base = fmaxf(base, __shfl_xor_sync(~0u, base, mask));
       }
-      base = fmaxf(base, base_[r]);
+      base = fmaxf(ceilf(base), base_[r]);  // whole: weights are rounded alike whatever it is
       factor[r] = base == -INFINITY ? 1.0f : exp2_fast(base_[r] - base);
       base_[r] = base;
       total_[r] *= factor[r];

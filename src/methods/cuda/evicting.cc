@@ -291,7 +291,7 @@ Status DeviceEvicting::compress(const Ranking& ranking, cudaStream_t stream) {
   votes.lse = voters.lse.data() + first;
   votes.rows = static_cast<uint32_t>(voters.end - voters.first);
   votes.first = voters.first;
-  votes.scale = config_.attention_scale;
+  votes.scale = kQueryUnit;
   votes.soft_cap = config_.attention_soft_cap;
   votes.votes = votes_.data();
   votes.stride = stride_;

@@ -115,7 +115,7 @@ Status DeviceH2o::select(const DeviceQueries& queries, DeviceRead& read, cudaStr
   args.recent = recent_;
   args.per_row = per_row_;
   args.q = queries.q;
-  args.scale = config_.attention_scale;
+  args.scale = kQueryUnit;
   args.soft_cap = config_.attention_soft_cap;
   args.logits = logits_.data();
   REPRISE_CUDA(kernels::cuda::h2o_step(args, stream), "weighing keys");

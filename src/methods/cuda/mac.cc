@@ -174,8 +174,8 @@ Status DeviceMac::attend(const DeviceQueries& queries, const DeviceResult& resul
   args.capacity = queries.capacity;
   args.n_head = queries.n_head;
   args.q_plain = queries.q_plain;
-  args.q = queries.q;
-  args.scale = config_.attention_scale;
+  args.q = queries.q_exact;
+  args.scale = kQueryUnit;
   args.soft_cap = config_.attention_soft_cap;
   args.ring = pool_->rings(queries.layer);
   args.rules = rules_;
@@ -199,7 +199,7 @@ Status DeviceMac::after_prefill(const DevicePrompt& prompt, cudaStream_t stream)
   args.n_head = config_.n_head;
   args.rows = rows.count;
   args.q = prompt.q + skipped;
-  args.scale = config_.attention_scale;
+  args.scale = kQueryUnit;
   args.soft_cap = config_.attention_soft_cap;
   args.first_key = settings_.cut.sink;
   args.lag = settings_.cut.band;
