@@ -47,11 +47,36 @@ class PartCursor {
   std::array<iovec, IOV_MAX> window_;
 };
 
+// Calls pread or pwrite until all bytes are through.
+template <class Call, class Byte>
+bool transfer_all(Call call, int file, Byte* data, size_t bytes, uint64_t offset) {
+  while (bytes > 0) {
+    const ssize_t done = call(file, data, bytes, static_cast<off_t>(offset));
+    if (done < 0 && errno == EINTR) continue;
+    if (done <= 0) {
+      if (done == 0) errno = 0;
+      return false;
+    }
+    data += done;
+    bytes -= static_cast<size_t>(done);
+    offset += static_cast<uint64_t>(done);
+  }
+  return true;
+}
+
 tl::unexpected<Error> unwritable(const std::string& path, std::string_view action) {
   return fail(ErrorCode::kFileUnwritable, "cannot {} '{}': {}", action, path, std::strerror(errno));
 }
 
 }  // namespace
+
+bool read_at(int file, std::byte* data, size_t bytes, uint64_t offset) {
+  return transfer_all(::pread, file, data, bytes, offset);
+}
+
+bool write_at(int file, const std::byte* data, size_t bytes, uint64_t offset) {
+  return transfer_all(::pwrite, file, data, bytes, offset);
+}
 
 uint64_t total_bytes(Parts parts) {
   uint64_t bytes = 0;

@@ -11,27 +11,12 @@
 #include <filesystem>
 #include <limits>
 
+#include "kv/file_io.h"
+
 namespace reprise {
 namespace {
 
-constexpr int kThreads = 4;  // requests that a disk gets at a time
-
-// Calls pread or pwrite until all bytes are through; errno says why not (0: the file ends).
-template <class Call, class Byte>
-bool transfer_all(Call call, int file, Byte* data, size_t bytes, uint64_t offset) {
-  while (bytes > 0) {
-    const ssize_t done = call(file, data, bytes, static_cast<off_t>(offset));
-    if (done < 0 && errno == EINTR) continue;
-    if (done <= 0) {
-      if (done == 0) errno = 0;
-      return false;
-    }
-    data += done;
-    bytes -= static_cast<size_t>(done);
-    offset += static_cast<uint64_t>(done);
-  }
-  return true;
-}
+constexpr int kThreads = 4;  // that write, or read while somebody waits
 
 }  // namespace
 
@@ -42,7 +27,7 @@ uint64_t PageFile::room(const std::string& folder, uint64_t bytes) {
 }
 
 Result<std::unique_ptr<PageFile>> PageFile::create(const std::string& folder, uint64_t bytes,
-                                                   size_t page_bytes) {
+                                                   size_t page_bytes, bool direct) {
   std::string path = folder + "/reprise-kv-XXXXXX";
   const int file = ::mkostemp(path.data(), O_CLOEXEC);
   if (file < 0 || ::unlink(path.c_str()) != 0) {
@@ -61,17 +46,23 @@ Result<std::unique_ptr<PageFile>> PageFile::create(const std::string& folder, ui
                 "{} bytes in '{}' hold no page of {} bytes; raise --kv-disk-size or free space",
                 bytes, folder, page_bytes);
   }
-  return std::unique_ptr<PageFile>(new PageFile(folder, file, pages, page_bytes));
+  // Some file systems cannot; then the system's cache holds pages too.
+  direct = direct && page_bytes % kDirectAlignment == 0 && ::fcntl(file, F_SETFL, O_DIRECT) == 0;
+  return std::unique_ptr<PageFile>(new PageFile(folder, file, pages, page_bytes, direct));
 }
 
-PageFile::PageFile(std::string folder, int file, uint64_t limit, size_t page_bytes)
+PageFile::PageFile(std::string folder, int file, uint64_t limit, size_t page_bytes, bool direct)
     : folder_(std::move(folder)),
       file_(file),
       limit_(limit),
       page_bytes_(page_bytes),
-      threads_(kThreads) {}
+      threads_(kThreads),
+      reader_(std::make_unique<PageReader>(file, page_bytes, direct)) {}
 
-PageFile::~PageFile() { ::close(file_); }
+PageFile::~PageFile() {
+  reader_.reset();  // it uses the file
+  ::close(file_);
+}
 
 uint32_t PageFile::take() {
   if (!error_.empty()) return kNoSlot;
@@ -96,8 +87,7 @@ void PageFile::write(std::span<Transfer> transfers) {
   threads_.run(transfers.size(), [&](size_t i, int) {
     Transfer& t = transfers[i];
     checksums_[t.slot] = XXH3_64bits(t.data, page_bytes_);
-    t.failed =
-        error != 0 || !transfer_all(::pwrite, file_, t.data, page_bytes_, t.slot * page_bytes_);
+    t.failed = error != 0 || !write_at(file_, t.data, page_bytes_, uint64_t{t.slot} * page_bytes_);
     if (t.failed && error == 0) error = errno != 0 ? errno : EIO;
   });
   if (error == 0) return;
@@ -107,10 +97,18 @@ void PageFile::write(std::span<Transfer> transfers) {
 
 void PageFile::read(std::span<Transfer> transfers) {
   threads_.run(transfers.size(), [&](size_t i, int) {
-    Transfer& t = transfers[i];
-    t.failed = !transfer_all(::pread, file_, t.data, page_bytes_, t.slot * page_bytes_) ||
-               XXH3_64bits(t.data, page_bytes_) != checksums_[t.slot];
+    PageReader::Read read;
+    describe(transfers[i].slot, transfers[i].data, read);
+    reader_->read(read);
+    transfers[i].failed = read.state != PageReader::Read::kDone;
   });
+}
+
+void PageFile::describe(uint32_t slot, std::byte* data, PageReader::Read& read) const {
+  read.offset = uint64_t{slot} * page_bytes_;
+  read.checksum = checksums_[slot];
+  read.data = data;
+  read.state = PageReader::Read::kUnderWay;
 }
 
 }  // namespace reprise

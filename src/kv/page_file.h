@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/thread_pool.h"
+#include "kv/page_reader.h"
 #include "reprise/error.h"
 
 namespace reprise {
@@ -17,10 +18,11 @@ namespace reprise {
 /// memory. After a failed write nothing more is written, what was written before stays readable.
 class PageFile {
  public:
-  /// A file in folder that nobody else can open. bytes: its largest size, as room(). Errors:
-  /// kInvalidArgument (room for no page), kFileUnwritable.
+  /// A file in folder that nobody else can open. bytes: its largest size, as room(). direct: past
+  /// the system's cache where that can be, so that pages lie in memory only once; what is written
+  /// is aligned then. Errors: kInvalidArgument (room for no page), kFileUnwritable.
   static Result<std::unique_ptr<PageFile>> create(const std::string& folder, uint64_t bytes,
-                                                  size_t page_bytes);
+                                                  size_t page_bytes, bool direct);
   ~PageFile();
   /// bytes, or where it is 0 half of what is free in folder; 0 where that is not known.
   static uint64_t room(const std::string& folder, uint64_t bytes);
@@ -33,6 +35,9 @@ class PageFile {
   void write(std::span<Transfer> transfers);
   /// Fails also where the bytes are not those that were written.
   void read(std::span<Transfer> transfers);
+  /// Of a slot that was written and is not given back before it is read.
+  void describe(uint32_t slot, std::byte* data, PageReader::Read& read) const;
+  PageReader& reader() { return *reader_; }
 
   static constexpr uint32_t kNoSlot = ~uint32_t{0};
   uint32_t take();  // kNoSlot when full
@@ -42,7 +47,7 @@ class PageFile {
   const std::string& error() const { return error_; }  // why nothing more is written; or empty
 
  private:
-  PageFile(std::string folder, int file, uint64_t limit, size_t page_bytes);
+  PageFile(std::string folder, int file, uint64_t limit, size_t page_bytes, bool direct);
 
   std::string folder_;
   int file_;
@@ -52,6 +57,7 @@ class PageFile {
   std::vector<uint32_t> free_;
   std::string error_;
   ThreadPool threads_;
+  std::unique_ptr<PageReader> reader_;
 };
 
 }  // namespace reprise

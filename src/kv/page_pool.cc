@@ -15,7 +15,7 @@ constexpr uint64_t kMinStep = 16, kMaxStep = 8192;  // pages that are brought ba
 }  // namespace
 
 Result<PagePool> PagePool::create(const kernels::KvLayout& layout, uint32_t n_layer,
-                                  uint64_t limit_bytes) {
+                                  uint64_t limit_bytes, bool one_slab) {
   const size_t page_bytes = layout.page_bytes();
   if (n_layer == 0 || page_bytes == 0) {
     return fail(ErrorCode::kInvalidArgument, "a KV pool needs layers, KV heads and a head size");
@@ -27,7 +27,7 @@ Result<PagePool> PagePool::create(const kernels::KvLayout& layout, uint32_t n_la
                 "raise the KV memory limit",
                 limit_bytes, page_bytes, n_layer);
   }
-  REPRISE_TRY(auto frames, PageFrames::create(page_bytes, n_layer, pages));
+  REPRISE_TRY(auto frames, PageFrames::create(page_bytes, one_slab ? 1 : n_layer, pages));
   return create(std::move(frames), layout, n_layer, {});
 }
 
@@ -42,7 +42,7 @@ PagePool PagePool::create(PageFrames frames, const kernels::KvLayout& layout, ui
 }
 
 Status PagePool::add_disk(const std::string& folder, uint64_t bytes) {
-  REPRISE_TRY(auto file, PageFile::create(folder, bytes, page_bytes()));
+  REPRISE_TRY(auto file, PageFile::create(folder, bytes, page_bytes(), memory().reachable()));
   tiers_.add(std::move(file));
   return {};
 }
@@ -52,7 +52,13 @@ uint64_t PagePool::limit_pages() const {
 }
 
 uint64_t PagePool::free_pages() const {
-  return tiers_.free(Tier::kMemory) + tiers_.free(Tier::kHost) + tiers_.free(Tier::kDisk);
+  return tiers_.free(Tier::kMemory) + tiers_.free(Tier::kHost) + tiers_.free(Tier::kDisk) + copies_;
+}
+
+KvTiers PagePool::tiers() const {
+  KvTiers tiers = tiers_.stats();
+  tiers.paging = paging_;
+  return tiers;
 }
 
 PageId PagePool::allocate(uint32_t layer) {
@@ -66,7 +72,7 @@ PageId PagePool::allocate(uint32_t layer) {
   }
   const PageId page = names.free.back();
   names.free.pop_back();
-  names.pages[page] = {1, 1, place, 0};
+  names.pages[page] = {.references = 1, .uses = 1, .place = place};
   return page;
 }
 
@@ -90,6 +96,9 @@ void PagePool::release(uint32_t layer, PageId page, bool in_use) {
   Page& left = at(layer, page);
   if (in_use && --left.uses == 0) count_resting(layer, left, 1);
   if (--left.references > 0) return;
+  if (left.arrival != kNoArrival) arrive(left.arrival);
+  if (left.expected) ++paging_.unused;
+  forget_copy(layer, left);
   if (left.place != kNoPlace) {
     count_resting(layer, left, -1);
     tiers_.give_back(layer, left.place);
@@ -153,14 +162,25 @@ bool PagePool::move_down(uint64_t pages) {
   return room() >= pages || demote(Tier::kHost, pages - room());
 }
 
-bool PagePool::demote(Tier tier, uint64_t wanted) {
+bool PagePool::demote(Tier tier, uint64_t wanted, uint64_t before) {
   const uint64_t host = tier == Tier::kMemory ? tiers_.free(Tier::kHost) : 0;
-  wanted = std::min({wanted, resting_[static_cast<size_t>(tier)], host + tiers_.free(Tier::kDisk)});
+  wanted = std::min(
+      {wanted, resting_[static_cast<size_t>(tier)], host + tiers_.free(Tier::kDisk) + copies_});
   if (wanted == 0) return true;
   if (tier == Tier::kMemory && host < wanted) {
     if (!demote(Tier::kHost, wanted - host + batch())) return false;
   }
-  const auto failed = move(least_recently_used(tier, wanted), [&](uint32_t layer, const Page&) {
+  std::vector<Named> pages = least_recently_used(tier, wanted, before);
+  if (copies_ > 0) {
+    std::erase_if(pages, [&](const Named& named) {
+      Page& page = at(named.layer, named.page);
+      if (page.copy == kNoPlace) return false;
+      drop(named.layer, page);
+      return true;
+    });
+    free_slots(pages.size());
+  }
+  const auto failed = move(pages, [&](uint32_t layer, const Page&) {
     Place to = kNoPlace;
     if (tier == Tier::kMemory) to = tiers_.take_for_move(Tier::kHost, layer);
     return to != kNoPlace ? to : tiers_.take_for_move(Tier::kDisk, layer);
@@ -173,7 +193,8 @@ bool PagePool::rests_in(Tier tier, uint32_t layer, const Page& page) const {
          tiers_.tier(layer, page.place) == tier;
 }
 
-std::vector<PagePool::Named> PagePool::least_recently_used(Tier tier, uint64_t count) {
+std::vector<PagePool::Named> PagePool::least_recently_used(Tier tier, uint64_t count,
+                                                           uint64_t before) {
   std::vector<Named>& cold = cold_[static_cast<size_t>(tier)];
   std::vector<Named> found;
   for (const bool look : {false, true}) {
@@ -182,7 +203,9 @@ std::vector<PagePool::Named> PagePool::least_recently_used(Tier tier, uint64_t c
     for (; found.size() < count && !cold.empty(); cold.pop_back()) {
       const Named& named = cold.back();
       const Page& page = at(named.layer, named.page);
-      if (page.stamp == named.order && rests_in(tier, named.layer, page)) found.push_back(named);
+      if (page.stamp != named.order || !rests_in(tier, named.layer, page)) continue;
+      if (page.stamp >= before) return found;  // and so is every other page
+      found.push_back(named);
     }
     if (found.size() == count) break;
   }
@@ -236,10 +259,12 @@ Result<size_t> PagePool::bring_back(std::span<const std::vector<PageId>> tables)
   size_t lost = ~size_t{0};
   std::vector<Named> away;
   if (tiers_.used(Tier::kHost) + tiers_.used(Tier::kDisk) + tiers_.lost() == 0) return lost;
+  settle_arrivals(true);
   for (uint32_t layer = 0; layer < tables.size(); ++layer) {
     for (size_t block = 0; block < tables[layer].size(); ++block) {
       const PageId page = tables[layer][block];
       if (page == kNoPage) continue;
+      forget_copy(layer, at(layer, page));  // it may be written from now on
       if (!has(layer, page))
         lost = std::min(lost, block);
       else if (tiers_.tier(layer, at(layer, page).place) != Tier::kMemory)

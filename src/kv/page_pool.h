@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <span>
@@ -22,15 +23,17 @@ using kernels::kPageTokens;
 /// A page id is a name, meaningful only together with its layer; where the page lies may change
 /// while nobody uses it. References are in use or at rest: pages with a reference in use stay in
 /// memory and are moved only towards kMemory; of the others the least recently used are moved to
-/// the tier below when a tier is full. Not thread-safe: one thread allocates, any number may read
-/// pages meanwhile.
+/// the tier below when a tier is full. A page that was fetched() from disk keeps its slot there
+/// until it is written, so that it need not be written to be moved away again. Not thread-safe: one
+/// thread allocates, any number may read pages meanwhile.
 class PagePool {
  public:
-  /// In this machine's memory. limit_bytes bounds the pages there over all layers.
+  /// In this machine's memory. limit_bytes bounds the pages there over all layers. one_slab: frames
+  /// serve any layer, so that pages of one can follow those of another without new memory.
   /// kInvalidArgument when layout or n_layer is empty; kOutOfMemory when the limit is smaller than
   /// one page per layer or the address space (limit_bytes per layer) cannot be reserved.
   static Result<PagePool> create(const kernels::KvLayout& layout, uint32_t n_layer,
-                                 uint64_t limit_bytes);
+                                 uint64_t limit_bytes, bool one_slab = false);
   /// Zeroes the slots [first, 16) of the host's copy of a page.
   using ClearSlots = std::function<void(std::byte* page, size_t first)>;
   /// Pages in frames of one slab that all layers share, laid out in a way of their own.
@@ -70,6 +73,29 @@ class PagePool {
   /// reclaim is called with the number of pages wanted when fewer are free.
   void set_reclaim(std::function<void(uint64_t pages)> reclaim) { reclaim_ = std::move(reclaim); }
   uint32_t references(uint32_t layer, PageId page) const { return at(layer, page).references; }
+
+  // Pages at rest that are used one layer at a time (see SequenceKv::page_out).
+
+  /// Whether pages may be used so: the host reads them, and there is a disk.
+  bool can_page() const { return memory().reachable() && tiers_.limit(Tier::kDisk) > 0; }
+  /// How many pages could be held at a time.
+  uint64_t pageable() const { return tiers_.free(Tier::kMemory) + resting_[0]; }
+  /// Brings pages to memory and holds them there until rest(). Errors, after which none is held:
+  /// kOutOfMemory; kCorrupt: some could not be read back and are lost.
+  Status fetch(uint32_t layer, std::span<const PageId> pages);
+  /// To be called before a page that fetch() holds is written.
+  void will_write(uint32_t layer, PageId page) { forget_copy(layer, at(layer, page)); }
+  /// Starts to bring pages to memory that fetch() is expected to want: as many as there is room for
+  /// beside pages that were used, or expected, since the stamp `since`. False: not all.
+  bool prefetch(uint32_t layer, std::span<const PageId> pages, uint64_t since);
+  /// How many pages more have no room beside those used, or expected, since then.
+  uint64_t spare(uint64_t pages, uint64_t since);
+  /// Gives up the memory of pages at rest that lie on disk too, the last first, up to count.
+  /// Returns how many.
+  uint64_t give_up(uint32_t layer, std::span<const PageId> pages, uint64_t count);
+  /// How many of the pages fetch() would have to find room for.
+  uint64_t away(uint32_t layer, std::span<const PageId> pages) const;
+
   void copy(uint32_t layer, PageId to, PageId from);
   /// Between a page wherever it lies and the host's memory.
   Status read(std::byte* host, uint32_t layer, PageId page);
@@ -98,12 +124,17 @@ class PagePool {
   uint64_t room() const { return tiers_.free(Tier::kMemory) + tiers_.free(Tier::kHost); }
   /// Bytes of frames in use or free but still backed by memory.
   uint64_t backed_bytes() const { return tiers_.frames().backed_bytes(); }
-  KvTiers tiers() const { return tiers_.stats(); }
+  KvTiers tiers() const;
+  const KvPaging& paging() const { return paging_; }
 
  private:
+  static constexpr uint32_t kNoArrival = ~uint32_t{0};
   struct Page {
     uint32_t references = 0, uses = 0;  // uses: references that are in use
     Place place = kNoPlace;
+    Place copy = kNoPlace;          // a slot that holds the same
+    uint32_t arrival = kNoArrival;  // being read from its place
+    bool expected = false;          // was prefetched and not used since
     uint64_t stamp = 0;
   };
   struct Names {
@@ -127,25 +158,43 @@ class PagePool {
   void count_resting(uint32_t layer, const Page& page, int change);
   /// False when the disk failed meanwhile.
   bool move_down(uint64_t pages);
-  bool demote(Tier tier, uint64_t wanted);
+  bool demote(Tier tier, uint64_t wanted, uint64_t before = ~uint64_t{0});
   uint64_t batch() const;  // pages that are moved down together
   bool rests_in(Tier tier, uint32_t layer, const Page& page) const;
-  /// As many pages at rest as there are up to count.
-  std::vector<Named> least_recently_used(Tier tier, uint64_t count);
+  /// As many pages at rest as there are up to count, with stamps below before.
+  std::vector<Named> least_recently_used(Tier tier, uint64_t count, uint64_t before);
   std::vector<Named> find_cold(Tier tier, uint64_t count) const;  // the oldest last
   /// Takes places for pages and moves them there; those without a place stay. Returns those that
   /// failed.
   using PlaceFn = std::function<Place(uint32_t layer, const Page& page)>;
   std::vector<Named> move(std::span<const Named> pages, const PlaceFn& place);
 
+  void forget_copy(uint32_t layer, Page& page);
+  /// Makes slots free that hold copies of pages in memory, if that many are not.
+  void free_slots(uint64_t wanted);
+  /// Moves a page at rest to its copy.
+  void drop(uint32_t layer, Page& page);
+  /// Whether pages more have room in memory, or at least whether that of pages used before helps.
+  bool make_frames(uint64_t pages, uint64_t before = ~uint64_t{0});
+  /// Starts to read pages; there is room for them.
+  void start(uint32_t layer, std::span<const PageId> pages, bool urgent);
+  /// Waits until a page is there. False: it stays where it is.
+  bool arrive(uint32_t arrival);
+  void settle_arrivals(bool wait);
+  Status bring(uint32_t layer, std::vector<PageId> away, std::span<const PageId> late);
+
   kernels::KvLayout layout_;
   uint32_t layers_ = 0;
+  std::deque<PageTiers::Arrival> arrivals_;  // outlive the reader, which tiers_ owns
+  std::vector<uint32_t> free_arrivals_, under_way_;
   PageTiers tiers_;
   ClearSlots clear_slots_;         // empty: as layout_ says
   std::vector<Names> names_;       // [n_layer], or one of all layers
   uint64_t resting_[kTiers] = {};  // pages
   std::vector<Named> cold_[2];     // [tiers above kDisk] what find_cold() said; some no longer rest
   uint64_t clock_ = 0, moves_ = 0;
+  uint64_t copies_ = 0;  // slots of pages that are in memory
+  KvPaging paging_;
   std::function<void(uint64_t pages)> reclaim_;
 };
 

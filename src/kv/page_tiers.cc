@@ -41,7 +41,11 @@ KvTiers PageTiers::stats() const {
     return KvTier{limit(which) * bytes, used(which) * bytes, moved_in_[i] * bytes,
                   moved_out_[i] * bytes};
   };
-  return {tier(Tier::kMemory), tier(Tier::kHost), tier(Tier::kDisk), lost_,
+  return {tier(Tier::kMemory),
+          tier(Tier::kHost),
+          tier(Tier::kDisk),
+          {},
+          lost_,
           file_ ? file_->error() : std::string()};
 }
 
@@ -74,6 +78,32 @@ void PageTiers::finish(PageMove& move, bool failed) {
   ++lost_;
   move.result = kNoPlace;
   give_back(move.layer, move.from);
+}
+
+void PageTiers::start(std::span<Arrival* const> arrivals, bool urgent) {
+  std::vector<PageReader::Read*> reads;
+  for (Arrival* arrival : arrivals) {
+    std::byte* frame = frames_.data(arrival->layer, arrival->frame);
+    file_->describe(arrival->slot & ~kDiskPlace, frame, arrival->read);
+    reads.push_back(&arrival->read);
+  }
+  file_->reader().start(reads, urgent);
+}
+
+bool PageTiers::finish(Arrival& arrival) {
+  file_->reader().wait(arrival.read);
+  if (arrival.read.state == PageReader::Read::kDone) {
+    ++moved_in_[static_cast<size_t>(Tier::kMemory)];
+    ++moved_out_[static_cast<size_t>(Tier::kDisk)];
+    return true;
+  }
+  frames_.give_back(arrival.layer, arrival.frame);
+  return false;
+}
+
+void PageTiers::count_lost(Place slot) {
+  ++lost_;
+  file_->give_back(slot & ~kDiskPlace);
 }
 
 Status PageTiers::read(std::byte* host, uint32_t layer, Place place) {

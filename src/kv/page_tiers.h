@@ -41,6 +41,16 @@ class PageTiers {
   void move(std::span<PageMove> moves);
   /// Whatever is asked of the memory from now on finds all moves done.
   void settle() { frames_.join(); }
+  /// Starts to read pages from slots, which stay taken.
+  struct Arrival {
+    uint32_t layer = 0, page = 0;  // the caller's
+    Place slot = kNoPlace, frame = kNoPlace;
+    PageReader::Read read;
+  };
+  void start(std::span<Arrival* const> arrivals, bool urgent);
+  /// Waits for it. False: the frame is given back.
+  bool finish(Arrival& arrival);
+  void count_lost(Place slot);
   /// A page's bytes, wherever it lies. Errors: kCorrupt; the device's.
   Status read(std::byte* host, uint32_t layer, Place place);
 

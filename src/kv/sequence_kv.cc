@@ -44,6 +44,7 @@ SequenceKv::SequenceKv(const SequenceKv& other)
     : pool_(other.pool_),
       length_(other.length_),
       resting_(other.resting_),
+      paged_(other.paged_),
       tables_(other.tables_),
       holes_(other.holes_) {
   change_version();
@@ -61,6 +62,7 @@ SequenceKv::SequenceKv(SequenceKv&& other) noexcept
       length_(std::exchange(other.length_, 0)),
       version_(other.version_),
       resting_(other.resting_),
+      paged_(other.paged_),
       tables_(std::move(other.tables_)),
       holes_(std::move(other.holes_)) {
   other.change_version();
@@ -71,6 +73,7 @@ SequenceKv& SequenceKv::operator=(SequenceKv other) noexcept {
   std::swap(length_, other.length_);
   std::swap(version_, other.version_);
   std::swap(resting_, other.resting_);
+  std::swap(paged_, other.paged_);
   std::swap(tables_, other.tables_);
   std::swap(holes_, other.holes_);
   return *this;
@@ -84,6 +87,7 @@ void SequenceKv::change_version() {
 }
 
 void SequenceKv::rest() {
+  paged_ = false;
   if (resting_) return;
   resting_ = true;
   const uint64_t now = pool_->now();
@@ -96,7 +100,7 @@ void SequenceKv::rest() {
 }
 
 void SequenceKv::hold() {
-  if (!resting_) return;
+  if (!resting_ || paged_) return;
   resting_ = false;
   for (uint32_t layer = 0; layer < tables_.size(); ++layer) {
     for (const PageId page : tables_[layer]) {
@@ -105,15 +109,33 @@ void SequenceKv::hold() {
   }
 }
 
+int32_t SequenceKv::leading(size_t blocks) const {
+  const auto length = static_cast<size_t>(length_);
+  return static_cast<int32_t>(blocks < PageMap::blocks_of(length) ? blocks * kPageTokens : length);
+}
+
+int32_t SequenceKv::page_out() {
+  rest();
+  paged_ = true;
+  size_t whole = ~size_t{0};
+  for (uint32_t layer = 0; layer < tables_.size(); ++layer) {
+    for (size_t block = 0; block < std::min(whole, tables_[layer].size()); ++block) {
+      const PageId page = tables_[layer][block];
+      if (page != kNoPage && !pool_->has(layer, page)) whole = block;
+    }
+  }
+  return leading(whole);
+}
+
 Result<int32_t> SequenceKv::wake() {
+  paged_ = false;
   hold();
   auto lost = pool_->bring_back(tables_);
   if (!lost) {
     rest();
     return tl::unexpected<Error>(std::move(lost.error()));
   }
-  const auto length = static_cast<size_t>(length_);
-  return static_cast<int32_t>(*lost < PageMap::blocks_of(length) ? *lost * kPageTokens : length);
+  return leading(*lost);
 }
 
 Status SequenceKv::check_room(uint64_t pages, size_t tokens) const {
@@ -157,6 +179,8 @@ Status SequenceKv::reserve(size_t count) {
       }
     }
   }
+  if (partial && resting_) REPRISE_CHECK(fetch_shared(last, copies));
+  const uint64_t now = pool_->now();
   for (uint32_t layer = 0; layer < tables_.size(); ++layer) {
     auto& table = tables_[layer];
     const std::vector<PageId> taken = loan.keep(layer);
@@ -164,9 +188,26 @@ Status SequenceKv::reserve(size_t count) {
     if (copies[layer]) {
       pool_->copy(layer, *fresh, table[last]);
       change_version();
-      pool_->release(layer, std::exchange(table[last], *fresh++));
+      pool_->release(layer, std::exchange(table[last], *fresh++));  // in use here, or fetched
     }
     table.insert(table.end(), fresh, taken.end());
+    for (const PageId page : taken) {
+      if (resting_) pool_->rest(layer, page, now);
+    }
+  }
+  return {};
+}
+
+/// Holds the pages of a block in those layers in which they are to be copied.
+Status SequenceKv::fetch_shared(size_t block, std::span<const char> layers) {
+  for (uint32_t layer = 0; layer < tables_.size(); ++layer) {
+    if (!layers[layer]) continue;
+    const Status status = pool_->fetch(layer, {&tables_[layer][block], 1});
+    if (status) continue;
+    while (layer-- > 0) {
+      if (layers[layer]) pool_->rest(layer, tables_[layer][block], pool_->now());
+    }
+    return status;
   }
   return {};
 }

@@ -13,7 +13,9 @@ namespace reprise {
 
 /// Token t of layer l lies in slot t % 16 of page pages(l)[t / 16]; entries of evicted pages are
 /// kNoPage. Copying shares pages (a fork); writing to a shared page copies it first. A sequence
-/// that rests lets its pages be moved out of memory; it is read again only after wake().
+/// that rests lets its pages be moved out of memory; it is read again only after wake(). One that
+/// is paged out lets them be moved too, but is used: whoever reads or writes a page of it holds it
+/// by PagePool::fetch() meanwhile.
 class SequenceKv {
  public:
   explicit SequenceKv(PagePool& pool);
@@ -29,6 +31,9 @@ class SequenceKv {
   /// those that are not in the fastest memory. Returns how many leading tokens are still there:
   /// fewer than length() when a disk failed; truncate to that or less then. kOutOfMemory: it rests.
   Result<int32_t> wake();
+  /// From now on, until it rests, only fetched pages are in memory. Returns what wake() does.
+  int32_t page_out();
+  bool paged() const { return paged_; }
   /// Makes room for tokens [length, length + count) in all layers, copying a shared last page.
   /// kOutOfMemory, or kUnsupported when the last page is partly filled but evicted (truncate to a
   /// multiple of 16 first), leaves the sequence as it was.
@@ -38,7 +43,7 @@ class SequenceKv {
   Status reserve_pages(int32_t length, const PageMap& map);
   /// Makes the page of a layer and block one that only this sequence refers to, so that it may be
   /// written in place: an evicted page is taken anew, a shared one copied. block is one of
-  /// pages(layer). kOutOfMemory leaves the sequence as it was.
+  /// pages(layer); the sequence is not paged out. kOutOfMemory leaves the sequence as it was.
   Status own_page(uint32_t layer, size_t block);
   /// Declares count reserved tokens as stored.
   void commit(size_t count) { length_ += static_cast<int32_t>(count); }
@@ -68,6 +73,8 @@ class SequenceKv {
   };
 
   void hold();
+  int32_t leading(size_t blocks) const;
+  Status fetch_shared(size_t block, std::span<const char> layers);
   void change_version();
   Status check_room(uint64_t pages, size_t tokens) const;
   void release_from(size_t block);
@@ -75,7 +82,8 @@ class SequenceKv {
   PagePool* pool_;
   int32_t length_ = 0;
   uint64_t version_ = 0;
-  bool resting_ = false;
+  bool resting_ = false;  // how it refers to its pages
+  bool paged_ = false;
   std::vector<std::vector<PageId>> tables_;  // [n_layer][blocks]
   std::vector<BlockRange> holes_;            // [n_layer] one range known to be evicted
 };
