@@ -52,6 +52,7 @@ struct EngineOptions {
   uint64_t kv_host = 0;
   std::string kv_disk;
   uint64_t kv_disk_size = 0;
+  std::string kv_prefetch = "token";
   std::string kv_type = "bf16";
   bool prefix_cache = true;
   std::string device = "cpu";
@@ -95,6 +96,11 @@ void visit_options(EngineOptions& o, Visitor&& visit) {
   visit(OptionSpec{"kv-disk-size", "limit of KV on disk; 0 = half of what is free there", "bytes",
                    0, 0x1p50},
         o.kv_disk_size);
+  visit(OptionSpec{"kv-prefetch",
+                   "what is read from disk before it is asked for, where a request's KV does not "
+                   "fit in memory: nothing, the next layer's pages, or the next token's (cpu)",
+                   "", 0, 0, "none|layer|token"},
+        o.kv_prefetch);
   visit(OptionSpec{"kv-type", "element type of keys and values; f32 and q8_0: cpu, fp8: cuda", "",
                    0, 0, "bf16|f16|f32|q8_0|fp8"},
         o.kv_type);

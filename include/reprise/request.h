@@ -64,6 +64,8 @@ struct Counters {
   uint64_t full_kv_bytes = 0;     ///< that full attention would read
   uint64_t index_bytes_read = 0;  ///< bytes of its own structures that the policy read to choose
   double select_ms = 0;           ///< time the policy took to choose keys while decoding
+  /// Of all requests that ran while this one decoded; see KvPaging.
+  KvPaging paging;
   /// Figures of the policy's own, such as {"recovery", 0.97}.
   std::vector<std::pair<std::string, double>> policy;
 };

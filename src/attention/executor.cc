@@ -33,11 +33,12 @@ double elapsed_ms(std::chrono::steady_clock::time_point since) {
 }  // namespace
 
 CpuExecutor::CpuExecutor(const ModelConfig& config, std::span<const RopeTable* const> ropes,
-                         ThreadPool& pool)
+                         ThreadPool& pool, Prefetch prefetch)
     : config_(config),
       pool_(pool),
       rotation_(ropes),
       plan_(config),
+      pager_(config, pool, prefetch),
       scratch_(static_cast<size_t>(pool.size())) {}
 
 void CpuExecutor::begin(std::span<const Row> rows, std::span<const SequenceStep> steps) {
@@ -46,9 +47,18 @@ void CpuExecutor::begin(std::span<const Row> rows, std::span<const SequenceStep>
   selections_.resize(steps.size());
   costs_.assign(steps.size(), {});
   rotation_.begin(rows);
+  pager_.begin(rows, steps);
 }
 
 Status CpuExecutor::attend(uint32_t layer, float* q, float* k, float* v, float* out) {
+  if (!pager_.active()) return compute(layer, q, k, v, out);
+  Status status = pager_.hold_written(layer);
+  if (status) status = compute(layer, q, k, v, out);
+  pager_.finish(layer);
+  return status;
+}
+
+Status CpuExecutor::compute(uint32_t layer, float* q, float* k, float* v, float* out) {
   rotate_and_store(layer, q, k, v);
   before_ = costs_;
   REPRISE_CHECK(select(layer, q));
@@ -130,8 +140,12 @@ Status CpuExecutor::select(uint32_t layer, const float* q) {
     Selection& selection = selections_[i];
     selection.reset();
     if (config_.window[layer] == 0) {
+      const QueryRows queries = query_rows(layer, i, q);
+      if (pager_.active()) {
+        REPRISE_CHECK(pager_.hold_keys(layer, i, step.policy->reads_from(queries)));
+      }
       const auto start = std::chrono::steady_clock::now();
-      step.policy->select(query_rows(layer, i, q), selection);
+      step.policy->select(queries, selection);
       if (step.phase == kernels::Phase::kDecode) costs_[i].select_ms += elapsed_ms(start);
     }
     if (step.policy->position_free()) {
@@ -144,6 +158,10 @@ Status CpuExecutor::select(uint32_t layer, const float* q) {
     const uint64_t keys = plan_.decode_keys(), pages = plan_.decode_pages();
     const size_t jobs = plan_.jobs().size();
     REPRISE_CHECK(plan_.add(layer, static_cast<uint32_t>(i), step, rows, selection));
+    if (pager_.active()) {
+      REPRISE_CHECK(pager_.hold_read(layer, i, plan_, jobs));
+      pager_.expect_next_layer(query_rows(layer, i, q), i);
+    }
     if (selection.logits != nullptr) REPRISE_CHECK(list_logits(i, jobs));
     if (step.phase != kernels::Phase::kDecode) continue;
     costs_[i].keys_read += plan_.decode_keys() - keys;

@@ -5,6 +5,7 @@
 #include <span>
 #include <vector>
 
+#include "attention/pager.h"
 #include "attention/plan.h"
 #include "attention/rotation.h"
 #include "attention/step_cost.h"
@@ -18,11 +19,13 @@ namespace reprise {
 class CpuExecutor : public AttentionOp {
  public:
   /// ropes: [n_layer] the rotary table of each layer. Everything must outlive the executor.
-  CpuExecutor(const ModelConfig& config, std::span<const RopeTable* const> ropes, ThreadPool& pool);
+  CpuExecutor(const ModelConfig& config, std::span<const RopeTable* const> ropes, ThreadPool& pool,
+              Prefetch prefetch = Prefetch::kNone);
 
   /// Sets the rows of the next forward pass; both spans must live until it ends.
   void begin(std::span<const Row> rows, std::span<const SequenceStep> steps);
-  /// Errors: kUnsupported when a policy selects a key whose page it has evicted.
+  /// Errors: kUnsupported when a policy selects a key whose page it has evicted; those of
+  /// PagePool::fetch.
   Status attend(uint32_t layer, float* q, float* k, float* v, float* out) override;
 
   /// Cost of a step of the pass so far.
@@ -45,6 +48,7 @@ class CpuExecutor : public AttentionOp {
     float* out;
   };
 
+  Status compute(uint32_t layer, float* q, float* k, float* v, float* out);
   void rotate_and_store(uint32_t layer, const float* q, float* k, const float* v);
   QueryRows query_rows(uint32_t layer, size_t step, const float* q) const;
   Status select(uint32_t layer, const float* q);
@@ -68,6 +72,7 @@ class CpuExecutor : public AttentionOp {
   ThreadPool& pool_;
   RotationCache rotation_;
   AttentionPlan plan_;
+  Pager pager_;
   std::span<const Row> rows_;
   std::span<const SequenceStep> steps_;
   std::vector<Selection> selections_;  // [steps]

@@ -69,6 +69,13 @@ class Policy {
   /// Fills selection, which arrives reset. Not called for layers whose own sliding window bounds
   /// what is read.
   virtual void select(const QueryRows& rows, Selection& selection) = 0;
+  /// Of keys before this position select() and observe() read none themselves, so that of those
+  /// only the selected ones need be in memory.
+  virtual int32_t reads_from(const QueryRows&) const { return 0; }
+  /// Fills selection, which arrives reset, with what select() will probably choose for a decode
+  /// row to come, and changes nothing else. Its queries are those of the layer before, or null
+  /// before any are known. False: what the layer's last row read is the better guess.
+  virtual bool predict(const QueryRows&, Selection&) { return false; }
   /// Whether observe() wants the results of decode rows of a layer.
   virtual bool observes(uint32_t /*layer*/) const { return false; }
   virtual void observe(const QueryRows&, const AttentionResult&) {}

@@ -87,6 +87,7 @@ struct BenchReport {
 Result<BenchReport> run_bench(const BenchPlan& plan, const ProgressFn& progress = {});
 
 nlohmann::ordered_json tiers_json(const KvTiers& kv);
+nlohmann::ordered_json paging_json(const KvPaging& paging);
 /// The report as one JSON object.
 nlohmann::ordered_json bench_json(const BenchReport& report);
 /// Rows from first_row on as lines of a Markdown table, after its head when first_row is 0.

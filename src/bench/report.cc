@@ -26,12 +26,21 @@ nlohmann::ordered_json tier_json(const KvTier& tier) {
 
 }  // namespace
 
+nlohmann::ordered_json paging_json(const KvPaging& paging) {
+  return {{"hits", paging.hits},
+          {"late", paging.late},
+          {"fetched", paging.fetched},
+          {"prefetched", paging.prefetched},
+          {"unused", paging.unused},
+          {"hit_rate", paging.hit_rate()},
+          {"read_bytes", paging.read_bytes},
+          {"wait_ms", paging.wait_ms}};
+}
+
 nlohmann::ordered_json tiers_json(const KvTiers& kv) {
-  return {{"memory", tier_json(kv.memory)},
-          {"host", tier_json(kv.host)},
-          {"disk", tier_json(kv.disk)},
-          {"lost_pages", kv.lost_pages},
-          {"disk_error", kv.disk_error}};
+  return {{"memory", tier_json(kv.memory)}, {"host", tier_json(kv.host)},
+          {"disk", tier_json(kv.disk)},     {"paging", paging_json(kv.paging)},
+          {"lost_pages", kv.lost_pages},    {"disk_error", kv.disk_error}};
 }
 
 nlohmann::ordered_json bench_json(const BenchReport& report) {

@@ -52,6 +52,7 @@ nlohmann::ordered_json answer_json(const Answer& answer, const ModelInfo& model)
         {"full_kv_bytes", c.full_kv_bytes},
         {"index_bytes_read", c.index_bytes_read},
         {"select_ms", c.select_ms},
+        {"paging", paging_json(c.paging)},
         {"policy", figures}}},
       {"memory",
        {{"peak_rss", answer.memory.peak_rss},
@@ -75,6 +76,10 @@ std::string answer_summary(const Answer& answer, const ModelInfo& model) {
   if (c.keys_visible > 0 && c.keys_read < c.keys_visible) {
     text += fmt::format("; read {:.1f} % of the keys", 100.0 * static_cast<double>(c.keys_read) /
                                                            static_cast<double>(c.keys_visible));
+  }
+  if (c.paging.read_bytes > 0) {
+    text += fmt::format("; {:.1f} % of the pages were in memory, waited {:.0f} ms for the others",
+                        100.0 * c.paging.hit_rate(), c.paging.wait_ms);
   }
   return text +
          fmt::format("; memory {}, of which KV {}", bytes_text(answer.memory.peak_rss),

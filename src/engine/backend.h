@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "attention/plan.h"
+#include "attention/pager.h"
 #include "attention/step_cost.h"
 #include "model/model.h"
 #include "reprise/options.h"
@@ -54,6 +54,6 @@ class Backend {
 };
 
 /// model and pool outlive the backend.
-std::unique_ptr<Backend> cpu_backend(Model& model, ThreadPool& pool);
+std::unique_ptr<Backend> cpu_backend(Model& model, ThreadPool& pool, Prefetch prefetch);
 
 }  // namespace reprise

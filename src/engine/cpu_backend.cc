@@ -17,8 +17,8 @@ std::vector<const RopeTable*> layer_ropes(const Model& model) {
 /// Computes when a pass starts.
 class CpuBackend : public Backend {
  public:
-  CpuBackend(Model& model, ThreadPool& pool)
-      : model_(model), executor_(model.config(), layer_ropes(model), pool) {}
+  CpuBackend(Model& model, ThreadPool& pool, Prefetch prefetch)
+      : model_(model), executor_(model.config(), layer_ropes(model), pool, prefetch) {}
 
   Status start(const ForwardPass& pass) override {
     const size_t vocab = model_.config().vocab;
@@ -48,8 +48,8 @@ class CpuBackend : public Backend {
 
 }  // namespace
 
-std::unique_ptr<Backend> cpu_backend(Model& model, ThreadPool& pool) {
-  return std::make_unique<CpuBackend>(model, pool);
+std::unique_ptr<Backend> cpu_backend(Model& model, ThreadPool& pool, Prefetch prefetch) {
+  return std::make_unique<CpuBackend>(model, pool, prefetch);
 }
 
 }  // namespace reprise

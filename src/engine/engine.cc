@@ -22,6 +22,10 @@ kernels::KvType kv_type(std::string_view name) {
   return found;
 }
 
+Prefetch prefetch_mode(std::string_view name) {
+  return name == "none" ? Prefetch::kNone : name == "layer" ? Prefetch::kLayer : Prefetch::kToken;
+}
+
 struct Computing {
   PagePool kv;
   std::unique_ptr<Backend> backend;
@@ -46,8 +50,9 @@ Result<Computing> start_backend(const EngineOptions& options, Model& model, Thre
   const kernels::KvLayout layout = {kv_type(options.kv_type), config.n_kv_head, config.head_dim};
   const uint64_t kv_bytes =
       options.kv_memory > 0 ? options.kv_memory : available_memory_bytes() / 2;
-  REPRISE_TRY(auto kv, PagePool::create(layout, config.n_layer, kv_bytes));
-  return Computing{std::move(kv), cpu_backend(model, threads)};
+  const bool disk = !options.kv_disk.empty();
+  REPRISE_TRY(auto kv, PagePool::create(layout, config.n_layer, kv_bytes, disk));
+  return Computing{std::move(kv), cpu_backend(model, threads, prefetch_mode(options.kv_prefetch))};
 }
 
 ModelInfo describe(const Model& model, const std::string& path, const PagePool& kv,

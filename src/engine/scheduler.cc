@@ -12,8 +12,6 @@ namespace reprise {
 namespace {
 
 constexpr size_t kSharedStates = 16;  // of policies, of a few per cent of their prompts' KV each
-constexpr std::string_view kMoreRoom =
-    "raise --kv-memory, choose a smaller --kv-type, or bound what is kept with --policy streaming";
 
 double ms_between(std::chrono::steady_clock::time_point from,
                   std::chrono::steady_clock::time_point to) {
@@ -73,7 +71,7 @@ Status Scheduler::check(const Sequence& sequence, std::span<const int32_t> promp
         "trained for {}), or choose --policy reattention or streaming, which read any length",
         prompt.size(), limits_.context, config_.context);
   }
-  if (!sequence.policy->evicts()) REPRISE_CHECK(check_room(prompt.size()));
+  if (!sequence.policy->evicts()) REPRISE_CHECK(check_room(sequence, prompt.size()));
   return {};
 }
 
@@ -115,9 +113,7 @@ bool Scheduler::step() {
 void Scheduler::start(Pass pass) {
   if (pass.planned.empty()) return;
   if (const Status status = backend_.start({pass.rows, pass.steps, pass.results}); !status) {
-    for (const Planned& planned : pass.planned) {
-      planned.running->result = tl::unexpected<Error>(status.error());
-    }
+    for (const Planned& planned : pass.planned) recover(*planned.running, status.error());
     return;
   }
   started_.push_back(std::move(pass));
@@ -242,23 +238,16 @@ void Scheduler::use_cached(Sequence& sequence, std::span<const int32_t> prompt, 
 void Scheduler::take_prefix(Sequence& sequence, std::span<const int32_t> prompt) {
   sequence.clear();
   use_cached(sequence, prompt, prompt.size() - 1);
-  if (!wake(sequence)) sequence.clear();
-}
-
-void Scheduler::wake(Running& running) {
-  if (const Status status = wake(*running.sequence); !status) {
-    running.result = tl::unexpected<Error>(status.error());
-  }
-}
-
-Status Scheduler::wake(Sequence& sequence) {
-  REPRISE_TRY(const int32_t kept, sequence.kv.wake());
-  const auto length = static_cast<size_t>(kept);
-  if (length < sequence.tokens.size() && !sequence.truncate(length)) sequence.clear();
-  return {};
+  if (!wake(sequence, false)) sequence.clear();
 }
 
 Scheduler::Pass Scheduler::plan() {
+  paged_out_ = false;
+  Pass pass = plan_rows();
+  return paged_out_ ? plan_rows() : pass;  // other rows fit now
+}
+
+Scheduler::Pass Scheduler::plan_rows() {
   Pass pass;
   std::vector<Running*> reading;
   for (const auto& running : running_) {
@@ -290,7 +279,13 @@ void Scheduler::plan_request(Running& running, size_t rows, kernels::Phase phase
   const size_t position = sequence.tokens.size();
   const auto cut = static_cast<size_t>(sequence.policy->next_cut(static_cast<int32_t>(position)));
   rows = std::min(rows, cut - position);
-  if (auto status = reserve(sequence.kv, rows); !status) {
+  if (sequence.kv.paged()) {
+    const uint64_t layer = PageMap::blocks_of(position + rows);
+    if (pass.paged > 0 && pass.paged + layer > pool_.pageable()) return;  // in a later pass
+    pass.paged += layer;
+    rows = rows_in_memory(sequence, rows);
+  }
+  if (auto status = reserve(sequence, rows); !status) {
     running.result = tl::unexpected<Error>(status.error());
     return;
   }
@@ -341,28 +336,6 @@ std::optional<Scheduler::Pass> Scheduler::plan_ahead() {
   }
   for (Row& row : next.rows) row = {row.sequence, row.position + 1, kChosenToken};
   return next;
-}
-
-Status Scheduler::check_room(size_t tokens) const {
-  const KvTiers tiers = pool_.tiers();
-  const uint64_t room = tiers.memory.limit_bytes + tiers.host.limit_bytes;
-  const uint64_t block = pool_.page_bytes() * pool_.layers();  // of 16 tokens
-  const uint64_t need = (tokens + kPageTokens - 1) / kPageTokens * block;
-  if (need <= room) return {};
-  return fail(
-      ErrorCode::kOutOfMemory,
-      "the KV of the prompt's {} tokens needs {} MiB, there is room for {} MiB ({} tokens); {} "
-      "(--kv-disk holds only what rests)",
-      tokens, (need >> 20) + 1, room >> 20, room / block * kPageTokens, kMoreRoom);
-}
-
-Status Scheduler::reserve(SequenceKv& kv, size_t rows) const {
-  Status status = kv.reserve(rows);
-  if (status || status.error().code != ErrorCode::kOutOfMemory) return status;
-  const KvTier memory = pool_.tiers().memory;
-  return fail(ErrorCode::kOutOfMemory,
-              "no KV memory for {} more tokens ({} MiB of {} MiB in use); {}", rows,
-              memory.bytes >> 20, memory.limit_bytes >> 20, kMoreRoom);
 }
 
 void Scheduler::commit(const Pass& pass, size_t step) {
@@ -416,6 +389,7 @@ void Scheduler::finish_prefill(Running& running) {
   const Sequence& sequence = *running.sequence;
   Answer& answer = running.answer;
   const auto now = Clock::now();
+  running.paging = pool_.paging();
   const auto computed =
       static_cast<double>(answer.counters.prompt_tokens - answer.counters.reused_tokens);
   answer.timings.prefill_ms = ms_between(running.prefill_start, now);
@@ -470,6 +444,7 @@ void Scheduler::finish(Running& running, FinishReason reason) {
   answer.timings.tpot_p50_ms = percentile(running.token_ms, 0.5);
   answer.timings.tpot_p99_ms = percentile(running.token_ms, 0.99);
   answer.counters.policy = running.sequence->policy->stats();
+  answer.counters.paging = pool_.paging() - running.paging;
   const KvTiers kv = pool_.tiers();
   answer.memory = {peak_rss_bytes(), kv.memory.bytes, running.sequence->policy->state_bytes(), kv};
   running.result = std::move(answer);

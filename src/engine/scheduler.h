@@ -87,6 +87,8 @@ class Scheduler {
     int32_t next_token = 0;  // sampled, not yet computed
     Clock::time_point submitted, prefill_start, last_token;
     std::vector<double> token_ms;          // time between tokens
+    KvPaging paging;                       // when the prompt was read
+    int losses = 0;                        // of KV, while the prompt was read
     std::optional<Result<Answer>> result;  // set when it has ended
 
     size_t prompt_left() const {
@@ -107,17 +109,23 @@ class Scheduler {
     std::vector<SequenceStep> steps;
     std::vector<Planned> planned;    // [steps]
     std::vector<RowResult> results;  // of those that have one, in order
+    uint64_t paged = 0;              // pages of a layer, of sequences that are paged out
   };
 
   void admit();
   void reuse_prefix(Running& running);
   /// Brings the sequence's KV to the fastest memory that has room; what a disk lost is read again.
   void wake(Running& running);
-  Status wake(Sequence& sequence);
+  /// may_page: else the whole sequence must fit in memory.
+  Status wake(Sequence& sequence, bool may_page = true);
+  /// After a pass that failed: a prompt is read on from what is left of it where KV was lost on
+  /// disk, other requests end.
+  void recover(Running& running, const Error& error);
   /// The longest prefix of at most limit tokens that is cached, where the sequence has less.
   void use_cached(Sequence& sequence, std::span<const int32_t> prompt, size_t limit);
   Status check_tokens(std::span<const int32_t> tokens) const;
   Pass plan();
+  Pass plan_rows();
   void plan_request(Running& running, size_t rows, kernels::Phase phase, Pass& pass);
   /// The pass after the one that is being computed: one more token of each of its requests, if
   /// nothing has to be known of it before.
@@ -125,9 +133,18 @@ class Scheduler {
   bool may_run_ahead(const Running& running) const;
   void start(Pass pass);
   void finish_oldest();
-  Status reserve(SequenceKv& kv, size_t rows) const;
-  /// Whether memory can ever hold so many tokens: before hours are spent on them.
-  Status check_room(size_t tokens) const;
+  Status reserve(Sequence& sequence, size_t rows);
+  /// Whether KV of the sequence may lie on disk in part while a request runs on it.
+  bool can_page(const Sequence& sequence) const {
+    return pool_.can_page() && !sequence.policy->evicts();
+  }
+  /// Lets KV of every running request lie on disk in part, so that none takes the others' memory.
+  /// Whether that changed any.
+  bool page_out();
+  /// Rows of a paged out sequence that a pass may compute: they need memory in every layer.
+  size_t rows_in_memory(const Sequence& sequence, size_t rows) const;
+  /// Whether a sequence of so many tokens ever has room: before hours are spent on them.
+  Status check_room(const Sequence& sequence, size_t tokens) const;
   void commit(const Pass& pass, size_t step);
   void advance(const Planned& planned, const RowResult* what, size_t result);
   void finish_prefill(Running& running);
@@ -149,6 +166,7 @@ class Scheduler {
   std::deque<SharedState> states_;                                // the latest first
   std::deque<std::unique_ptr<Running>> waiting_;
   std::vector<std::unique_ptr<Running>> running_;
+  bool paged_out_ = false;    // while a pass was planned
   size_t first_share_ = 0;    // whose prompt gets the rows left over by rounding
   std::deque<Pass> started_;  // not finished; two at most
 };

@@ -20,6 +20,10 @@ class PageBounds {
   /// scores: [n_kv_head, pages] the largest bound over the query heads of each KV head, for the one
   /// row of a decode step. Returns the bytes of bounds that were read.
   uint64_t score(const QueryRows& rows, size_t pages, std::vector<float>& scores);
+  /// Keys of a layer that are taken in.
+  int32_t end(uint32_t layer) const {
+    return static_cast<int32_t>(layers_[layer].pages * kPageTokens);
+  }
   void truncate(int32_t length);
   uint64_t bytes() const;
 

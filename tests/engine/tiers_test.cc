@@ -123,9 +123,9 @@ TEST(Tiers, WhatTheDiskLostIsComputedAgain) {
   EXPECT_EQ(again.counters.reused_tokens, 304u);  // the prefix cache took what was computed
 }
 
-TEST(Tiers, ARunningSequenceStillNeedsMemory) {
+TEST(Tiers, ARunningSequenceThatEvictsStillNeedsMemory) {
   const auto engine = tiny_engine(small_options());
-  const auto answer = (*engine->open())->generate(request_of(tiny_prompt(500)));
+  const auto answer = (*engine->open("snapkv"))->generate(request_of(tiny_prompt(500)));
   ASSERT_FALSE(answer);
   EXPECT_EQ(answer.error().code, ErrorCode::kOutOfMemory);
   EXPECT_THAT(answer.error().message, testing::HasSubstr("--kv-memory"));

@@ -105,19 +105,15 @@ void AttentionPredictorPolicy::read_prompt(const QueryRows& rows) {
 void AttentionPredictorPolicy::select(const QueryRows& rows, Selection& selection) {
   if (rows.phase == kernels::Phase::kPrefill) return read_prompt(rows);
   const auto start = Clock::now();
-  Layer& layer = layers_[rows.layer];
-  const int32_t end = rows.end();
-  const BlockBudget& budget = budgets_[rows.layer];
-  const BlockBudget::Choice choice = budget.choice(end);
   sums_.layer_steps += 1.0;
-  const bool calibrates = this->calibrates(rows.layer, end);
   logits_.offsets.clear();  // keeps its memory
   selection.logits = &logits_;
-  if (end <= budget.budget || choice.count >= choice.candidates() || layer.rows < kFewestRows ||
-      (calibrates && dense_calibration_)) {
+  if (reads_all(rows)) {
     sums_.calibrated += 1.0;
     return;
   }
+  const int32_t end = rows.end();
+  const bool calibrates = this->calibrates(rows.layer, end);
   if (calibrates) {
     selection.logits = nullptr;
     selection.index_bytes_read = scores_.of_all(rows, end - 1, {&row_, 1});
@@ -126,19 +122,46 @@ void AttentionPredictorPolicy::select(const QueryRows& rows, Selection& selectio
     sums_.calibrate_us += us_since(start);
   }
   const auto chosen = Clock::now();
-  choose(rows, choice, calibrates);
+  choose(rows, calibrates, selection);
+  sums_.forecast_us += us_since(chosen);
+}
+
+bool AttentionPredictorPolicy::reads_all(const QueryRows& rows) const {
+  const int32_t end = rows.end();
+  const BlockBudget& budget = budgets_[rows.layer];
+  const BlockBudget::Choice choice = budget.choice(end);
+  return end <= budget.budget || choice.count >= choice.candidates() ||
+         layers_[rows.layer].rows < kFewestRows ||
+         (calibrates(rows.layer, end) && dense_calibration_);
+}
+
+int32_t AttentionPredictorPolicy::reads_from(const QueryRows& rows) const {
+  const bool scores = rows.phase == kernels::Phase::kPrefill
+                          ? rows.end() > rows.prompt_end - history_
+                          : calibrates(rows.layer, rows.end()) && !reads_all(rows);
+  return scores ? 0 : rows.end();
+}
+
+bool AttentionPredictorPolicy::predict(const QueryRows& rows, Selection& selection) {
+  if (!reads_all(rows) && !calibrates(rows.layer, rows.end())) choose(rows, false, selection);
+  return true;
+}
+
+void AttentionPredictorPolicy::choose(const QueryRows& rows, bool scored, Selection& selection) {
+  const BlockBudget& budget = budgets_[rows.layer];
+  const BlockBudget::Choice choice = budget.choice(rows.end());
+  find_blocks(rows, choice, scored);
   selection.all = false;
   SelectionPart& part = selection.parts.emplace_back();
   part.split = HeadSplit::kPerKvHead;
   for (const auto& blocks : blocks_) {
     add_keys(part, budget.sink, blocks, budget.sink,
-             {static_cast<int32_t>(choice.last) * kTokens, end}, kTokens);
+             {static_cast<int32_t>(choice.last) * kTokens, rows.end()}, kTokens);
   }
-  sums_.forecast_us += us_since(chosen);
 }
 
-void AttentionPredictorPolicy::choose(const QueryRows& rows, const BlockBudget::Choice& choice,
-                                      bool scored) {
+void AttentionPredictorPolicy::find_blocks(const QueryRows& rows, const BlockBudget::Choice& choice,
+                                           bool scored) {
   const size_t heads = config_->n_kv_head, candidates = choice.candidates();
   forecast_.resize(heads * candidates);
   const auto choose_of = [&](size_t head) {

@@ -79,6 +79,8 @@ class AttentionPredictorPolicy : public Policy {
     return std::make_unique<AttentionPredictorPolicy>(*this);
   }
   void select(const QueryRows& rows, Selection& selection) override;
+  int32_t reads_from(const QueryRows& rows) const override;
+  bool predict(const QueryRows& rows, Selection& selection) override;
   bool observes(uint32_t layer) const override { return !is_left_alone(layer); }
   void observe(const QueryRows& rows, const AttentionResult& result) override;
   void truncate(int32_t length) override;
@@ -113,7 +115,10 @@ class AttentionPredictorPolicy : public Policy {
   bool calibrates(uint32_t layer, int32_t end) const {
     return period_ > 0 && (end + static_cast<int32_t>(layer)) % period_ == 0;
   }
-  void choose(const QueryRows& rows, const BlockBudget::Choice& choice, bool scored);
+  /// Whether a decode row reads every key: because they are few, or to calibrate.
+  bool reads_all(const QueryRows& rows) const;
+  void choose(const QueryRows& rows, bool scored, Selection& selection);
+  void find_blocks(const QueryRows& rows, const BlockBudget::Choice& choice, bool scored);
 
   const ModelConfig* config_;
   std::vector<BlockBudget> budgets_;  // [n_layer]

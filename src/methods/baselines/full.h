@@ -23,6 +23,7 @@ class FullPolicy : public Policy {
 
   std::unique_ptr<Policy> fork() const override { return std::make_unique<FullPolicy>(*this); }
   void select(const QueryRows&, Selection& selection) override { selection.all = true; }
+  int32_t reads_from(const QueryRows& rows) const override { return rows.end(); }
   bool reads_everything() const override { return !position_free(); }
   bool position_free() const override { return options_.keys == "position-free"; }
   std::string prefill_key() const override { return "full:" + options_.keys; }

@@ -17,8 +17,18 @@ QuestPolicy::QuestPolicy(const QuestOptions& options, const ModelConfig& config)
 
 void QuestPolicy::select(const QueryRows& rows, Selection& selection) {
   bounds_.update(rows);
+  if (rows.phase == kernels::Phase::kDecode) choose(rows, selection);
+}
+
+bool QuestPolicy::predict(const QueryRows& rows, Selection& selection) {
+  if (rows.q == nullptr) return false;
+  choose(rows, selection);
+  return true;
+}
+
+void QuestPolicy::choose(const QueryRows& rows, Selection& selection) {
   const size_t full_pages = static_cast<size_t>(rows.end() - 1) / kPageTokens;  // before the last
-  if (rows.phase == kernels::Phase::kPrefill || full_pages < budget_pages_) return;
+  if (full_pages < budget_pages_) return;
   selection.index_bytes_read = bounds_.score(rows, full_pages, scores_);
   rows.pool->run(pages_.size(), [&](size_t head, int) {
     const auto scores = std::span(scores_).subspan(head * full_pages, full_pages);

@@ -34,11 +34,15 @@ class QuestPolicy : public Policy {
 
   std::unique_ptr<Policy> fork() const override { return std::make_unique<QuestPolicy>(*this); }
   void select(const QueryRows& rows, Selection& selection) override;
+  int32_t reads_from(const QueryRows& rows) const override { return bounds_.end(rows.layer); }
+  bool predict(const QueryRows& rows, Selection& selection) override;
   void truncate(int32_t length) override { bounds_.truncate(length); }
   std::string prefill_key() const override { return std::string(kDensePrefill); }
   uint64_t state_bytes() const override { return bounds_.bytes(); }
 
  private:
+  void choose(const QueryRows& rows, Selection& selection);
+
   QuestOptions options_;
   size_t budget_pages_, sink_pages_;
   PageBounds bounds_;

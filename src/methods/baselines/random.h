@@ -30,6 +30,7 @@ class RandomPolicy : public Policy {
 
   std::unique_ptr<Policy> fork() const override { return std::make_unique<RandomPolicy>(*this); }
   void select(const QueryRows& rows, Selection& selection) override;
+  int32_t reads_from(const QueryRows& rows) const override { return rows.end(); }
   std::string prefill_key() const override { return std::string(kDensePrefill); }
 
  private:

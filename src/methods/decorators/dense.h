@@ -27,6 +27,12 @@ class DensePolicy : public PolicyDecorator {
     return inner().shared_length(prompt_end);
   }
   void select(const QueryRows& rows, Selection& selection) override;
+  int32_t reads_from(const QueryRows& rows) const override {
+    return dense_[rows.layer] ? rows.end() : inner().reads_from(rows);
+  }
+  bool predict(const QueryRows& rows, Selection& selection) override {
+    return dense_[rows.layer] || inner().predict(rows, selection);
+  }
   bool observes(uint32_t layer) const override {
     return !dense_[layer] && PolicyDecorator::observes(layer);
   }

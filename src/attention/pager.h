@@ -1,0 +1,76 @@
+// Brings pages of sequences that lie on disk in part to memory for the layer being computed, and
+// those that later layers are expected to read ahead of them.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "attention/plan.h"
+#include "base/thread_pool.h"
+#include "model/config.h"
+
+namespace reprise {
+
+/// When pages are brought that a decode row has not asked for yet: never; for the next layer, by
+/// the query of this one; for the next token, by what this one read or what the policy predicts.
+/// Prompt rows read every page: those of the next layer come while this one is computed.
+enum class Prefetch : uint8_t { kNone, kLayer, kToken };
+
+class Pager {
+ public:
+  Pager(const ModelConfig& config, ThreadPool& pool, Prefetch mode)
+      : config_(config), pool_(pool), mode_(mode) {}
+
+  void begin(std::span<const Row> rows, std::span<const SequenceStep> steps);
+  /// Whether a sequence of the pass is paged out; there is nothing to call otherwise.
+  bool active() const { return active_; }
+
+  // In a layer: what is held stays in memory until finish(). Errors: those of PagePool::fetch.
+
+  /// The pages that rows are stored in.
+  Status hold_written(uint32_t layer);
+  /// Pages of keys from first on that the rows see.
+  Status hold_keys(uint32_t layer, size_t step, int32_t first);
+  /// What jobs from first_job on read, which are those of a step.
+  Status hold_read(uint32_t layer, size_t step, const AttentionPlan& plan, size_t first_job);
+  /// Once all that a step reads is held. rows: as select() got them.
+  void expect_next_layer(const QueryRows& rows, size_t step);
+  void finish(uint32_t layer);
+
+ private:
+  struct Layer {
+    std::vector<uint32_t> blocks;  // that the next token is expected to read
+    uint64_t used = 0;             // stamp of when the layer was computed last
+    bool partly = false;           // some found no room yet
+  };
+  using Layers = std::vector<Layer>;  // [n_layer]
+
+  Layers& layers_of(const SequenceKv& kv);
+  Status hold(uint32_t layer, size_t step);  // blocks_
+  /// Gives up what is needed last, once layer `last` is computed: of layers up to that many back.
+  void make_room(SequenceKv& kv, uint32_t last, uint32_t layers, uint64_t pages, uint64_t since);
+  void expect_next_token(uint32_t layer, size_t step);
+  void bring_ahead(SequenceKv& kv, uint32_t last, uint32_t distance, uint64_t since);
+  /// Makes blocks_ those that a row at rows.first() reads of a selection.
+  void list_blocks(const QueryRows& rows, const Selection& selection);
+  /// Makes pages_ those of blocks.
+  void list_pages(const SequenceKv& kv, uint32_t layer, std::span<const uint32_t> blocks);
+
+  const ModelConfig& config_;
+  ThreadPool& pool_;
+  const Prefetch mode_;
+  bool active_ = false;
+  std::span<const Row> rows_;
+  std::span<const SequenceStep> steps_;
+  uint32_t epoch_ = 0;                        // of the layer being computed
+  std::vector<std::vector<uint32_t>> marks_;  // [steps][blocks] epoch in which it was held last
+  std::vector<std::vector<uint32_t>> held_;   // [steps] blocks
+  std::vector<uint32_t> blocks_;
+  std::vector<PageId> pages_;
+  Selection selection_;
+  std::unordered_map<const SequenceKv*, Layers> layers_;  // of the pass's sequences
+};
+
+}  // namespace reprise

@@ -1,0 +1,107 @@
+// What the scheduler does where memory is short: sequences wake, or are used from disk.
+#include <algorithm>
+
+#include "base/try.h"
+#include "engine/scheduler.h"
+
+namespace reprise {
+namespace {
+
+constexpr std::string_view kMoreRoom =
+    "raise --kv-memory, choose a smaller --kv-type, or bound what is kept with --policy streaming";
+constexpr int kMaxLosses = 2;  // after the last one nothing is kept
+
+}  // namespace
+
+void Scheduler::wake(Running& running) {
+  if (const Status status = wake(*running.sequence); !status) {
+    running.result = tl::unexpected<Error>(status.error());
+  }
+}
+
+void Scheduler::recover(Running& running, const Error& error) {
+  Sequence& sequence = *running.sequence;
+  // What the policy took in of the pass's rows is forgotten.
+  sequence.policy->truncate(static_cast<int32_t>(sequence.tokens.size()));
+  const bool reads_prompt = error.code == ErrorCode::kCorrupt && running.answer.tokens.empty();
+  if (!reads_prompt || ++running.losses > kMaxLosses) {
+    running.result = tl::unexpected<Error>(error);
+    return;
+  }
+  if (running.losses == kMaxLosses) sequence.clear();
+  wake(running);
+}
+
+Status Scheduler::wake(Sequence& sequence, bool may_page) {
+  may_page = may_page && can_page(sequence);
+  const bool others_are_paged = std::ranges::any_of(
+      running_, [](const auto& running) { return running->sequence->kv.paged(); });
+  Result<int32_t> kept = 0;
+  if (others_are_paged && may_page) {
+    kept = sequence.kv.page_out();
+  } else {
+    kept = sequence.kv.wake();
+    if (!kept && kept.error().code == ErrorCode::kOutOfMemory && may_page) {
+      kept = sequence.kv.page_out();
+      page_out();
+    }
+  }
+  if (!kept) return tl::unexpected<Error>(kept.error());
+  const auto length = static_cast<size_t>(*kept);
+  if (length < sequence.tokens.size() && !sequence.truncate(length)) sequence.clear();
+  return {};
+}
+
+bool Scheduler::page_out() {
+  bool changed = false;
+  for (const auto& running : running_) {
+    SequenceKv& kv = running->sequence->kv;
+    if (kv.paged() || !can_page(*running->sequence)) continue;
+    kv.page_out();  // it was awake: nothing of it is lost
+    changed = true;
+  }
+  return changed;
+}
+
+size_t Scheduler::rows_in_memory(const Sequence& sequence, size_t rows) const {
+  if (sequence.policy->prefill_grid() > 0) return rows;
+  const uint64_t blocks = pool_.pageable() / (2 * pool_.layers());  // half for what they read
+  return std::min(rows, std::max<size_t>(1, blocks * kPageTokens));
+}
+
+Status Scheduler::check_room(const Sequence& sequence, size_t tokens) const {
+  const KvTiers tiers = pool_.tiers();
+  const bool paged = can_page(sequence);
+  const uint64_t memory = tiers.memory.limit_bytes + tiers.host.limit_bytes;
+  const uint64_t room = memory + (paged ? tiers.disk.limit_bytes : 0);
+  const uint64_t layer = PageMap::blocks_of(tokens) * pool_.page_bytes();
+  const uint64_t need = layer * pool_.layers();
+  const uint64_t block = pool_.page_bytes() * pool_.layers();  // of 16 tokens
+  if (need > room) {
+    return fail(
+        ErrorCode::kOutOfMemory,
+        "the KV of the prompt's {} tokens needs {} MiB, there is room for {} MiB ({} tokens); {}{}",
+        tokens, (need >> 20) + 1, room >> 20, room / block * kPageTokens, kMoreRoom,
+        tiers.disk.limit_bytes > 0 && !paged ? " (--kv-disk holds only what rests)" : "");
+  }
+  // The rows of a pass take memory in every layer, what they read in one.
+  if (need <= memory || layer + block <= memory) return {};
+  return fail(ErrorCode::kOutOfMemory,
+              "a layer's KV of the prompt's {} tokens needs {} MiB of memory, there are {} MiB; {}",
+              tokens, ((layer + block) >> 20) + 1, memory >> 20, kMoreRoom);
+}
+
+Status Scheduler::reserve(Sequence& sequence, size_t rows) {
+  Status status = sequence.kv.reserve(rows);
+  if (!status && status.error().code == ErrorCode::kOutOfMemory && page_out()) {
+    paged_out_ = true;
+    status = sequence.kv.reserve(rows_in_memory(sequence, rows));  // the pass is planned anew
+  }
+  if (status || status.error().code != ErrorCode::kOutOfMemory) return status;
+  const KvTier memory = pool_.tiers().memory;
+  return fail(ErrorCode::kOutOfMemory,
+              "no KV memory for {} more tokens ({} MiB of {} MiB in use); {}", rows,
+              memory.bytes >> 20, memory.limit_bytes >> 20, kMoreRoom);
+}
+
+}  // namespace reprise

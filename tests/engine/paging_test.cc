@@ -1,0 +1,203 @@
+// Requests whose KV does not fit in memory: most of it lies on disk while they run.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <map>
+
+#include "engine/tiny_model.h"
+#include "kv/hidden_file.h"
+
+namespace reprise::test {
+namespace {
+
+constexpr uint32_t kLayers = 8;
+constexpr uint64_t kTokenBytes = kLayers * 256;
+
+EngineOptions ample_options() {
+  EngineOptions options = tiny_options();
+  options.model = tiny_model({.layers = kLayers});
+  options.prefix_cache = false;
+  return options;
+}
+
+EngineOptions small_options(const std::string& prefetch, uint64_t tokens = 400) {
+  EngineOptions options = ample_options();
+  options.kv_memory = tokens * kTokenBytes;
+  options.kv_disk = scratch_folder();
+  options.kv_disk_size = 16 << 20;
+  options.kv_prefetch = prefetch;
+  return options;
+}
+
+Request request_of(std::vector<int32_t> prompt, uint32_t max_tokens = 12) {
+  Request request;
+  request.prompt = std::move(prompt);
+  request.max_tokens = max_tokens;
+  request.ignore_end = true;
+  return request;
+}
+
+Answer answer_of(Session& session, const Request& request) {
+  auto answer = session.generate(request);
+  EXPECT_TRUE(answer) << answer.error().message;
+  return answer ? std::move(*answer) : Answer{};
+}
+
+std::vector<float> last_logits(Session& session, Request request) {
+  std::vector<float> last;
+  request.on_logits = [&](std::span<const float> logits) {
+    last.assign(logits.begin(), logits.end());
+  };
+  answer_of(session, request);
+  return last;
+}
+
+class EachPolicy : public testing::TestWithParam<const char*> {};
+
+TEST_P(EachPolicy, AnswersAsFromMemory) {
+  const Request request = request_of(tiny_prompt(900), 12);
+  const auto ample = tiny_engine(ample_options());
+  const auto want = last_logits(**ample->open(GetParam()), request);
+  for (const std::string prefetch : {"none", "layer", "token"}) {
+    const auto small = tiny_engine(small_options(prefetch, 250));
+    auto session = *small->open(GetParam());
+    EXPECT_EQ(last_logits(*session, request), want) << prefetch;
+    const KvTiers kv = small->kv();
+    EXPECT_LE(kv.memory.bytes, 250 * kTokenBytes);
+    EXPECT_GT(kv.paging.fetched, 0u);
+    EXPECT_EQ(kv.lost_pages, 0u);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Paging, EachPolicy,
+    testing::Values("full", "full:keys=position-free", "quest:budget=128", "random:budget=128",
+                    "attention_predictor:budget=128", "dense:first=1+quest:budget=128",
+                    "attention_predictor:budget=128,calibrate=dense,period=4", "sparq:budget=128",
+                    "infllm", "magicpig", "pqcache:budget=128", "csattention:budget=128",
+                    "reattention:chunk=64", "probe+quest:budget=128", "mac+quest:budget=128"));
+
+TEST(Paging, WhatIsReadAheadNeedNotBeFetched) {
+  const Request request = request_of(tiny_prompt(1500), 64);
+  for (const std::string policy : {"attention_predictor:budget=128,period=0", "quest:budget=128"}) {
+    std::map<std::string, KvPaging> paging;
+    for (const std::string prefetch : {"none", "layer", "token"}) {
+      const auto engine = tiny_engine(small_options(prefetch));
+      paging[prefetch] = answer_of(**engine->open(policy), request).counters.paging;
+    }
+    EXPECT_EQ(paging["none"].prefetched, 0u);
+    EXPECT_EQ(paging["none"].late, 0u);
+    EXPECT_GT(paging["layer"].prefetched, 0u);
+    if (policy.starts_with("attention_predictor")) {  // it knows, others guess
+      EXPECT_LT(paging["token"].fetched, paging["none"].fetched / 4);
+    }
+    for (const auto& [mode, counts] : paging) {
+      EXPECT_EQ(counts.read_bytes % kTokenBytes, 0u) << mode;
+      EXPECT_EQ(counts.hits + counts.late + counts.fetched,
+                paging["none"].hits + paging["none"].fetched)
+          << mode;
+    }
+  }
+}
+
+TEST(Paging, EveryKvTypeIsMoved) {
+  for (const std::string type : {"f16", "f32", "q8_0"}) {
+    EngineOptions with_room = ample_options(), options = small_options("token", 900);
+    with_room.kv_type = options.kv_type = type;
+    const Request request = request_of(tiny_prompt(1500), 20);
+    EXPECT_EQ(last_logits(**tiny_engine(options)->open("quest:budget=128"), request),
+              last_logits(**tiny_engine(with_room)->open("quest:budget=128"), request))
+        << type;
+  }
+}
+
+TEST(Paging, TurnsForksAndOtherSessionsGoOn) {
+  EngineOptions options = small_options("token"), with_room = ample_options();
+  options.prefix_cache = with_room.prefix_cache = true;
+  options.chunk = 512;  // more rows than memory has room for
+  const auto ample = tiny_engine(with_room), small = tiny_engine(options);
+  auto here = *small->open("quest:budget=128"), there = *ample->open("quest:budget=128");
+  Request request = request_of(tiny_prompt(1000), 20);
+  for (int turn = 0; turn < 3; ++turn) {
+    const Answer got = answer_of(*here, request), want = answer_of(*there, request);
+    EXPECT_EQ(got.tokens, want.tokens) << turn;
+    EXPECT_EQ(got.counters.reused_tokens, want.counters.reused_tokens);
+    const Request other = request_of(tiny_prompt(turn == 1 ? 300 : 900, 50));
+    EXPECT_EQ(answer_of(**small->open(), other).tokens, answer_of(**ample->open(), other).tokens);
+    EXPECT_EQ(answer_of(*here->fork(), request).tokens, answer_of(*there->fork(), request).tokens);
+    request.prompt.insert(request.prompt.end(), got.tokens.begin(), got.tokens.end());
+    const auto more = tiny_prompt(100, 60);
+    request.prompt.insert(request.prompt.end(), more.begin(), more.end());
+  }
+}
+
+TEST(Paging, ABatchIsAnsweredAsFromMemory) {
+  for (const std::string prefetch : {"none", "token"}) {
+    const auto ample = tiny_engine(ample_options()), small = tiny_engine(small_options(prefetch));
+    std::vector<std::unique_ptr<Session>> sessions;
+    std::vector<std::vector<int32_t>> answers(4);
+    const auto request = [](uint32_t i) { return request_of(tiny_prompt(300 + 300 * i, i), 30); };
+    for (uint32_t i = 0; i < 4; ++i) {
+      sessions.push_back(*small->open(i % 2 == 0 ? "full" : "quest:budget=128"));
+      ASSERT_TRUE(small->submit(*sessions[i], request(i), [&answers, i](Result<Answer> answer) {
+        ASSERT_TRUE(answer) << answer.error().message;
+        answers[i] = answer->tokens;
+      }));
+    }
+    while (small->step()) continue;
+    for (uint32_t i = 0; i < 4; ++i) {
+      const auto session = *ample->open(i % 2 == 0 ? "full" : "quest:budget=128");
+      EXPECT_EQ(answers[i], answer_of(*session, request(i)).tokens) << i;
+    }
+  }
+}
+
+TEST(Paging, DamageIsToldAndTheTextReadAgain) {
+  for (const std::string prefetch : {"none", "token"}) {
+    const auto ample = tiny_engine(ample_options()), small = tiny_engine(small_options(prefetch));
+    auto session = *small->open("full");
+    Request request = request_of(tiny_prompt(1500), 20);
+    int tokens = 0;
+    request.on_token = [&](const TokenEvent&) {
+      const int file = hidden_file(scratch_folder());
+      char byte = 0;
+      for (off_t at = 3000; tokens == 5 && ::pread(file, &byte, 1, at) == 1; at += 4096) {
+        byte = static_cast<char>(byte ^ 8);
+        EXPECT_EQ(::pwrite(file, &byte, 1, at), 1);
+      }
+      ++tokens;
+      return true;
+    };
+    const auto broken = session->generate(request);
+    ASSERT_FALSE(broken) << prefetch;
+    EXPECT_EQ(broken.error().code, ErrorCode::kCorrupt);
+    EXPECT_THAT(broken.error().message, testing::HasSubstr("--kv-disk"));
+    EXPECT_GT(small->kv().lost_pages, 0u);
+    request.on_token = {};
+    EXPECT_EQ(answer_of(*session, request).tokens, answer_of(**ample->open(), request).tokens);
+  }
+}
+
+TEST(Paging, WhatFitsStaysInMemory) {
+  const auto engine = tiny_engine(small_options("token"));
+  const Answer answer = answer_of(**engine->open("quest:budget=128"), request_of(tiny_prompt(300)));
+  EXPECT_EQ(answer.memory.kv.disk.moved_in_bytes, 0u);
+  EXPECT_EQ(answer.counters.paging.hit_rate(), 1.0);
+  EXPECT_EQ(engine->kv().paging.hits, 0u);
+}
+
+TEST(Paging, SaysWhatHasNoRoom) {
+  const auto engine = tiny_engine(small_options("token", 200));
+  const auto layer = (*engine->open())->generate(request_of(tiny_prompt(1700)));
+  ASSERT_FALSE(layer);
+  EXPECT_THAT(layer.error().message, testing::HasSubstr("a layer's KV"));
+  EngineOptions options = small_options("token");
+  options.kv_disk_size = 800 * kTokenBytes;
+  const auto both = (*tiny_engine(options)->open())->generate(request_of(tiny_prompt(1500)));
+  ASSERT_FALSE(both);
+  EXPECT_THAT(both.error().message, testing::HasSubstr("--kv-memory"));
+}
+
+}  // namespace
+}  // namespace reprise::test
