@@ -122,7 +122,7 @@ void Pager::expect_next_layer(const QueryRows& rows, size_t index) {
   if (config_.window[next] == 0 && !step.policy->predict(there, selection_)) return;
   list_blocks(there, selection_);
   list_pages(*step.kv, next, blocks_);
-  pool.prefetch(next, pages_, layers_of(*step.kv)[next].used);
+  pool.prefetch(next, pages_, pool.now());
 }
 
 void Pager::finish(uint32_t layer) {
@@ -130,10 +130,9 @@ void Pager::finish(uint32_t layer) {
     SequenceKv& kv = *steps_[i].kv;
     const uint64_t stamp = kv.pool().now();
     for (const uint32_t block : held_[i]) kv.pool().rest(layer, kv.pages(layer)[block], stamp);
-    if (kv.paged() && mode_ != Prefetch::kNone && steps_[i].phase == kernels::Phase::kDecode) {
-      Layer& own = layers_of(kv)[layer];
-      if (mode_ == Prefetch::kToken) expect_next_token(layer, i);
-      own.used = stamp;
+    if (kv.paged() && mode_ == Prefetch::kToken && steps_[i].phase == kernels::Phase::kDecode) {
+      expect_next_token(layer, i);
+      layers_of(kv)[layer].used = stamp;
     }
     held_[i].clear();
   }
