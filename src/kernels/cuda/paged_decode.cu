@@ -73,8 +73,10 @@ __device__ void attend_share(const Params& p, Shared<S>& shared, uint32_t pair, 
       if (q != loaded) state.load_queries(q, p.group, pair);
       loaded = q;
       const uint32_t seen = seen_tokens(p, pair, index);
+      uint32_t angles = 0;
+      if constexpr (S::kRotates) angles = p.angle_row(pair, index);
       stream.wait();
-      state.attend(p, shared.pages[warp], index, seen);
+      state.attend(p, shared.pages[warp], angles, seen);
       stream.fetch();
     }
     state.publish(p.group, shared.base[warp], shared.total[warp],

@@ -28,11 +28,14 @@ struct KeyLists {
 };
 
 /// Cosines and sines that rotate position-free keys as they are read: key i of a list stands at
-/// position i.
+/// position i, or as many after its page's own position as it has tokens before it there.
 struct KeyAngles {
-  const float* of_pages = nullptr;   // [pages][pairs][2] of positions 16 i, times the rope's factor
+  const float* of_pages = nullptr;   // [..][pairs][2] of pages' positions, times the rope's factor
   const float* of_tokens = nullptr;  // [16][pairs][2] of positions 0 to 15
   uint32_t pairs = 0;
+  // Of each page of KeyLists, its row of of_pages; null: page i of a list has row i, of position
+  // 16 i.
+  const uint32_t* rows = nullptr;
 };
 
 struct PagedDecodeArgs {

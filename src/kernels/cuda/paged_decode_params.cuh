@@ -32,6 +32,11 @@ struct Params {
   __device__ uint32_t list_pages(uint32_t pair) const {
     return (static_cast<uint32_t>(lists.keys[list(pair)]) + kPageTokens - 1) / kPageTokens;
   }
+  // The row of angles.of_pages of a page of a list.
+  __device__ uint32_t angle_row(uint32_t pair, uint32_t page) const {
+    if (angles.rows == nullptr) return page;
+    return angles.rows[list(pair) * lists.capacity + page];
+  }
   __device__ const float* queries(uint32_t page) const {
     return page < capped_pages ? q_capped : q;
   }

@@ -62,15 +62,15 @@ class Warp {
     }
   }
 
-  // page: K and V tile, which stands at a place of its list. seen: bit t = token t is read.
-  __device__ void attend(const Params& p, const unsigned char* page, uint32_t place,
+  // page: K and V tile. angles: its row of p.angles.of_pages. seen: bit t = token t is read.
+  __device__ void attend(const Params& p, const unsigned char* page, uint32_t angles,
                          uint32_t seen) {
-    attend(p, page, place, seen, [seen](int, int) { return seen; });
+    attend(p, page, angles, seen, [seen](int, int) { return seen; });
   }
 
   // The same where heads differ; seen: by any of them; by_head: by_head(n, side) by head(n, side).
   template <typename ByHead>
-  __device__ void attend(const Params& p, const unsigned char* page, uint32_t place, uint32_t seen,
+  __device__ void attend(const Params& p, const unsigned char* page, uint32_t angles, uint32_t seen,
                          const ByHead& by_head) {
     float logits[NT][4] = {};
     const uint32_t k = shared_address(page), v = k + S::kTileBytes;
@@ -78,7 +78,7 @@ class Warp {
     for (int step = 0; step < kSteps; step += 2) {
       uint32_t keys[2][4];
       load_keys<S::kType, D>(k, step / 2, keys);
-      if constexpr (S::kRotates) rotate(p.angles, place, step, keys);
+      if constexpr (S::kRotates) rotate(p.angles, angles, step, keys);
 #pragma unroll
       for (int n = 0; n < NT; ++n) {
         multiply<T>(logits[n], keys[0], q_[n][step]);
@@ -134,10 +134,11 @@ class Warp {
   }
 
  private:
-  // Keys of two steps, which stand at a place of their list.
-  __device__ static void rotate(const KeyAngles& angles, uint32_t place, uint32_t step,
+  // Keys of two steps of the page that has a row of angles.
+  __device__ static void rotate(const KeyAngles& angles, uint32_t row, uint32_t step,
                                 uint32_t (&keys)[2][4]) {
-    const auto* of_page = reinterpret_cast<const float2*>(angles.of_pages) + place * angles.pairs;
+    const auto* of_page =
+        reinterpret_cast<const float2*>(angles.of_pages) + size_t{row} * angles.pairs;
     const auto* of_tokens = reinterpret_cast<const float2*>(angles.of_tokens);
 #pragma unroll
     for (uint32_t i = 0; i < 4; ++i) {

@@ -60,10 +60,16 @@ __global__ __launch_bounds__(kThreads) void rotate_kernel(
                rest = static_cast<uint32_t>(i % in_page);
     const uint32_t chunk = rest % chunks, token = rest / chunks % kPageTokens;
     const uint32_t tile = rest / chunks / kPageTokens;
+    uint32_t key = place * kPageTokens + token;
+    if (a.tokens != nullptr) {
+      const auto keys = static_cast<uint32_t>(*a.keys);
+      if (place * kPageTokens >= keys) return;
+      key = static_cast<uint32_t>(a.tokens[min(key, keys - 1)]);
+    }
     const auto* from = static_cast<const unsigned char*>(a.kv.pages) +
-                       (size_t{a.pages[place]} * tiles + tile) * tile_bytes(type, dim);
+                       (size_t{a.pages[key / kPageTokens]} * tiles + tile) * tile_bytes(type, dim);
     float2 values[4];
-    load_eight<type>(from, dim, token, chunk * 8, values);
+    load_eight<type>(from, dim, key % kPageTokens, chunk * 8, values);
     if (tile % 2 == 0) rotate(a.angles, place, token, chunk * 8, values);
     auto* to = static_cast<unsigned char*>(a.out) +
                (size_t{place} * tiles + tile) * tile_bytes(kOut, dim) +

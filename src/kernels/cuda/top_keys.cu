@@ -1,0 +1,133 @@
+// A scan by blocks that each take some of the queries of a KV head and some of the keys, then one
+// warp per query that merges what they found and casts the votes.
+#include <algorithm>
+
+#include "kernels/cuda/kv_dispatch.cuh"
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/top_keys.h"
+#include "kernels/cuda/top_keys_scan.cuh"
+
+namespace reprise::kernels::cuda {
+namespace {
+
+using namespace top;
+
+constexpr uint32_t kMergeWarps = 4, kFewQueries = 24;
+
+constexpr uint32_t pieces(uint32_t count, uint32_t size) { return (count + size - 1) / size; }
+
+// Blocks per processor that few enough work items are worth, such that the last wave is full.
+uint32_t splits_of(uint32_t blocks, uint32_t multiprocessors) {
+  uint32_t best = 1;
+  double best_share = 0.0;
+  for (uint32_t splits = 1; splits * blocks <= 2 * multiprocessors || splits == 1; ++splits) {
+    const uint32_t waves = pieces(splits * blocks, multiprocessors);
+    const double share = static_cast<double>(splits * blocks) / (waves * multiprocessors);
+    if (share <= best_share + 0.02) continue;
+    best = splits;
+    best_share = share;
+  }
+  return best;
+}
+
+template <typename S>
+size_t shared_bytes(const Params& p) {
+  return sizeof(Ring<S>) + lists_bytes(p.key_warps, p.query_warps * S::kQueries, p.a.k);
+}
+
+// As many warps as lists have room for.
+template <typename S>
+bool arrange(Params& p, size_t limit) {
+  const uint32_t all = pieces(p.queries, S::kQueries);
+  for (uint32_t warps = S::kMostWarps; warps > 0; --warps) {
+    p.query_blocks = pieces(all, warps);
+    p.query_warps = pieces(all, p.query_blocks);
+    p.key_warps = warps / p.query_warps;
+    if (shared_bytes<S>(p) <= limit) return true;
+  }
+  return false;
+}
+
+template <typename S>
+cudaError_t launch_scan(Params& p, cudaStream_t stream) {
+  const DeviceLimits device = device_limits();
+  if (!arrange<S>(p, device.shared_bytes)) return cudaErrorNotSupported;
+  const uint32_t heads = p.a.kv.n_kv_head * p.query_blocks;
+  p.splits = splits_of(heads * p.a.batch, device.multiprocessors);
+  const size_t bytes = shared_bytes<S>(p);
+  const cudaError_t status = cudaFuncSetAttribute(
+      scan_kernel<S>, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
+  if (status != cudaSuccess) return status;
+  return launch_overlapped(scan_kernel<S>, dim3(p.splits, heads, p.a.batch),
+                           (p.query_warps * p.key_warps + 1) * 32, bytes, stream, p);
+}
+
+template <KvType type, int D>
+cudaError_t launch_scan(Params& p, cudaStream_t stream) {
+  constexpr int kTiles = D == 64 ? 6 : D < 256 ? 4 : 2;
+  if (p.queries <= kFewQueries) return launch_scan<Shape<type, D, 1>>(p, stream);
+  return launch_scan<Shape<type, D, kTiles>>(p, stream);
+}
+
+__device__ void vote(const VoteTables& tables, uint32_t sequence, RankedWord word) {
+  const size_t at = size_t{sequence} * tables.slots;
+  const uint32_t key = static_cast<uint32_t>(key_of(word)) + 1;
+  uint32_t slot = key * 0x9e3779b1u & (tables.slots - 1);
+  for (;; slot = (slot + 1) & (tables.slots - 1)) {
+    const uint32_t before = atomicCAS(tables.keys + at + slot, 0u, key);
+    if (before == 0) tables.used[at + atomicAdd(tables.count + sequence, 1u)] = slot;
+    if (before == 0 || before == key) break;
+  }
+  atomicAdd(tables.votes + at + slot, 1u);
+  atomicMax(tables.best + at + slot, static_cast<uint32_t>(word >> 32));
+}
+
+// A warp per query; grid (queries of all KV heads / kMergeWarps, batch).
+__global__ __launch_bounds__(kMergeWarps * 32) void merge_kernel(const __grid_constant__ Params p) {
+  __shared__ RankedWord best[kMergeWarps][kMostRoom];
+  const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, sequence = blockIdx.y;
+  const uint32_t query = blockIdx.x * kMergeWarps + warp, k = p.a.k;
+  wait_for_kernels_before();
+  if (query >= p.queries * p.a.kv.n_kv_head) return;
+  const KeyRange32 middle = middle_of(p.a.middle, p.a.positions[sequence], p.a.rows);
+  if (middle.begin >= middle.end) return;
+  const uint32_t kv_head = query / p.queries, i = query % p.queries;
+  const RankedWord* found = p.list(sequence, 0, kv_head, i);
+  const size_t split = p.list(sequence, 1, kv_head, i) - found;
+  const auto word = [&](uint32_t at) { return found[at / k * split + at % k]; };
+  const uint32_t count = best_of(k, p.splits * k, word, best[warp]);
+  const size_t row = size_t{sequence} * p.a.voters() + i / p.group;
+  const size_t head = row * p.a.n_head + kv_head * p.group + i % p.group;
+  for (uint32_t at = lane; at < k; at += 32) {
+    const RankedWord own = at < count ? best[warp][at] : 0;
+    if (p.a.found != nullptr) p.a.found[head * k + at] = own;
+    if (p.a.votes.keys != nullptr && own != 0) vote(p.a.votes, sequence, own);
+  }
+}
+
+}  // namespace
+
+size_t top_keys_workspace(uint32_t batch, uint32_t voters, uint32_t n_head, uint32_t n_kv_head,
+                          uint32_t k) {
+  // There are as many splits as make two blocks of a processor at most, or one.
+  const uint32_t most = std::max(2 * device_limits().multiprocessors / n_kv_head, batch);
+  return size_t{most} * voters * n_head * k * sizeof(RankedWord);
+}
+
+cudaError_t top_keys(const TopKeysArgs& args, cudaStream_t stream) {
+  if (args.batch == 0) return cudaSuccess;
+  if (args.k == 0 || args.k > kMaxTopKeys) return cudaErrorNotSupported;
+  Params p = {};
+  p.a = args;
+  p.group = args.n_head / args.kv.n_kv_head;
+  p.queries = args.voters() * p.group;
+  p.found = static_cast<RankedWord*>(args.workspace);
+  const cudaError_t status =
+      with_kv_shape(args.kv.type, args.kv.head_dim,
+                    [&](auto type, auto dim) { return launch_scan<type, dim>(p, stream); });
+  if (status != cudaSuccess) return status;
+  const uint32_t blocks = pieces(p.queries * args.kv.n_kv_head, kMergeWarps);
+  return launch_overlapped(merge_kernel, dim3(blocks, args.batch), kMergeWarps * 32, stream, p);
+}
+
+}  // namespace reprise::kernels::cuda

@@ -1,0 +1,266 @@
+// The scan for the best keys: one warp of a block copies K tiles, newest first, into a ring of
+// stages; every other one has some of the queries in registers and takes some of each stage's
+// pages. Only scores that reach what a list's last word asks for leave the tensor cores' registers.
+#pragma once
+
+#include "kernels/cuda/top_keys_lists.cuh"
+#include "kernels/cuda/top_keys_stages.cuh"
+
+namespace reprise::kernels::cuda {
+
+namespace top {
+
+// One warp's queries and their lists.
+template <typename S>
+class Scanner {
+ public:
+  using T = Operand<S::kType>;
+  static constexpr int D = S::kHeadDim, kSteps = S::kSteps, NT = S::kTiles;
+
+  // warp: of those that compute; first: query of the block's first.
+  __device__ Scanner(const Params& p, const Lists& lists, uint32_t warp, uint32_t sequence,
+                     uint32_t kv_head, uint32_t first)
+      : k_(p.a.k),
+        lists_(lists),
+        first_(warp % p.query_warps * S::kQueries),
+        list_(warp / p.query_warps * lists.queries + first_) {
+#pragma unroll
+    for (int n = 0; n < NT; ++n) {
+      load_queries(p, n, sequence, kv_head, first + first_ + n * 8 + lane() / 4);
+#pragma unroll
+      for (uint32_t side = 0; side < 2; ++side) {
+        const uint32_t query = first + first_ + n * 8 + lane() % 4 * 2 + side;
+        least_[n][side] = query < p.queries ? -FLT_MAX : INFINITY;
+      }
+    }
+  }
+
+  // What other warps found of the same queries.
+  __device__ void take_floors() {
+    const volatile uint32_t* floors = lists_.floors + first_;
+#pragma unroll
+    for (int n = 0; n < NT; ++n) {
+#pragma unroll
+      for (uint32_t side = 0; side < 2; ++side) {
+        const float floor = ordered_float(floors[n * 8 + lane() % 4 * 2 + side]);
+        least_[n][side] = fmaxf(least_[n][side], floor);  // NaN where there is none
+      }
+    }
+  }
+
+  // first: key of token 0; only keys of the middle count.
+  __device__ void scan(const unsigned char* tile, int32_t first, KeyRange32 middle) {
+    float x[NT][4] = {};
+    const uint32_t k = shared_address(tile);
+#pragma unroll
+    for (int step = 0; step < kSteps; step += 2) {
+      uint32_t keys[2][4];
+      load_keys<S::kType, D>(k, step / 2, keys);
+#pragma unroll
+      for (int n = 0; n < NT; ++n) {
+        multiply<T>(x[n], keys[0], q_[n][step]);
+        multiply<T>(x[n], keys[1], q_[n][step + 1]);
+      }
+    }
+    if constexpr (S::kType == KvType::kFP8) {
+      const float low = token_scale<S::kType, D>(tile, lane() / 4);
+      const float high = token_scale<S::kType, D>(tile, lane() / 4 + 8);
+#pragma unroll
+      for (int n = 0; n < NT; ++n) {
+        for (int i = 0; i < 4; ++i) x[n][i] *= i < 2 ? low : high;
+      }
+    }
+    if (first < middle.begin || first + static_cast<int32_t>(kPageTokens) > middle.end) {
+      hide(first, middle, x);
+    }
+    uint32_t reached = 0;
+#pragma unroll
+    for (int n = 0; n < NT; ++n) {
+      const bool any =
+          fmaxf(x[n][0], x[n][2]) >= least_[n][0] || fmaxf(x[n][1], x[n][3]) >= least_[n][1];
+      reached |= any ? 1u << n : 0u;
+    }
+    if (__any_sync(~0u, reached != 0)) take(reached, first, x);
+  }
+
+ private:
+  __device__ static uint32_t lane() { return threadIdx.x % 32; }
+  __device__ void load_queries(const Params& p, int n, uint32_t sequence, uint32_t kv_head,
+                               uint32_t query) {
+    const float* from = p.query(sequence, kv_head, min(query, p.queries - 1));
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const uint32_t dim = step * 16 + FragmentOrder<S::kType>::summed(lane() % 4, half);
+        float2 two = *reinterpret_cast<const float2*>(from + dim);
+        if (p.a.angles != nullptr && dim / 2 < p.a.pairs) {
+          const float2 by = reinterpret_cast<const float2*>(p.a.angles)[dim / 2];
+          two = {two.x * by.x - two.y * by.y, two.x * by.y + two.y * by.x};
+        }
+        // As all queries elsewhere, even where operands are f16.
+        const float2 rounded = unpack<__nv_bfloat16>(pack<__nv_bfloat16>(two.x, two.y));
+        q_[n][step][half] = pack<T>(rounded.x, rounded.y);
+      }
+    }
+  }
+
+  __device__ static void hide(int32_t first, KeyRange32 middle, float (&x)[NT][4]) {
+    for (int half = 0; half < 2; ++half) {
+      const int32_t key = first + static_cast<int32_t>(lane() / 4) + half * 8;
+      if (key >= middle.begin && key < middle.end) continue;
+#pragma unroll
+      for (int n = 0; n < NT; ++n) x[n][2 * half] = x[n][2 * half + 1] = -INFINITY;
+    }
+  }
+
+  __device__ void take(uint32_t reached, int32_t first, const float (&x)[NT][4]) {
+    reached = __reduce_or_sync(~0u, reached);
+#pragma unroll
+    for (int n = 0; n < NT; ++n) {
+      if ((reached >> n & 1) == 0) continue;
+      const float4 scores = {x[n][0], x[n][1], x[n][2], x[n][3]};
+      const float2 least = take_tile(k_, lists_, {first_ + n * 8, list_ + n * 8}, first, scores,
+                                     {least_[n][0], least_[n][1]});
+      least_[n][0] = least.x;
+      least_[n][1] = least.y;
+    }
+  }
+
+  // Of eight queries: the first one, and its list.
+  struct Eight {
+    uint32_t query, list;
+  };
+
+  // Collects what reached the least score. Returns what is to be reached from now on. Not a part of
+  // the object, which would lie in memory then.
+  __device__ __noinline__ static float2 take_tile(uint32_t k, Lists lists, Eight eight,
+                                                  int32_t first, float4 scores, float2 least) {
+    const uint32_t column = lane() % 4, peers = 0x11111111u << column;
+    for (int i = 3; i >= 0; --i) {
+      const float score = i < 2 ? (i == 0 ? scores.x : scores.y) : i == 2 ? scores.z : scores.w;
+      float& own_least = i % 2 == 0 ? least.x : least.y;
+      const bool reaches = score >= own_least;
+      const uint32_t chosen = __ballot_sync(~0u, reaches) & peers;
+      if (__all_sync(~0u, chosen == 0)) continue;
+      const uint32_t own = column * 2 + i % 2, list = eight.list + own;
+      const uint32_t before = lists.counts[list], count = before + __popc(chosen);
+      if (reaches) {
+        const int32_t key = first + static_cast<int32_t>(lane() / 4) + i / 2 * 8;
+        const uint32_t place = before + __popc(chosen & ((1u << lane()) - 1));
+        lists.words[size_t{list} * lists.room + place] = ranked(score, key);
+      }
+      __syncwarp();
+      if (lane() < 4) lists.counts[list] = count;
+      __syncwarp();
+      // The next eight keys must find room.
+      uint32_t full = __ballot_sync(~0u, lane() < 4 && count + 8 > lists.room);
+      while (full != 0) {
+        const uint32_t of = __ffs(static_cast<int>(full)) - 1;
+        full &= full - 1;
+        const uint32_t query = eight.query + of * 2 + i % 2;
+        const RankedWord last = keep_list(k, lists, eight.list + of * 2 + i % 2, query);
+        if (column == of) own_least = fmaxf(own_least, least_score(last));
+      }
+    }
+    return least;
+  }
+
+  // Keeps the best k of a list; the last of them.
+  __device__ static RankedWord keep_list(uint32_t k, const Lists& lists, uint32_t list,
+                                         uint32_t query) {
+    RankedWord* words = lists.words + size_t{list} * lists.room;
+    const uint32_t count = keep_best(words, lists.counts[list], k);
+    const RankedWord last = words[k - 1];
+    if (lane() == 0) {
+      lists.counts[list] = count;
+      atomicMax(lists.floors + query, static_cast<uint32_t>(last >> 32));
+    }
+    __syncwarp();
+    return last;
+  }
+
+  uint32_t k_;
+  Lists lists_;
+  uint32_t first_, list_;  // the warp's first query, of the block's, and its list
+  uint32_t q_[NT][kSteps][2];
+  float least_[NT][2];
+};
+
+template <typename S>
+__device__ void copy_pages(const Params& p, const PageShare& share, uint32_t sequence,
+                           uint32_t kv_head, Stages<S> stages) {
+  const uint32_t* table = p.a.pages + size_t{sequence} * p.a.capacity;
+  const uint32_t lane = threadIdx.x % 32;
+  const auto id_of = [&](uint32_t i) {
+    const bool there = lane < S::kPages && i + lane < share.count;
+    return there ? table[share.end - 1 - i - lane] : 0;
+  };
+  uint32_t id = id_of(0);
+  for (uint32_t i = 0; i < share.count; i += S::kPages) {
+    const size_t tile = (size_t{id} * p.a.kv.n_kv_head + kv_head) * 2;
+    id = id_of(i + S::kPages);
+    stages.copy(static_cast<const unsigned char*>(p.a.kv.pages) + tile * S::kTileBytes,
+                min(S::kPages, share.count - i));
+  }
+}
+
+// What warps collected for a query becomes one list, which is written. scratch: room for a list of
+// each warp.
+__device__ inline void write_lists(const Params& p, const Lists& lists, uint32_t sequence,
+                                   uint32_t kv_head, uint32_t first, void* scratch) {
+  const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, k = p.a.k;
+  RankedWord* best = static_cast<RankedWord*>(scratch) + warp * lists.room;
+  for (uint32_t i = warp; i < lists.queries && first + i < p.queries; i += blockDim.x / 32) {
+    const auto word = [&](uint32_t at) -> RankedWord {
+      const uint32_t list = at / lists.room * lists.queries + i, place = at % lists.room;
+      return place < lists.counts[list] ? lists.words[size_t{list} * lists.room + place] : 0;
+    };
+    const uint32_t count = best_of(k, p.key_warps * lists.room, word, best);
+    RankedWord* out = p.list(sequence, blockIdx.x, kv_head, first + i);
+    for (uint32_t at = lane; at < k; at += 32) out[at] = at < count ? best[at] : 0;
+    __syncwarp();
+  }
+}
+
+template <typename S>
+__global__ __launch_bounds__(S::kMostThreads,
+                             1) void scan_kernel(const __grid_constant__ Params p) {
+  extern __shared__ __align__(128) unsigned char memory[];
+  Ring<S>& ring = *reinterpret_cast<Ring<S>*>(memory);
+  const Lists lists(&ring + 1, p, S::kQueries);
+  const uint32_t warp = threadIdx.x / 32, consumers = p.query_warps * p.key_warps;
+  const uint32_t kv_head = blockIdx.y / p.query_blocks, sequence = blockIdx.z;
+  const uint32_t first = blockIdx.y % p.query_blocks * lists.queries;
+  if (threadIdx.x == 0) Stages<S>::init(ring, consumers);
+  const uint32_t numbers = (p.key_warps + 1) * lists.queries;  // counts and floors
+  for (uint32_t i = threadIdx.x; i < numbers; i += blockDim.x) lists.counts[i] = 0;
+  __syncthreads();
+  wait_for_kernels_before();
+  const PageShare share(p, sequence, blockIdx.x);
+  Stages<S> stages(ring, consumers);
+  if (warp == consumers) {
+    copy_pages<S>(p, share, sequence, kv_head, stages);
+  } else {
+    Scanner<S> scanner(p, lists, warp, sequence, kv_head, first);
+    for (uint32_t i = 0; i < share.count; i += S::kPages) {
+      scanner.take_floors();
+      const unsigned char* pages = stages.wait();
+      const uint32_t count = min(S::kPages, share.count - i);
+      // Pages are dealt in turn, across stages too.
+      uint32_t page = (warp / p.query_warps + p.key_warps - i % p.key_warps) % p.key_warps;
+      for (; page < count; page += p.key_warps) {
+        const auto index = static_cast<int32_t>(share.end - 1 - i - page);
+        scanner.scan(pages + page * S::kTileBytes, index * static_cast<int32_t>(kPageTokens),
+                     share.middle);
+      }
+      stages.release((share.count - i - 1) / S::kPages);
+    }
+  }
+  __syncthreads();
+  write_lists(p, lists, sequence, kv_head, first, ring.pages);
+}
+
+}  // namespace top
+
+}  // namespace reprise::kernels::cuda

@@ -1,0 +1,267 @@
+#include "kernels/cuda/key_spans.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <random>
+#include <string>
+
+#include "base/float16.h"
+#include "cuda/device_testing.h"
+#include "methods/reattention/votes.h"
+
+namespace reprise::kernels::cuda {
+namespace {
+
+struct Setting {
+  MiddleKeys middle;
+  uint32_t spans = 7, span = 6;
+};
+
+uint32_t order_of(float score) {
+  uint32_t bits = 0;
+  std::memcpy(&bits, &score, sizeof bits);
+  return bits >> 31 != 0 ? ~bits : bits | 0x80000000u;
+}
+
+// Candidates as they lie in a table, in slots that stand for themselves.
+class Votes {
+ public:
+  Votes(uint32_t batch, uint32_t slots)
+      : slots_(slots),
+        keys_(batch * slots),
+        votes_(batch * slots),
+        best_(batch * slots),
+        used_(batch * slots),
+        count_(batch) {}
+
+  void add(uint32_t sequence, const Candidate& candidate) {
+    const uint32_t slot = count_[sequence] * 7 % slots_;  // of a power of two
+    const size_t at = size_t{sequence} * slots_ + slot;
+    used_[size_t{sequence} * slots_ + count_[sequence]++] = slot;
+    keys_[at] = static_cast<uint32_t>(candidate.key) + 1;
+    votes_[at] = candidate.votes;
+    best_[at] = order_of(candidate.score);
+  }
+
+  uint32_t slots_;
+  std::vector<uint32_t> keys_, votes_, best_, used_, count_;
+};
+
+// The best candidates by the rule of the CPU.
+std::vector<KeyRange> ranges_of(const std::vector<Candidate>& candidates, const Setting& setting,
+                                int32_t length, uint32_t rows) {
+  const KeyRange32 middle = middle_of(setting.middle, length - 1, rows);
+  if (middle.begin >= middle.end) return {{0, length}};
+  std::vector<kernels::RankedKey> picks;
+  for (const Candidate& candidate : candidates) {
+    for (uint32_t i = 0; i < candidate.votes; ++i)
+      picks.push_back({candidate.score, candidate.key});
+  }
+  const auto ranked = count_votes(picks);
+  std::vector<KeyRange> ranges = {{0, middle.begin}};
+  const auto winners = std::span(ranked).first(std::min<size_t>(setting.spans, ranked.size()));
+  for (const KeyRange& span :
+       cover(winners, static_cast<int32_t>(setting.span), {middle.begin, middle.end})) {
+    ranges.push_back(span);
+  }
+  ranges.push_back({middle.end, length});
+  return ranges;
+}
+
+struct Row {
+  int32_t length = 0;
+  std::vector<Candidate> candidates;
+};
+
+void check(const Setting& setting, const std::vector<Row>& sequences, uint32_t rows) {
+  const auto batch = static_cast<uint32_t>(sequences.size());
+  uint32_t most = 1;
+  int32_t longest = 0;
+  std::vector<int32_t> positions;
+  for (const Row& sequence : sequences) {
+    most = std::max(most, static_cast<uint32_t>(sequence.candidates.size()));
+    longest = std::max(longest, sequence.length);
+    positions.push_back(sequence.length - 1);
+  }
+  Votes votes(batch, vote_slots(most));
+  for (uint32_t s = 0; s < batch; ++s) {
+    for (const Candidate& candidate : sequences[s].candidates) votes.add(s, candidate);
+  }
+  const uint32_t capacity = static_cast<uint32_t>(longest) / kPageTokens + 1;
+  std::vector<uint32_t> table(batch * capacity);
+  for (uint32_t i = 0; i < table.size(); ++i) table[i] = 10000 - i * 3;
+  const uint32_t list_capacity =
+      span_list_capacity(setting.middle, setting.spans, setting.span, capacity);
+  const uint32_t token_capacity = std::max(span_tokens(setting.middle, setting.spans, setting.span),
+                                           static_cast<uint32_t>(longest));
+  const DeviceArray<uint32_t> keys(votes.keys_), counts(votes.votes_), best(votes.best_),
+      used(votes.used_), count(votes.count_), pages(table), list_pages(batch * list_capacity),
+      list_angles(batch * list_capacity);
+  const DeviceArray<uint16_t> slots(batch * list_capacity);
+  const DeviceArray<int32_t> last(positions), read(batch), list_keys(batch),
+      tokens(size_t{batch} * token_capacity);
+  const DeviceArray<PrefillRows> prefill(batch);
+  KeySpansArgs args;
+  args.votes = {votes.slots_, keys.get(), counts.get(), best.get(), used.get(), count.get()};
+  args.positions = last.get();
+  args.batch = batch;
+  args.rows = rows;
+  args.middle = setting.middle;
+  args.spans = setting.spans;
+  args.span = setting.span;
+  args.keys = read.get();
+  args.pages = pages.get();
+  args.capacity = capacity;
+  args.list_pages = list_pages.get();
+  args.list_slots = slots.get();
+  args.list_angles = list_angles.get();
+  args.list_keys = list_keys.get();
+  args.list_capacity = list_capacity;
+  args.tokens = tokens.get();
+  args.token_capacity = token_capacity;
+  args.prefill = prefill.get();
+  ASSERT_EQ(key_spans(args, nullptr), cudaSuccess);
+  ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+  const auto got_read = read.host(), got_keys = list_keys.host(), got_tokens = tokens.host();
+  const auto got_pages = list_pages.host(), got_angles = list_angles.host();
+  const auto got_slots = slots.host();
+  const auto got_prefill = prefill.host();
+  for (uint32_t s = 0; s < batch; ++s) {
+    std::vector<int32_t> want;
+    for (const KeyRange& range :
+         ranges_of(sequences[s].candidates, setting, sequences[s].length, rows)) {
+      for (int32_t key = range.begin; key < range.end; ++key) want.push_back(key);
+    }
+    ASSERT_EQ(got_read[s], static_cast<int32_t>(want.size())) << s;
+    const auto* from = &got_tokens[size_t{s} * token_capacity];
+    ASSERT_EQ(std::vector<int32_t>(from, from + want.size()), want) << s;
+    EXPECT_EQ(got_prefill[s].first, 0);
+    EXPECT_EQ(got_prefill[s].count, rows);
+    EXPECT_EQ(got_prefill[s].position, static_cast<int32_t>(want.size() - rows));
+    // Every key once, in order, where its page and its row of angles say.
+    size_t next = 0;
+    ASSERT_LE(got_keys[s], static_cast<int32_t>(list_capacity * kPageTokens));
+    for (size_t i = 0; i < static_cast<size_t>(got_keys[s]) / kPageTokens; ++i) {
+      const size_t at = size_t{s} * list_capacity + i;
+      ASSERT_NE(got_slots[at], 0);
+      for (uint32_t token = 0; token < kPageTokens; ++token) {
+        if ((got_slots[at] >> token & 1) == 0) continue;
+        ASSERT_LT(next, want.size());
+        const auto key = static_cast<uint32_t>(want[next]);
+        ASSERT_EQ(token, key % kPageTokens);
+        ASSERT_EQ(got_pages[at], table[s * capacity + key / kPageTokens]);
+        ASSERT_EQ(got_angles[at] + token, next + kPageTokens - 1);
+        ++next;
+      }
+    }
+    ASSERT_EQ(next, want.size());
+  }
+  for (const auto* array : {&keys, &counts, &best, &count}) {
+    for (const uint32_t left : array->host()) ASSERT_EQ(left, 0);
+  }
+}
+
+std::vector<Candidate> candidates(std::mt19937& random, size_t count, KeyRange32 within,
+                                  uint32_t most_votes, int scores) {
+  std::vector<int32_t> keys;
+  for (int32_t key = within.begin; key < within.end; ++key) keys.push_back(key);
+  std::shuffle(keys.begin(), keys.end(), random);
+  keys.resize(std::min(keys.size(), count));
+  std::vector<Candidate> made;
+  for (const int32_t key : keys) {
+    const auto score = static_cast<float>(static_cast<int>(random() % 1000) % scores) - 2.5f;
+    made.push_back({key, 1 + static_cast<uint32_t>(random()) % most_votes, score});
+  }
+  return made;
+}
+
+TEST(KeySpans, AreThoseOfTheCpu) {
+  REPRISE_NEEDS_DEVICE();
+  std::mt19937 random(3);
+  for (const uint32_t spans : {0u, 1u, 7u, 95u, kMaxSpans}) {
+    for (const uint32_t span : {1u, 5u, 6u, 32u, 100u}) {
+      for (const int32_t sink : {0, 5, 32}) {
+        for (const uint32_t rows : {1u, 30u}) {
+          SCOPED_TRACE(std::to_string(spans) + " spans of " + std::to_string(span) + ", sink " +
+                       std::to_string(sink));
+          const Setting setting = {{sink, 40, 60}, spans, span};
+          std::vector<Row> sequences;
+          for (const int32_t length : {60, 61, 77, 400, 3000}) {
+            const KeyRange32 middle = middle_of(setting.middle, length - 1, rows);
+            for (const size_t count : {size_t{0}, size_t{3}, size_t{400}}) {
+              for (const int scores : {1, 9}) {
+                auto made = candidates(random, count, middle, scores == 1 ? 1 : 300, scores);
+                if (middle.begin >= middle.end) made.clear();
+                sequences.push_back({length, std::move(made)});
+              }
+            }
+          }
+          check(setting, sequences, rows);
+          if (testing::Test::HasFatalFailure()) return;
+        }
+      }
+    }
+  }
+}
+
+TEST(KeySpans, ManyCandidates) {
+  REPRISE_NEEDS_DEVICE();
+  std::mt19937 random(4);
+  const Setting setting = {{32, 1024, 8192}, 95, 32};
+  std::vector<Row> sequences;
+  for (const uint32_t votes : {1u, 3u, 70000u}) {
+    sequences.push_back({60000, candidates(random, 20000, {32, 50000}, votes, 1000)});
+    if (votes > 3) sequences.back().candidates.resize(300);
+  }
+  check(setting, sequences, 512);
+}
+
+TEST(PackedQueries, StandAtTheLastOfTheKeys) {
+  REPRISE_NEEDS_DEVICE();
+  constexpr uint32_t kRows = 3, kHeads = 2, kDim = 64, kPairs = 20, kReach = 50;
+  std::vector<float> table, plain(2 * kRows * kHeads * kDim);
+  const auto angle = [](int32_t position, uint32_t pair) { return position * std::pow(0.8, pair); };
+  for (int32_t position = 1 - static_cast<int32_t>(kPageTokens); position < int32_t{kReach};
+       ++position) {
+    for (uint32_t pair = 0; pair < kPairs; ++pair) {
+      table.push_back(static_cast<float>(std::cos(angle(position, pair))));
+      table.push_back(static_cast<float>(std::sin(angle(position, pair))));
+    }
+  }
+  std::mt19937 random(1);
+  for (float& x : plain) x = std::normal_distribution<float>()(random);
+  const DeviceArray<float> q(plain), angles(table);
+  const std::vector<int32_t> lengths = {3, 50};
+  const DeviceArray<int32_t> keys(lengths);
+  const DeviceArray<__nv_bfloat16> out(plain.size());
+  const DeviceArray<float> exact(plain.size());
+  PackedQueriesArgs args = {
+      q.get(), 2,         kRows,      kHeads, kDim, keys.get(), {angles.get(), kPairs},
+      0.5f,    out.get(), exact.get()};
+  ASSERT_EQ(rotate_packed_queries(args, nullptr), cudaSuccess);
+  ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+  const auto got = out.host();
+  const auto got_exact = exact.host();
+  for (size_t i = 0; i < plain.size(); ++i) {
+    const auto dim = static_cast<uint32_t>(i % kDim);
+    const size_t row = i / kDim / kHeads, sequence = row / kRows;
+    double want = plain[i];
+    if (dim / 2 < kPairs) {
+      const int32_t position =
+          lengths[sequence] - int32_t{kRows} + static_cast<int32_t>(row % kRows);
+      const double turn = angle(position, dim / 2), other = plain[i ^ 1];
+      want = want * std::cos(turn) + (dim % 2 == 0 ? -other : other) * std::sin(turn);
+    }
+    want *= 0.5;
+    uint16_t bits = 0;
+    std::memcpy(&bits, &got[i], sizeof bits);
+    ASSERT_NEAR(got_exact[i], want, 1e-5) << i;
+    ASSERT_NEAR(to_float(Bf16{bits}), want, 0x1p-8 * std::fabs(want) + 1e-5) << i;
+  }
+}
+
+}  // namespace
+}  // namespace reprise::kernels::cuda
