@@ -268,6 +268,7 @@ Scheduler::Pass Scheduler::plan_rows() {
       rows = grid - running.sequence->tokens.size() % grid;
     }
     rows = std::min(rows, running.prompt_left());
+    if (i > 0 && rows > budget) continue;  // a cell is not cut: it waits for its turn
     budget -= std::min(budget, rows);
     plan_request(running, rows, kernels::Phase::kPrefill, pass);
   }

@@ -4,7 +4,6 @@
 #include <limits>
 
 #include "base/try.h"
-#include "kernels/cuda/elementwise.h"
 #include "kernels/cuda/heads.h"
 #include "kernels/cuda/page_table.h"
 
@@ -15,6 +14,7 @@ using namespace kernels::cuda;
 namespace {
 
 constexpr int32_t kNoCap = std::numeric_limits<int32_t>::max();
+constexpr uint32_t kTokens = kernels::cuda::kPageTokens;
 
 }  // namespace
 
@@ -72,7 +72,7 @@ Status DeviceExecutor::set_policies(std::vector<DevicePolicy*> policies, uint32_
     return std::any_of(policies_.begin(), policies_.end(),
                        [&](const DevicePolicy* policy) { return (policy->*has)(); });
   };
-  if (any(&DevicePolicy::attends)) {
+  if (any(&DevicePolicy::reads_plain_queries)) {
     REPRISE_CHECK(q_plain_.reserve(limits_.rows * q_width(), "plain queries"));
   }
   if (any(&DevicePolicy::position_free)) REPRISE_CHECK(reserve_position_free(capacity));
@@ -85,7 +85,16 @@ Status DeviceExecutor::reserve_position_free(uint32_t capacity) {
     tables.push_back(rope.table);
     REPRISE_CHECK(rope.cos_sin_keys.reserve(rope.cos_sin.size(), "rotary angles"));
   }
-  return position_free_.reserve(tables, kv_, capacity);
+  uint64_t most = 0, packed = 0;  // keys that are rotated for a row
+  for (const DevicePolicy* policy : policies_) {
+    if (!policy->position_free()) continue;
+    const uint64_t all = uint64_t{capacity} * kTokens;
+    const uint64_t own = std::min<uint64_t>(policy->most_rotated_keys(), all);
+    most = std::max(most, policy->leaves_any_alone() ? all : own);
+    if (policy->packs()) packed = std::max(packed, own);
+  }
+  const auto pages = static_cast<uint32_t>((most + kTokens - 1) / kTokens);
+  return position_free_.reserve(tables, kv_, pages, static_cast<uint32_t>(packed));
 }
 
 Status DeviceExecutor::reserve_parts() {
@@ -234,10 +243,14 @@ Status DeviceExecutor::read(const LayerHeads& heads, const DeviceRead& what, uin
   PagedDecodeArgs args;
   args.kv = kv_;
   args.lists = what.lists;
-  if (what.rotate) args.angles = position_free_.angles(layer_rope_[heads.layer]);
+  const uint32_t rope = layer_rope_[heads.layer];
+  if (what.rotate) {
+    args.angles = what.angle_rows == nullptr ? position_free_.angles(rope)
+                                             : position_free_.packed_angles(rope, what.angle_rows);
+  }
   args.batch = count;
   args.n_head = config_.n_head;
-  args.q = q_exact_.data() + at;
+  args.q = what.q != nullptr ? what.q : q_exact_.data() + at;
   args.q_capped = q_capped_exact_.data() + at;
   args.capped_pages = what.capped_pages;
   args.scale = kQueryUnit;
@@ -265,117 +278,16 @@ Status DeviceExecutor::read_group(const LayerHeads& heads, const DeviceGroup& gr
     queries.capacity = rows_.capacity;
     queries.q = q_.data() + group.first * q_width();
     queries.kv = kv_;
+    const size_t head = size_t{group.first} * config_.n_head, at = group.first * q_width();
+    if (group.policy->reads_plain_queries()) queries.q_plain = plain_queries(heads) + at;
+    if (group.policy->packs()) queries.angles = position_free_.positions(layer_rope_[heads.layer]);
     if (group.policy->attends()) {
-      const size_t head = size_t{group.first} * config_.n_head, at = group.first * q_width();
       queries.q_exact = q_exact_.data() + at;
-      queries.q_plain = plain_queries(heads) + at;
       return group.policy->attend(queries, {heads.decode_out + at, lse_.data() + head}, stream);
     }
     REPRISE_CHECK(group.policy->select(queries, what, stream));
   }
   return read(heads, what, group.first, group.count, stream);
-}
-
-Status DeviceExecutor::merge_more(float* out, uint32_t first, uint32_t rows, cudaStream_t stream) {
-  const size_t head = size_t{first} * config_.n_head;
-  REPRISE_CUDA(merge_partials(out + head * config_.head_dim, lse_.data() + head,
-                              more_out_.data() + head * config_.head_dim, more_lse_.data() + head,
-                              rows * config_.n_head, config_.head_dim, stream),
-               "merging parts");
-  return {};
-}
-
-PagedPrefillArgs DeviceExecutor::prefill_args(const LayerHeads& heads, uint32_t step,
-                                              uint32_t steps, uint32_t rows) const {
-  PagedPrefillArgs args;
-  args.kv = kv_;
-  args.sequences = rows_.prefill + (step - rows_.decode_rows);
-  args.pages = rows_.table(heads.layer) + size_t{step} * rows_.capacity;
-  args.batch = steps;
-  args.capacity = rows_.capacity;
-  args.n_head = config_.n_head;
-  args.rows = rows;
-  args.q = q_.data() + rows_.decode_rows * q_width();  // sequences name rows from here on
-  args.scale = kQueryUnit;
-  args.soft_cap = config_.attention_soft_cap;
-  args.window = static_cast<int32_t>(config_.window[heads.layer]);
-  args.out = heads.prefill_out;
-  args.lse = lse_.data() + size_t{rows_.decode_rows} * config_.n_head;
-  args.workspace = prefill_workspace_.data();
-  return args;
-}
-
-Status DeviceExecutor::prefill(const LayerHeads& heads, uint32_t step, uint32_t steps,
-                               uint32_t rows, cudaStream_t stream) {
-  REPRISE_CUDA(paged_prefill(prefill_args(heads, step, steps, rows), stream), "prefill attention");
-  return {};
-}
-
-Status DeviceExecutor::prefill_step(const LayerHeads& heads, uint32_t step, DevicePolicy* policy,
-                                    cudaStream_t stream) {
-  const PrefillRows& own = rows_.host_prefill[step - rows_.decode_rows];
-  if (policy != nullptr && policy->position_free()) {
-    return prefill_position_free(heads, step, stream);
-  }
-  if (policy == nullptr || policy->leaves_alone(heads.layer)) {
-    return prefill(heads, step, 1, own.count, stream);
-  }
-  const auto parts = policy->prefill_parts(heads.layer, step, own.position);
-  if (parts.empty()) {
-    REPRISE_CHECK(prefill(heads, step, 1, own.count, stream));
-  } else {
-    REPRISE_CHECK(read_prefill_parts(heads, step, parts, stream));
-  }
-  const size_t row = rows_.decode_rows + own.first;
-  DevicePrompt prompt;
-  prompt.layer = heads.layer;
-  prompt.step = step;
-  prompt.rows = own;
-  prompt.pages = rows_.table(heads.layer) + size_t{step} * rows_.capacity;
-  prompt.q = q_.data() + row * q_width();
-  prompt.q_plain = plain_queries(heads) + row * q_width();
-  prompt.lse = lse_.data() + row * config_.n_head;
-  prompt.kv = kv_;
-  return policy->after_prefill(prompt, stream);
-}
-
-Status DeviceExecutor::prefill_position_free(const LayerHeads& heads, uint32_t step,
-                                             cudaStream_t stream) {
-  const PrefillRows& own = rows_.host_prefill[step - rows_.decode_rows];
-  PagedPrefillArgs args = prefill_args(heads, step, 1, own.count);
-  const uint32_t keys = static_cast<uint32_t>(own.position) + own.count;
-  REPRISE_CHECK(position_free_.rotate(kv_, args.pages, keys, layer_rope_[heads.layer], stream));
-  args.kv = position_free_.copies();
-  args.pages = position_free_.pages();
-  REPRISE_CUDA(paged_prefill(args, stream), "prefill attention");
-  return {};
-}
-
-Status DeviceExecutor::read_prefill_parts(const LayerHeads& heads, uint32_t step,
-                                          std::span<const PrefillPart> parts, cudaStream_t stream) {
-  const PrefillRows& own = rows_.host_prefill[step - rows_.decode_rows];
-  const uint32_t row = rows_.decode_rows + own.first;
-  const size_t skipped = size_t{rows_.decode_rows} * q_width();
-  bool more = false;
-  for (const PrefillPart& part : parts) {
-    PagedPrefillArgs args = prefill_args(heads, step, 1, own.count);
-    if (part.pages != nullptr) args.pages = part.pages;
-    if (part.capped) args.q = q_capped_.data() + skipped;
-    args.window = part.window;
-    args.first_key = part.first_key;
-    args.end_key = part.end_key;
-    args.f32_out = true;
-    args.out = (more ? more_out_.data() : part_out_.data()) + skipped;
-    if (more) args.lse = more_lse_.data() + size_t{rows_.decode_rows} * config_.n_head;
-    REPRISE_CUDA(paged_prefill(args, stream), "prefill attention");
-    if (more) REPRISE_CHECK(merge_more(part_out_.data(), row, own.count, stream));
-    more = true;
-  }
-  const size_t first = row * q_width();
-  REPRISE_CUDA(round_to_bf16(part_out_.data() + first, own.count * q_width(),
-                             heads.prefill_out + (first - skipped), stream),
-               "prefill attention");
-  return {};
 }
 
 }  // namespace reprise

@@ -75,10 +75,12 @@ class DeviceExecutor : public DeviceAttentionOp {
                  cudaStream_t stream);
   Status prefill_step(const LayerHeads& heads, uint32_t step, DevicePolicy* policy,
                       cudaStream_t stream);
-  Status prefill_position_free(const LayerHeads& heads, uint32_t step, cudaStream_t stream);
+  Status prefill_position_free(const LayerHeads& heads, uint32_t step, DevicePolicy& policy,
+                               cudaStream_t stream);
+  DevicePrompt prompt_of(const LayerHeads& heads, uint32_t step) const;
   Status read_prefill_parts(const LayerHeads& heads, uint32_t step,
                             std::span<const PrefillPart> parts, cudaStream_t stream);
-  /// [rows, n_head, head_dim] queries before rotation, as policies that attend see them.
+  /// [rows, n_head, head_dim] queries before rotation, where policies ask for them.
   const float* plain_queries(const LayerHeads& heads) const {
     return heads.q_norm != nullptr ? q_plain_.data() : heads.q;
   }

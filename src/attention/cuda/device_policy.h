@@ -3,6 +3,7 @@
 
 #include <cuda_bf16.h>
 
+#include <algorithm>
 #include <compare>
 #include <cstdint>
 #include <limits>
@@ -12,6 +13,7 @@
 #include <vector>
 
 #include "attention/plan.h"
+#include "kernels/cuda/key_spans.h"
 #include "kernels/cuda/page_bounds.h"
 #include "kernels/cuda/paged_decode.h"
 #include "kernels/cuda/paged_prefill.h"
@@ -70,8 +72,9 @@ struct DeviceQueries {
   const uint32_t* pages = nullptr;     // [count, capacity] page tables of the layer
   uint32_t capacity = 0;
   const __nv_bfloat16* q = nullptr;  // [count, n_head, head_dim] rotated, in kQueryUnit
-  // For policies that attend: in float, and the same before rotation and scaling.
+  // For policies that attend: in float; where they are asked for: before rotation and scaling.
   const float *q_exact = nullptr, *q_plain = nullptr;
+  kernels::cuda::PositionAngles angles;  // up to most_rotated_keys(), where keys are packed
   kernels::cuda::PagedKv kv;
 };
 
@@ -85,11 +88,24 @@ struct DeviceResult {
 struct DevicePrompt {
   uint32_t layer = 0, step = 0;
   kernels::cuda::PrefillRows rows;
-  const uint32_t* pages = nullptr;   // [capacity] page table of the sequence
-  const __nv_bfloat16* q = nullptr;  // [rows.count, n_head, head_dim] likewise
-  const float* q_plain = nullptr;    // the same before rotation, for policies that attend
-  const float* lse = nullptr;        // [rows.count, n_head]
+  const int32_t* positions = nullptr;  // [rows.count]
+  const uint32_t* pages = nullptr;     // [capacity] page table of the sequence
+  uint32_t capacity = 0;
+  const __nv_bfloat16* q = nullptr;      // [rows.count, n_head, head_dim] likewise
+  const float* q_plain = nullptr;        // the same before rotation, where it is asked for
+  const float* lse = nullptr;            // [rows.count, n_head], after they were computed
+  kernels::cuda::PositionAngles angles;  // as DeviceQueries
   kernels::cuda::PagedKv kv;
+};
+
+/// Position-free keys that prefill rows read as if nothing lay between them. What it points to
+/// stays until the next such read.
+struct PackedPrompt {
+  const int32_t* tokens = nullptr;  // [*keys] their positions; null: everything is read
+  const int32_t* keys = nullptr;
+  uint32_t most_keys = 0;
+  const kernels::cuda::PrefillRows* rows = nullptr;  // the rows where they stand among the keys
+  const __nv_bfloat16* q = nullptr;  // [count, n_head, head_dim] rotated so, in kQueryUnit
 };
 
 /// Keys that prefill rows read: [max(first_key, position - window + 1), min(end_key, position +
@@ -104,8 +120,10 @@ struct PrefillPart {
 /// Keys to read. What lists point to stays until the next select() of the layer or reserve().
 struct DeviceRead {
   kernels::cuda::KeyLists lists;
-  uint32_t capped_pages = 0;  // the first of every list, for queries as in PrefillPart
-  bool rotate = false;        // keys are position-free
+  uint32_t capped_pages = 0;             // the first of every list, for queries as in PrefillPart
+  bool rotate = false;                   // keys are position-free
+  const uint32_t* angle_rows = nullptr;  // then, KeyAngles::rows of DeviceQueries::angles
+  const float* q = nullptr;              // [count, n_head, head_dim] in place of the rows' own
 };
 
 /// A decode row in one layer, for the counters.
@@ -146,12 +164,20 @@ class DevicePolicy {
     return {};
   }
   /// Whether keys of its sequences are stored as they are and rotated when read: key i of a list
-  /// stands at position i then, and prefill rows read everything.
+  /// stands at position i then, and prefill rows read everything, or what pack() says.
   virtual bool position_free() const { return false; }
+  /// Whether rows may read position-free keys as if nothing lay between them.
+  virtual bool packs() const { return false; }
+  /// Position-free keys that a row reads at most in layers that it does not leave alone.
+  virtual uint32_t most_rotated_keys() const { return std::numeric_limits<uint32_t>::max(); }
+  /// What prefill rows of a step read, whose keys are stored. packed arrives empty.
+  virtual Status pack(const DevicePrompt&, PackedPrompt& /*packed*/, cudaStream_t) { return {}; }
   /// read arrives as a read of everything.
   virtual Status select(const DeviceQueries&, DeviceRead& /*read*/, cudaStream_t) { return {}; }
   /// Whether it computes decode rows itself: attend() is called in place of select().
   virtual bool attends() const { return false; }
+  /// Whether it asks for queries before rotation.
+  virtual bool reads_plain_queries() const { return attends(); }
   virtual Status attend(const DeviceQueries&, const DeviceResult&, cudaStream_t) { return {}; }
   /// What prefill rows of a step read from a position on; empty: everything. Parts are disjoint,
   /// and every row sees a key of each.
@@ -169,6 +195,9 @@ class DevicePolicy {
 
   /// Layers, [n_layer] or empty, in which everything is read and it is not asked.
   bool leaves_alone(uint32_t layer) const { return !left_alone_.empty() && left_alone_[layer]; }
+  bool leaves_any_alone() const {
+    return std::find(left_alone_.begin(), left_alone_.end(), true) != left_alone_.end();
+  }
   void leave_alone(std::vector<bool> layers) { left_alone_ = std::move(layers); }
 
  private:

@@ -11,6 +11,7 @@
 #include "methods/baselines/evicting.h"
 #include "methods/cuda/device_policies.h"
 #include "methods/cuda/mac.h"
+#include "methods/reattention/reattention.h"
 
 namespace reprise {
 namespace {
@@ -61,6 +62,7 @@ class CudaBackend : public Backend {
   std::optional<Error> broken_;  // why ranks no longer work together
   std::deque<Started> started_;
   Started done_;
+  uint32_t chunk_ = 0;  // rows of prompts in a pass
   uint32_t turn_ = 0;
 };
 
@@ -104,6 +106,7 @@ CudaBackend::~CudaBackend() {
 Status CudaBackend::create(const Model& model, ThreadPool& pool, const EngineOptions& options,
                            const ProgressFn& progress) {
   REPRISE_CHECK(check_heads(config_));
+  chunk_ = options.chunk;
   REPRISE_TRY(const KvType kv_type, device_kv_type(options.kv_type));
   std::vector<std::unique_ptr<Communicator>> communicators(1);
   if (ranks_.size() > 1) {
@@ -163,12 +166,17 @@ Status CudaBackend::prepare(Policy& policy) {
   const bool reuses = std::any_of(acting.begin(), acting.end(),
                                   [](const Policy* each) { return find_mac(*each) != nullptr; });
   const bool evicts = dynamic_cast<EvictingPolicy*>(&policy.undecorated()) != nullptr;
-  if (ranks_.size() > 1 && (reuses || evicts)) {
-    return fail(
-        ErrorCode::kUnsupported,
-        "policy {} keeps state of its own on one device; leave out --tp, or choose quest or "
-        "streaming",
-        policy.spec());
+  // All heads of a layer vote together.
+  const bool votes = dynamic_cast<ReAttentionPolicy*>(&policy.undecorated()) != nullptr;
+  if (ranks_.size() > 1 && (reuses || evicts || votes)) {
+    return fail(ErrorCode::kUnsupported,
+                "policy {} runs on one device only; leave out --tp, or choose quest or streaming",
+                policy.spec());
+  }
+  if (const auto grid = static_cast<uint32_t>(policy.prefill_grid()); grid > chunk_) {
+    return fail(ErrorCode::kInvalidArgument,
+                "policy {} takes prompts {} tokens at a time; raise --chunk from {} to that",
+                policy.spec(), grid, chunk_);
   }
   return threads_.run([&](uint32_t rank) -> Status {
     for (const Policy* each : acting) REPRISE_CHECK(ranks_[rank]->prepare(*each));

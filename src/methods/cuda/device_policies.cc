@@ -10,6 +10,7 @@
 #include "methods/cuda/mac.h"
 #include "methods/cuda/position_free.h"
 #include "methods/cuda/quest.h"
+#include "methods/cuda/reattention.h"
 #include "methods/cuda/snapkv.h"
 #include "methods/cuda/streaming.h"
 #include "methods/decorators/dense.h"
@@ -53,6 +54,9 @@ Result<std::unique_ptr<DevicePolicy>> device_policy(const Policy& policy,
     if (!mac->settings().reuses) return nullptr;
     return std::make_unique<DeviceMac>(*mac, config);
   }
+  if (const auto* reattention = dynamic_cast<const ReAttentionPolicy*>(&policy)) {
+    return DeviceReAttention::create(*reattention, config);
+  }
   if (const auto* dense = dynamic_cast<const DensePolicy*>(&policy)) {
     REPRISE_TRY(auto made, device_policy(dense->wrapped(), config));
     if (made != nullptr) made->leave_alone(dense->dense());
@@ -60,9 +64,9 @@ Result<std::unique_ptr<DevicePolicy>> device_policy(const Policy& policy,
   }
   return fail(
       ErrorCode::kUnsupported,
-      "policy {} does not run on cuda; full, streaming, quest, snapkv, h2o and mac (over full "
-      "alone, without ring=q8_0 and lse_fix) do, also after dense, and auto among full, quest and "
-      "mac; use --device cpu",
+      "policy {} does not run on cuda; full, streaming, quest, snapkv, h2o, reattention and mac "
+      "(over full alone, without ring=q8_0 and lse_fix) do, also after dense, and auto among full, "
+      "quest and mac; use --device cpu",
       policy.spec());
 }
 

@@ -42,6 +42,31 @@ std::vector<float> mean_angles(const RopeConfig& config, uint32_t context, int32
   return angles;
 }
 
+ReAttentionPolicy::Settings settings_of(const ReAttentionOptions& o, const ModelConfig& config) {
+  ReAttentionPolicy::Settings s;
+  s.sink = static_cast<int32_t>(o.sink);
+  s.local = static_cast<int32_t>(local_of(o, config.context));
+  s.span = static_cast<int32_t>(o.span);
+  s.chunk = o.chunk > 0 ? static_cast<int32_t>(o.chunk) : std::min<int32_t>(kChunk, s.local);
+  s.activate = static_cast<int32_t>(o.activate > 0 ? o.activate : config.context);
+  s.stride = static_cast<int32_t>(o.stride);
+  s.interval = static_cast<int32_t>(o.interval);
+  s.spans = spans_of(o, config.context);
+  s.picks = o.picks;
+  s.decode_picks = o.decode_picks > 0
+                       ? o.decode_picks
+                       : std::max<size_t>(1, (s.spans + config.n_head - 1) / config.n_head);
+  s.fill = o.fill;
+  s.angles.resize(3);
+  if (o.score != "mean") return s;
+  const int32_t reach = s.local + static_cast<int32_t>(s.spans) * s.span;
+  s.angles[static_cast<size_t>(LayerRope::kGlobal)] =
+      mean_angles(config.rope, config.context, s.local, reach);
+  s.angles[static_cast<size_t>(LayerRope::kLocal)] =
+      mean_angles(config.local_rope, config.context, s.local, reach);
+  return s;
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Policy>> ReAttentionPolicy::create(const ReAttentionOptions& options,
@@ -65,34 +90,12 @@ Result<std::unique_ptr<Policy>> ReAttentionPolicy::create(const ReAttentionOptio
 }
 
 ReAttentionPolicy::ReAttentionPolicy(const ReAttentionOptions& o, const ModelConfig& config)
-    : config_(&config),
-      sink_(static_cast<int32_t>(o.sink)),
-      local_(static_cast<int32_t>(local_of(o, config.context))),
-      span_(static_cast<int32_t>(o.span)),
-      chunk_(o.chunk > 0 ? static_cast<int32_t>(o.chunk) : std::min<int32_t>(kChunk, local_)),
-      activate_(static_cast<int32_t>(o.activate > 0 ? o.activate : config.context)),
-      stride_(static_cast<int32_t>(o.stride)),
-      interval_(static_cast<int32_t>(o.interval)),
-      spans_(spans_of(o, config.context)),
-      picks_(o.picks),
-      decode_picks_(o.decode_picks > 0
-                        ? o.decode_picks
-                        : std::max<size_t>(1, (spans_ + config.n_head - 1) / config.n_head)),
-      fill_(o.fill),
-      angles_(3),
-      layers_(config.n_layer) {
-  if (o.score != "mean") return;
-  const int32_t reach = local_ + static_cast<int32_t>(spans_) * span_;
-  angles_[static_cast<size_t>(LayerRope::kGlobal)] =
-      mean_angles(config.rope, config.context, local_, reach);
-  angles_[static_cast<size_t>(LayerRope::kLocal)] =
-      mean_angles(config.local_rope, config.context, local_, reach);
-}
+    : config_(&config), settings_(settings_of(o, config)), layers_(config.n_layer) {}
 
 void ReAttentionPolicy::select(const QueryRows& rows, Selection& selection) {
   const int32_t length = rows.end();
-  const KeyRange middle = {sink_, std::min(rows.first(), length - local_)};
-  if (length <= activate_ || middle.begin >= middle.end) return;
+  const KeyRange middle = {settings_.sink, std::min(rows.first(), length - settings_.local)};
+  if (length <= settings_.activate || middle.begin >= middle.end) return;
   Layer& layer = layers_[rows.layer];
   if (!keeps_spans(rows, layer)) {
     layer.spans = choose(rows, middle);
@@ -103,7 +106,7 @@ void ReAttentionPolicy::select(const QueryRows& rows, Selection& selection) {
   selection.all = false;
   SelectionPart& part = selection.parts.emplace_back();
   part.packed = true;
-  append_range({0, sink_}, 0, part.ranges);
+  append_range({0, settings_.sink}, 0, part.ranges);
   for (const KeyRange& span : layer.spans) append_range(span, 0, part.ranges);
   append_range({middle.end, length}, 0, part.ranges);
   part.offsets.push_back(static_cast<uint32_t>(part.ranges.size()));
@@ -115,30 +118,31 @@ void ReAttentionPolicy::select(const QueryRows& rows, Selection& selection) {
 
 bool ReAttentionPolicy::keeps_spans(const QueryRows& rows, const Layer& layer) const {
   return rows.phase == kernels::Phase::kDecode && layer.chosen_at > 0 &&
-         layer.chosen_at > rows.prompt_end && rows.end() - layer.chosen_at < interval_;
+         layer.chosen_at > rows.prompt_end && rows.end() - layer.chosen_at < settings_.interval;
 }
 
 std::vector<KeyRange> ReAttentionPolicy::choose(const QueryRows& rows, KeyRange middle) const {
-  if (spans_ == 0) return {};
+  if (settings_.spans == 0) return {};
   auto picks = pick(rows, middle);
   const std::vector<Candidate> candidates = count_votes(picks);
-  const auto budget = static_cast<int64_t>(spans_) * span_;
-  if (fill_) return fill(candidates, spans_, budget, span_, middle);
-  return cover(std::span(candidates).first(std::min(spans_, candidates.size())), span_, middle);
+  const auto budget = static_cast<int64_t>(settings_.spans) * settings_.span;
+  if (settings_.fill) return fill(candidates, settings_.spans, budget, settings_.span, middle);
+  return cover(std::span(candidates).first(std::min(settings_.spans, candidates.size())),
+               settings_.span, middle);
 }
 
 std::vector<kernels::RankedKey> ReAttentionPolicy::pick(const QueryRows& rows,
                                                         KeyRange middle) const {
   const bool decodes = rows.phase == kernels::Phase::kDecode;
-  const auto step = static_cast<size_t>(decodes ? 1 : stride_);
+  const auto step = static_cast<size_t>(decodes ? 1 : settings_.stride);
   std::vector<size_t> which;  // counted from the last row, which is always among them
   for (size_t row = rows.rows.size(); row > 0; row -= std::min(step, row)) {
     which.push_back(row - 1);
   }
   const auto kind =
       config_->layer_rope.empty() ? LayerRope::kGlobal : config_->layer_rope[rows.layer];
-  return best_keys(rows, which, middle, decodes ? decode_picks_ : picks_,
-                   angles_[static_cast<size_t>(kind)], *config_);
+  return best_keys(rows, which, middle, decodes ? settings_.decode_picks : settings_.picks,
+                   settings_.angles[static_cast<size_t>(kind)], *config_);
 }
 
 void ReAttentionPolicy::truncate(int32_t) {

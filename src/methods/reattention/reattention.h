@@ -86,6 +86,14 @@ void visit_options(ReAttentionOptions& o, Visitor&& visit) {
 
 class ReAttentionPolicy : public Policy {
  public:
+  /// Options as they apply to the model.
+  struct Settings {
+    int32_t sink, local, span, chunk, activate, stride, interval;
+    size_t spans, picks, decode_picks;
+    bool fill;
+    std::vector<std::vector<float>> angles;  // [3]: one per LayerRope, [pairs][2] of score=mean
+  };
+
   /// Errors: kInvalidArgument where the options do not fit the model or each other.
   static Result<std::unique_ptr<Policy>> create(const ReAttentionOptions& options,
                                                 const ModelConfig& config);
@@ -97,8 +105,9 @@ class ReAttentionPolicy : public Policy {
   void truncate(int32_t length) override;
   bool position_free() const override { return true; }
   bool unbounded() const override { return unbounded_; }
-  int32_t prefill_grid() const override { return chunk_; }
+  int32_t prefill_grid() const override { return settings_.chunk; }
   void leave_alone(uint32_t layer) override;
+  const Settings& settings() const { return settings_; }
   PolicyStats stats() const override;
   void clear_stats() override { stats_ = {}; }
   uint64_t state_bytes() const override;
@@ -119,10 +128,8 @@ class ReAttentionPolicy : public Policy {
   std::vector<kernels::RankedKey> pick(const QueryRows& rows, KeyRange middle) const;
 
   const ModelConfig* config_;
-  int32_t sink_, local_, span_, chunk_, activate_, stride_, interval_;
-  size_t spans_, picks_, decode_picks_;
-  bool fill_, unbounded_ = true;
-  std::vector<std::vector<float>> angles_;  // [3]: one per LayerRope, [pairs][2] of score=mean
+  Settings settings_;
+  bool unbounded_ = true;
   std::vector<Layer> layers_;
   Stats stats_;
 };

@@ -1,0 +1,209 @@
+#include "methods/cuda/reattention.h"
+
+#include <algorithm>
+
+#include "base/try.h"
+
+namespace reprise {
+
+using namespace kernels::cuda;
+
+namespace {
+
+constexpr std::string_view kWhat = "reattention";
+constexpr uint32_t kTokens = kernels::cuda::kPageTokens;
+
+Status check(const ReAttentionPolicy::Settings& s) {
+  const auto refused = [](std::string_view what) {
+    return fail(ErrorCode::kUnsupported,
+                "policy reattention: --device cuda has no {}; leave it out, or use --device cpu",
+                what);
+  };
+  if (s.fill) return refused("fill=true");
+  if (s.interval > 1) return refused("interval above 1");
+  if (s.spans > kMaxSpans) {
+    return fail(ErrorCode::kUnsupported,
+                "policy reattention: {} spans are more than the {} of --device cuda; choose longer "
+                "ones (span=), or fewer (spans=)",
+                s.spans, kMaxSpans);
+  }
+  if (std::max(s.picks, s.decode_picks) <= kMaxTopKeys) return {};
+  return fail(ErrorCode::kUnsupported,
+              "policy reattention: {} picks and {} decode-picks are more than the {} of --device "
+              "cuda; choose fewer",
+              s.picks, s.decode_picks, kMaxTopKeys);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<DevicePolicy>> DeviceReAttention::create(const ReAttentionPolicy& policy,
+                                                                const ModelConfig& config) {
+  REPRISE_CHECK(check(policy.settings()));
+  return std::unique_ptr<DevicePolicy>(new DeviceReAttention(policy.settings(), config));
+}
+
+DeviceReAttention::DeviceReAttention(const ReAttentionPolicy::Settings& settings,
+                                     const ModelConfig& config)
+    : settings_(settings),
+      layer_rope_(config.layer_rope),
+      n_head_(config.n_head),
+      n_kv_head_(config.n_kv_head),
+      head_dim_(config.head_dim),
+      query_scale_(config.attention_scale / kQueryUnit),
+      middle_{settings.sink, settings.local, settings.activate},
+      span_tokens_(span_tokens(middle_, static_cast<uint32_t>(settings.spans),
+                               static_cast<uint32_t>(settings.span))) {}
+
+Status DeviceReAttention::Votes::reserve(uint32_t batch, uint32_t most) {
+  slots = vote_slots(most);
+  for (auto* buffer : {&keys, &votes, &best, &used}) {
+    REPRISE_CHECK(buffer->reserve(size_t{batch} * slots, kWhat));
+  }
+  return count.reserve(batch, kWhat);
+}
+
+VoteTables DeviceReAttention::Votes::tables() const {
+  return {slots, keys.data(), votes.data(), best.data(), used.data(), count.data()};
+}
+
+uint32_t DeviceReAttention::chunk_voters() const {
+  return static_cast<uint32_t>((settings_.chunk + settings_.stride - 1) / settings_.stride);
+}
+
+Status DeviceReAttention::reserve(const DeviceRoom& room) {
+  const auto picks = static_cast<uint32_t>(settings_.picks),
+             decode_picks = static_cast<uint32_t>(settings_.decode_picks);
+  const uint32_t voters = chunk_voters(), rows = room.sequences;
+  list_capacity_ = span_list_capacity(middle_, static_cast<uint32_t>(settings_.spans),
+                                      static_cast<uint32_t>(settings_.span), room.capacity);
+  for (size_t i = 0; i < settings_.angles.size(); ++i) {
+    REPRISE_CHECK(upload(std::span<const float>(settings_.angles[i]), angles_[i], kWhat));
+  }
+  REPRISE_CHECK(
+      workspace_.reserve(std::max(top_keys_workspace(rows, 1, n_head_, n_kv_head_, decode_picks),
+                                  top_keys_workspace(1, voters, n_head_, n_kv_head_, picks)),
+                         kWhat));
+  REPRISE_CHECK(votes_.reserve(rows, n_head_ * decode_picks));
+  REPRISE_CHECK(prompt_votes_.reserve(1, voters * n_head_ * picks));
+  REPRISE_CHECK(keys_.reserve(rows, kWhat));
+  REPRISE_CHECK(list_pages_.reserve(size_t{rows} * list_capacity_, kWhat));
+  REPRISE_CHECK(list_slots_.reserve(size_t{rows} * list_capacity_, kWhat));
+  REPRISE_CHECK(list_angles_.reserve(size_t{rows} * list_capacity_, kWhat));
+  REPRISE_CHECK(list_keys_.reserve(rows, kWhat));
+  REPRISE_CHECK(tokens_.reserve(span_tokens_, kWhat));
+  REPRISE_CHECK(prefill_.reserve(1, kWhat));
+  const size_t width = size_t{n_head_} * head_dim_;
+  REPRISE_CHECK(q_exact_.reserve(rows * width, kWhat));
+  return q_.reserve(static_cast<size_t>(settings_.chunk) * width, kWhat);
+}
+
+uint32_t DeviceReAttention::most_rotated_keys() const {
+  const auto all = static_cast<uint32_t>(std::max(middle_.activate, middle_.sink + middle_.local));
+  return std::max(span_tokens_, all);
+}
+
+Status DeviceReAttention::choose(uint32_t layer, TopKeysArgs scan, KeySpansArgs spans,
+                                 PackedQueriesArgs queries, cudaStream_t stream) const {
+  const auto kind = layer_rope_.empty() ? LayerRope::kGlobal : layer_rope_[layer];
+  const auto& turn = angles_[static_cast<size_t>(kind)];
+  scan.middle = spans.middle = middle_;
+  scan.n_head = n_head_;
+  scan.angles = turn.data();
+  scan.pairs = static_cast<uint32_t>(turn.size() / 2);
+  scan.workspace = workspace_.data();
+  if (settings_.spans > 0) REPRISE_CUDA(top_keys(scan, stream), "scanning keys");
+  spans.votes = scan.votes;
+  spans.positions = scan.positions;
+  spans.batch = scan.batch;
+  spans.rows = scan.rows;
+  spans.spans = static_cast<uint32_t>(settings_.spans);
+  spans.span = static_cast<uint32_t>(settings_.span);
+  spans.keys = keys_.data();
+  REPRISE_CUDA(key_spans(spans, stream), "choosing spans");
+  queries.q = scan.q;
+  queries.batch = scan.batch;
+  queries.rows = scan.rows;
+  queries.n_head = n_head_;
+  queries.head_dim = head_dim_;
+  queries.keys = keys_.data();
+  queries.scale = query_scale_;
+  REPRISE_CUDA(rotate_packed_queries(queries, stream), "rotating queries");
+  return {};
+}
+
+Status DeviceReAttention::select(const DeviceQueries& queries, DeviceRead& read,
+                                 cudaStream_t stream) {
+  tile_bytes_ = tile_bytes(queries.kv.type, head_dim_);
+  TopKeysArgs scan;
+  scan.kv = queries.kv;
+  scan.pages = queries.pages;
+  scan.positions = queries.positions;
+  scan.batch = queries.count;
+  scan.capacity = queries.capacity;
+  scan.q = queries.q_plain;
+  scan.k = static_cast<uint32_t>(settings_.decode_picks);
+  scan.votes = votes_.tables();
+  KeySpansArgs spans;
+  spans.pages = queries.pages;
+  spans.capacity = queries.capacity;
+  spans.list_pages = list_pages_.data();
+  spans.list_slots = list_slots_.data();
+  spans.list_angles = list_angles_.data();
+  spans.list_keys = list_keys_.data();
+  spans.list_capacity = list_capacity_;
+  PackedQueriesArgs packed;
+  packed.angles = queries.angles;
+  packed.exact = q_exact_.data();
+  REPRISE_CHECK(choose(queries.layer, scan, spans, packed, stream));
+  read.lists = {list_pages_.data(), list_slots_.data(), list_keys_.data(), 1, list_capacity_};
+  read.angle_rows = list_angles_.data();
+  read.q = q_exact_.data();
+  return {};
+}
+
+Status DeviceReAttention::pack(const DevicePrompt& prompt, PackedPrompt& packed,
+                               cudaStream_t stream) {
+  const uint32_t last = prompt.rows.count - 1;
+  const KeyRange32 middle =
+      middle_of(middle_, prompt.rows.position + static_cast<int32_t>(last), prompt.rows.count);
+  if (middle.begin >= middle.end) return {};
+  TopKeysArgs scan;
+  scan.kv = prompt.kv;
+  scan.pages = prompt.pages;
+  scan.positions = prompt.positions + last;
+  scan.batch = 1;
+  scan.capacity = prompt.capacity;
+  scan.rows = prompt.rows.count;
+  scan.stride = static_cast<uint32_t>(settings_.stride);
+  scan.q = prompt.q_plain;
+  scan.k = static_cast<uint32_t>(settings_.picks);
+  scan.votes = prompt_votes_.tables();
+  KeySpansArgs spans;
+  spans.tokens = tokens_.data();
+  spans.token_capacity = span_tokens_;
+  spans.prefill = prefill_.data();
+  PackedQueriesArgs queries;
+  queries.angles = prompt.angles;
+  queries.rounded = q_.data();
+  REPRISE_CHECK(choose(prompt.layer, scan, spans, queries, stream));
+  packed = {tokens_.data(), keys_.data(), span_tokens_, prefill_.data(), q_.data()};
+  return {};
+}
+
+uint64_t DeviceReAttention::keys_read(const DeviceRow& row) const {
+  const KeyRange32 middle = middle_of(middle_, row.position, 1);
+  const auto length = static_cast<uint64_t>(row.position) + 1;
+  if (middle.begin >= middle.end) return length;
+  const uint64_t winners = std::min<uint64_t>(settings_.spans, n_head_ * settings_.decode_picks);
+  const auto always = static_cast<uint64_t>(middle_.sink + middle_.local);
+  return std::min(length, always + winners * static_cast<uint64_t>(settings_.span));
+}
+
+uint64_t DeviceReAttention::index_bytes_read(const DeviceRow& row) const {
+  const KeyRange32 middle = middle_of(middle_, row.position, 1);
+  if (middle.begin >= middle.end || settings_.spans == 0) return 0;
+  return (static_cast<uint64_t>(middle.end - middle.begin) / kTokens + 1) * n_kv_head_ *
+         tile_bytes_;
+}
+
+}  // namespace reprise

@@ -1,0 +1,71 @@
+// ReAttention on a CUDA device; see methods/reattention/reattention.h. Every decode row chooses its
+// spans anew.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "attention/cuda/device_policy.h"
+#include "kernels/cuda/device_buffer.h"
+#include "methods/reattention/reattention.h"
+
+namespace reprise {
+
+class DeviceReAttention : public DevicePolicy {
+ public:
+  /// kUnsupported: options that devices do not have.
+  static Result<std::unique_ptr<DevicePolicy>> create(const ReAttentionPolicy& policy,
+                                                      const ModelConfig& config);
+
+  Status reserve(const DeviceRoom& room) override;
+  bool position_free() const override { return true; }
+  bool packs() const override { return true; }
+  uint32_t most_rotated_keys() const override;
+  bool reads_plain_queries() const override { return true; }
+  Status select(const DeviceQueries& queries, DeviceRead& read, cudaStream_t stream) override;
+  Status pack(const DevicePrompt& prompt, PackedPrompt& packed, cudaStream_t stream) override;
+  /// At most: spans may overlap.
+  uint64_t keys_read(const DeviceRow& row) const override;
+  uint64_t index_bytes_read(const DeviceRow& row) const override;
+
+ private:
+  using TopKeysArgs = kernels::cuda::TopKeysArgs;
+  using KeySpansArgs = kernels::cuda::KeySpansArgs;
+
+  struct Votes {
+    kernels::cuda::DeviceBuffer<uint32_t> keys, votes, best, used;  // [batch, slots]
+    kernels::cuda::DeviceBuffer<uint32_t> count;                    // [batch]
+    uint32_t slots = 0;
+
+    Status reserve(uint32_t batch, uint32_t most);
+    kernels::cuda::VoteTables tables() const;
+  };
+
+  DeviceReAttention(const ReAttentionPolicy::Settings& settings, const ModelConfig& config);
+  /// For rows of a layer, of whose scan the caller says where its keys and queries are.
+  Status choose(uint32_t layer, TopKeysArgs scan, KeySpansArgs spans,
+                kernels::cuda::PackedQueriesArgs queries, cudaStream_t stream) const;
+  uint32_t chunk_voters() const;
+
+  ReAttentionPolicy::Settings settings_;
+  std::vector<LayerRope> layer_rope_;
+  uint32_t n_head_, n_kv_head_, head_dim_;
+  float query_scale_;
+  kernels::cuda::MiddleKeys middle_;
+  uint32_t span_tokens_, list_capacity_ = 0;
+  uint64_t tile_bytes_ = 0;                       // of keys that are scanned
+  kernels::cuda::DeviceBuffer<float> angles_[3];  // as Settings::angles
+  kernels::cuda::DeviceBuffer<std::byte> workspace_;
+  Votes votes_, prompt_votes_;
+  kernels::cuda::DeviceBuffer<int32_t> keys_;         // [sequences] that are read
+  kernels::cuda::DeviceBuffer<uint32_t> list_pages_;  // [sequences, list_capacity]
+  kernels::cuda::DeviceBuffer<uint16_t> list_slots_;
+  kernels::cuda::DeviceBuffer<uint32_t> list_angles_;
+  kernels::cuda::DeviceBuffer<int32_t> list_keys_;                   // [sequences]
+  kernels::cuda::DeviceBuffer<int32_t> tokens_;                      // [span_tokens]
+  kernels::cuda::DeviceBuffer<kernels::cuda::PrefillRows> prefill_;  // [1]
+  kernels::cuda::DeviceBuffer<float> q_exact_;    // [sequences, n_head, head_dim]
+  kernels::cuda::DeviceBuffer<__nv_bfloat16> q_;  // [chunk, n_head, head_dim]
+};
+
+}  // namespace reprise

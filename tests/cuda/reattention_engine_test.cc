@@ -1,0 +1,139 @@
+// ReAttention on a CUDA device, held against full attention and against itself on the CPU.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "cuda/engine_testing.h"
+
+namespace reprise::test {
+namespace {
+
+EngineOptions roomy_options() {
+  EngineOptions options = cuda_options();
+  options.chunk = 256;
+  return options;
+}
+
+// Two spans that are wider than the middle.
+TEST_F(CudaEngine, ReAttentionOfEverythingIsFullAttention) {
+  for (const std::string kv_type : {"bf16", "f16", "fp8"}) {
+    EngineOptions options = roomy_options();
+    options.kv_type = kv_type;
+    const auto engine = tiny_engine(options);
+    for (const std::string policy :
+         {"reattention", "reattention:sink=3,local=64,span=700,spans=2,activate=1,chunk=40",
+          "reattention:sink=3,local=64,span=700,spans=2,picks=1,stride=7,activate=100"}) {
+      SCOPED_TRACE(policy + ", " + kv_type);
+      Request request = request_of(tiny_prompt(300), 40);
+      const Logits want = logits_of(*engine, request, "full:keys=position-free");
+      request.forced = best_tokens(want);
+      expect_near(logits_of(*engine, request, policy), want, bf16_tolerance(2));
+    }
+  }
+}
+
+// Of one layer, whose KV does not depend on what is read: where rounding decides which of two keys
+// wins, it is one row that differs.
+TEST_F(CudaEngine, ReAttentionReadsWhatItReadsOnTheCpu) {
+  EngineOptions options = roomy_options();
+  options.model = tiny_model({64, 1});
+  EngineOptions cpu = options;
+  cpu.device = "cpu";
+  const auto here = tiny_engine(options), there = tiny_engine(cpu);
+  for (const std::string policy :
+       {"reattention:sink=8,local=64,span=8,spans=6,activate=80",
+        "reattention:sink=0,local=48,span=5,spans=20,picks=2,stride=3,chunk=48,activate=1",
+        "reattention:sink=5,local=64,span=32,spans=4,activate=300,score=mean",
+        "reattention:sink=8,local=64,activate=80"}) {
+    SCOPED_TRACE(policy);
+    Request request = request_of(tiny_prompt(700), 60);
+    const Logits want = logits_of(*there, request, policy);
+    request.forced = best_tokens(want);
+    EXPECT_LT(median_distance(logits_of(*here, request, policy), want), bf16_tolerance(1));
+  }
+}
+
+// Deeper layers see what was read otherwise in those before them.
+TEST_F(CudaEngine, ReAttentionStaysNearTheCpusInDeeperLayers) {
+  EngineOptions cpu = roomy_options();
+  cpu.device = "cpu";
+  const auto here = tiny_engine(roomy_options()), there = tiny_engine(cpu);
+  for (const std::string policy :
+       {"reattention:sink=8,local=64,span=8,spans=6,activate=80",
+        "dense:first=1+reattention:sink=8,local=64,span=8,spans=6,activate=80"}) {
+    SCOPED_TRACE(policy);
+    Request request = request_of(tiny_prompt(700), 60);
+    const Logits want = logits_of(*there, request, policy);
+    request.forced = best_tokens(want);
+    EXPECT_LT(median_distance(logits_of(*here, request, policy), want), 10 * bf16_tolerance(2));
+  }
+}
+
+// Lists, votes and rows of a batch are those of each sequence, wherever it stands in the pass.
+TEST_F(CudaEngine, ReAttentionInABatchIsThatOfSingleSequences) {
+  EngineOptions options = roomy_options();
+  options.batch = 8;
+  const auto engine = tiny_engine(options);
+  const std::string sparse = "reattention:sink=8,local=64,span=8,spans=6,activate=80";
+  const auto policy = [&](uint32_t i) { return i % 3 == 1 ? std::string("full") : sparse; };
+  std::vector<std::unique_ptr<Session>> sessions;
+  std::vector<Logits> together(8);
+  std::vector<Request> requests;
+  for (uint32_t i = 0; i < together.size(); ++i) {
+    requests.push_back(request_of(tiny_prompt(40 + 90 * i, i), 20 + i));
+    requests[i].forced = best_tokens(logits_of(*engine, requests[i], policy(i)));
+    Request request = requests[i];
+    request.on_logits = [&rows = together[i]](std::span<const float> logits) {
+      rows.emplace_back(logits.begin(), logits.end());
+    };
+    sessions.push_back(*engine->open(policy(i)));
+    ASSERT_TRUE(engine->submit(*sessions.back(), request,
+                               [](Result<Answer> answer) { ASSERT_TRUE(answer); }));
+  }
+  while (engine->step()) continue;
+  for (uint32_t i = 0; i < together.size(); ++i) {
+    const Logits alone = logits_of(*engine, requests[i], policy(i));
+    EXPECT_LT(median_distance(together[i], alone), bf16_tolerance(2)) << i;
+  }
+}
+
+TEST_F(CudaEngine, ReAttentionGoesOnInForksBeyondTheContextAndFromAFile) {
+  EngineOptions options = roomy_options();
+  options.ctx = 100;
+  const std::string policy = "reattention:sink=8,local=64,span=8,spans=6,activate=80";
+  const std::string path = scratch_folder() + "/reattention-cuda";
+  const auto engine = tiny_engine(options);
+  auto parent = *engine->open(policy);
+  const Answer first = *parent->generate(request_of(tiny_prompt(500), 8));
+  ASSERT_TRUE(parent->save(path, ""));
+  auto fork = parent->fork(), restored = *engine->open(policy);
+  ASSERT_TRUE(restored->restore(path));
+  auto prompt = tiny_prompt(500);
+  prompt.insert(prompt.end(), first.tokens.begin(), first.tokens.end());
+  const auto more = tiny_prompt(70, 5);
+  prompt.insert(prompt.end(), more.begin(), more.end());
+  std::vector<std::vector<int32_t>> answers;
+  for (Session* session : {parent.get(), fork.get(), restored.get()}) {
+    const auto answer = session->generate(request_of(prompt, 30));
+    ASSERT_TRUE(answer) << answer.error().message;
+    EXPECT_GE(answer->counters.reused_tokens, 500u);
+    answers.push_back(answer->tokens);
+  }
+  EXPECT_EQ(answers[1], answers[0]);
+  EXPECT_EQ(answers[2], answers[0]);
+}
+
+TEST_F(CudaEngine, WhatReAttentionLacksOnADeviceIsRefused) {
+  const auto engine = tiny_engine(cuda_options());
+  for (const auto& [policy, what] : {std::pair{"reattention:local=64,interval=4", "interval"},
+                                     {"reattention:local=64,fill=true", "fill"},
+                                     {"reattention:local=64,span=1,spans=1500", "1500 spans"},
+                                     {"reattention:local=64,decode-picks=500", "500 decode-picks"},
+                                     {"reattention:local=256", "raise --chunk from 64"}}) {
+    const auto session = engine->open(policy);
+    ASSERT_FALSE(session) << policy;
+    EXPECT_THAT(session.error().message, testing::HasSubstr(what));
+  }
+}
+
+}  // namespace
+}  // namespace reprise::test
