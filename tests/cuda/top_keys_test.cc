@@ -82,11 +82,14 @@ class Case {
     const DeviceArray<uint32_t> table_keys(size_t{batch} * slots),
         table_votes(size_t{batch} * slots), best(size_t{batch} * slots),
         used(size_t{batch} * slots), count(batch);
+    const DeviceArray<uint32_t> floors(size_t{batch} * voters * shape_.n_head);
+    args.floors = floors.get();
     args.found = found.get();
     args.votes = {slots, table_keys.get(), table_votes.get(), best.get(), used.get(), count.get()};
     args.workspace = workspace.get();
     ASSERT_EQ(top_keys(args, nullptr), cudaSuccess);
     ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+    for (const uint32_t floor : floors.host()) ASSERT_EQ(floor, 0);
     const auto words = found.host();
     const auto voted = table_keys.host(), votes_of = table_votes.host(), counts = count.host();
     for (uint32_t s = 0; s < batch; ++s) {
@@ -286,6 +289,7 @@ TEST(TopKeys, QueriesAreTurned) {
     const DeviceArray<int32_t> last(std::vector<int32_t>{1000});
     const DeviceArray<float> q(on_device ? plain : turned), angles(by);
     const DeviceArray<RankedWord> found(2 * 5);
+    const DeviceArray<uint32_t> floors(2);
     const DeviceArray<uint8_t> workspace(top_keys_workspace(1, 1, 2, 1, 5));
     TopKeysArgs args;
     args.kv = {kv.get(), shape.type, shape.n_kv_head, shape.dim};
@@ -301,6 +305,7 @@ TEST(TopKeys, QueriesAreTurned) {
       args.pairs = 2;
     }
     args.k = 5;
+    args.floors = floors.get();
     args.found = found.get();
     args.workspace = workspace.get();
     ASSERT_EQ(top_keys(args, nullptr), cudaSuccess);

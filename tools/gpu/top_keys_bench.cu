@@ -101,6 +101,7 @@ class Bench {
     args.q = q;
     args.workspace = allocate<std::byte>(
         top_keys_workspace(1, args.voters(), model_.n_head, model_.n_kv_head, rows.k));
+    args.floors = allocate<uint32_t>(size_t{args.voters()} * model_.n_head);
     const uint32_t slots = vote_slots(args.voters() * model_.n_head * rows.k);
     uint32_t* votes = allocate<uint32_t>(size_t{slots} * 4 + 1);
     args.votes = {
@@ -139,6 +140,7 @@ class Bench {
         model_.name, keys_, rows.rows, rows.stride, rows.k, us, both, bytes / us * 1e-3,
         bytes / us * 1e-3 / kRoof * 100, flops / us * 1e-6);
     cudaFree(q);
+    cudaFree(args.floors);
     cudaFree(args.workspace);
     cudaFree(votes);
     cudaFree(spans.keys);

@@ -17,12 +17,18 @@ struct Rank {
   uint32_t word[3];
 
   __device__ uint32_t digit(uint32_t i) const { return word[i / 4] >> (24 - i % 4 * 8) & 255; }
+  __device__ bool is_below(const Rank& other) const {
+    if (word[0] != other.word[0]) return word[0] < other.word[0];
+    if (word[1] != other.word[1]) return word[1] < other.word[1];
+    return word[2] < other.word[2];
+  }
 };
 
 struct Shared {
   uint32_t bins[kBins], warps[kWarps];
-  uint32_t needed, digit, winners;
+  uint32_t needed, digit, winners, most_votes;
   bool done;
+  Rank candidates[kThreads];
   int32_t keys[kMaxSpans];
   int32_t begin[kMaxRuns], end[kMaxRuns];      // of runs
   uint32_t tokens[kMaxRuns], pages[kMaxRuns];  // before each run
@@ -103,13 +109,25 @@ __device__ void choose_digit(Shared& s) {
   }
 }
 
+// The first digit in which candidates differ in votes.
+__device__ uint32_t first_digit(const VoteTables& votes, size_t at, uint32_t count, Shared& s) {
+  uint32_t most = 0;
+  for (uint32_t c = threadIdx.x; c < count; c += kThreads) {
+    most = max(most, votes.votes[at + votes.used[at + c]]);
+  }
+  if (threadIdx.x == 0) s.most_votes = 0;
+  __syncthreads();
+  atomicMax(&s.most_votes, most);
+  __syncthreads();
+  return static_cast<uint32_t>(__clz(static_cast<int>(s.most_votes))) / 8;
+}
+
 // The least rank that wins.
 __device__ Rank least_winner(const VoteTables& votes, size_t at, uint32_t count, uint32_t spans,
                              Shared& s) {
   Rank least = {};
-  if (count <= spans) return least;
   if (threadIdx.x == 0) s.needed = spans;
-  for (uint32_t i = 0; i < 12; ++i) {
+  for (uint32_t i = first_digit(votes, at, count, s); i < 12; ++i) {
     count_digits(votes, at, count, least, i, s);
     choose_digit(s);
     __syncthreads();
@@ -119,6 +137,15 @@ __device__ Rank least_winner(const VoteTables& votes, size_t at, uint32_t count,
   return least;
 }
 
+// Candidates of higher rank than this thread's own, of as many as there are threads at most.
+__device__ uint32_t count_before(const Rank& own, uint32_t count, Shared& s) {
+  s.candidates[threadIdx.x] = own;
+  __syncthreads();
+  uint32_t before = 0;
+  for (uint32_t c = 0; c < count; ++c) before += own.is_below(s.candidates[c]) ? 1 : 0;
+  return before;
+}
+
 // Winners in s.keys, in any order; empties the table.
 __device__ void take_winners(const KeySpansArgs& a, uint32_t sequence, Shared& s) {
   const VoteTables& votes = a.votes;
@@ -126,18 +153,22 @@ __device__ void take_winners(const KeySpansArgs& a, uint32_t sequence, Shared& s
   const uint32_t count = votes.count[sequence];
   if (threadIdx.x == 0) s.winners = 0;
   __syncthreads();
-  const Rank least = least_winner(votes, at, count, a.spans, s);
+  Rank least = {};
+  bool wins = count <= a.spans;  // all of them
+  if (!wins && count <= kThreads) {
+    Rank own = {};
+    if (threadIdx.x < count) own = rank_of(votes, at + votes.used[at + threadIdx.x]);
+    wins = count_before(own, count, s) < a.spans;
+  } else if (!wins) {
+    least = least_winner(votes, at, count, a.spans, s);
+    wins = a.spans > 0;
+  }
   __syncthreads();
   for (uint32_t c = threadIdx.x; c < count; c += kThreads) {
     const size_t slot = at + votes.used[at + c];
     const Rank rank = rank_of(votes, slot);
-    bool wins = a.spans > 0;
-    for (uint32_t i = 0; i < 3; ++i) {
-      if (rank.word[i] == least.word[i]) continue;
-      wins = wins && rank.word[i] > least.word[i];
-      break;
-    }
-    if (wins) s.keys[atomicAdd(&s.winners, 1u)] = static_cast<int32_t>(rank.word[2] - 1);
+    if (wins && !rank.is_below(least))
+      s.keys[atomicAdd(&s.winners, 1u)] = static_cast<int32_t>(rank.word[2] - 1);
     votes.keys[slot] = votes.votes[slot] = votes.best[slot] = 0;
   }
   __syncthreads();

@@ -42,7 +42,7 @@ bool arrange(Params& p, size_t limit) {
   for (uint32_t warps = S::kMostWarps; warps > 0; --warps) {
     p.query_blocks = pieces(all, warps);
     p.query_warps = pieces(all, p.query_blocks);
-    p.key_warps = warps / p.query_warps;
+    p.key_warps = std::min(warps / p.query_warps, S::kPages);
     if (shared_bytes<S>(p) <= limit) return true;
   }
   return false;
@@ -64,7 +64,7 @@ cudaError_t launch_scan(Params& p, cudaStream_t stream) {
 
 template <KvType type, int D>
 cudaError_t launch_scan(Params& p, cudaStream_t stream) {
-  constexpr int kTiles = D == 64 ? 6 : D < 256 ? 4 : 2;
+  constexpr int kTiles = D < 256 ? 4 : 2;
   if (p.queries <= kFewQueries) return launch_scan<Shape<type, D, 1>>(p, stream);
   return launch_scan<Shape<type, D, kTiles>>(p, stream);
 }
@@ -96,6 +96,7 @@ __global__ __launch_bounds__(kMergeWarps * 32) void merge_kernel(const __grid_co
   const size_t split = p.list(sequence, 1, kv_head, i) - found;
   const auto word = [&](uint32_t at) { return found[at / k * split + at % k]; };
   const uint32_t count = best_of(k, p.splits * k, word, best[warp]);
+  if (lane == 0) p.floors_of(sequence, kv_head)[i] = 0;
   const size_t row = size_t{sequence} * p.a.voters() + i / p.group;
   const size_t head = row * p.a.n_head + kv_head * p.group + i % p.group;
   for (uint32_t at = lane; at < k; at += 32) {

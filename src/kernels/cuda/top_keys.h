@@ -80,6 +80,7 @@ struct TopKeysArgs {
   uint32_t k = 1;               // 1 to kMaxTopKeys
   RankedWord* found = nullptr;  // [batch, voters(), n_head, k] out, in order; null: not wanted
   VoteTables votes;             // every key that was found gets a vote; keys null: not wanted
+  uint32_t* floors = nullptr;   // [batch, voters(), n_head] zero, before and after a call
   void* workspace = nullptr;    // top_keys_workspace() bytes
 
   REPRISE_HOST_DEVICE constexpr uint32_t voters() const { return (rows + stride - 1) / stride; }

@@ -51,6 +51,80 @@ class Scanner {
   // first: key of token 0; only keys of the middle count.
   __device__ void scan(const unsigned char* tile, int32_t first, KeyRange32 middle) {
     float x[NT][4] = {};
+    multiply_page(tile, first, middle, x);
+    uint32_t reached = 0;
+#pragma unroll
+    for (int n = 0; n < NT; ++n) {
+      const bool any =
+          fmaxf(x[n][0], x[n][2]) >= least_[n][0] || fmaxf(x[n][1], x[n][3]) >= least_[n][1];
+      reached |= any ? 1u << n : 0u;
+    }
+    if (__any_sync(~0u, reached != 0)) take(reached, first, x);
+  }
+
+  // The largest scores of each of the lane's queries and halves of pages.
+  struct Look {
+    float top[NT][4];
+  };
+  __device__ static void begin(Look& look) {
+#pragma unroll
+    for (int n = 0; n < NT; ++n) {
+      for (float& top : look.top[n]) top = -FLT_MAX;
+    }
+  }
+  __device__ void look_at(const unsigned char* tile, int32_t first, KeyRange32 middle,
+                          Look& look) const {
+    float x[NT][4] = {};
+    multiply_page(tile, first, middle, x);
+#pragma unroll
+    for (int n = 0; n < NT; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) look.top[n][i] = fmaxf(look.top[n][i], x[n][i]);
+    }
+  }
+  // What k keys were seen to reach is what others must reach.
+  __device__ void end(const Look& look) {
+#pragma unroll
+    for (int n = 0; n < NT; ++n) {
+#pragma unroll
+      for (uint32_t side = 0; side < 2; ++side) {
+        const float floor = kth_of_look(look.top[n][side], look.top[n][side + 2]);
+        const uint32_t query = first_ + n * 8 + lane() % 4 * 2 + side;
+        if (lane() < 4 && query < lists_.known) {
+          raise(lists_.floors, lists_.all_floors, query,
+                static_cast<uint32_t>(ranked(floor, 0) >> 32));
+        }
+        least_[n][side] = fmaxf(least_[n][side], floor);
+      }
+    }
+  }
+
+ private:
+  __device__ static uint32_t lane() { return threadIdx.x % 32; }
+
+  // floors: of all blocks, from the block's first query on.
+  __device__ static void raise(uint32_t* own, uint32_t* floors, uint32_t query, uint32_t floor) {
+    atomicMax(own + query, floor);
+    atomicMax(floors + query, floor);
+  }
+
+  // The k-th largest of the eight lanes' pairs.
+  __device__ float kth_of_look(float a, float b) const {
+    uint32_t reach_a = 1 + (b >= a ? 1 : 0), reach_b = 1 + (a >= b ? 1 : 0);
+#pragma unroll
+    for (int mask = 4; mask < 32; mask += 4) {
+      const float c = __shfl_xor_sync(~0u, a, mask), d = __shfl_xor_sync(~0u, b, mask);
+      reach_a += (c >= a ? 1 : 0) + (d >= a ? 1 : 0);
+      reach_b += (c >= b ? 1 : 0) + (d >= b ? 1 : 0);
+    }
+    float kth = fmaxf(reach_a >= k_ ? a : -FLT_MAX, reach_b >= k_ ? b : -FLT_MAX);
+    for (int mask = 4; mask < 32; mask *= 2) kth = fmaxf(kth, __shfl_xor_sync(~0u, kth, mask));
+    return kth;
+  }
+
+  // Scores of a page; those of keys outside of the middle are -inf.
+  __device__ void multiply_page(const unsigned char* tile, int32_t first, KeyRange32 middle,
+                                float (&x)[NT][4]) const {
     const uint32_t k = shared_address(tile);
 #pragma unroll
     for (int step = 0; step < kSteps; step += 2) {
@@ -73,18 +147,7 @@ class Scanner {
     if (first < middle.begin || first + static_cast<int32_t>(kPageTokens) > middle.end) {
       hide(first, middle, x);
     }
-    uint32_t reached = 0;
-#pragma unroll
-    for (int n = 0; n < NT; ++n) {
-      const bool any =
-          fmaxf(x[n][0], x[n][2]) >= least_[n][0] || fmaxf(x[n][1], x[n][3]) >= least_[n][1];
-      reached |= any ? 1u << n : 0u;
-    }
-    if (__any_sync(~0u, reached != 0)) take(reached, first, x);
   }
-
- private:
-  __device__ static uint32_t lane() { return threadIdx.x % 32; }
   __device__ void load_queries(const Params& p, int n, uint32_t sequence, uint32_t kv_head,
                                uint32_t query) {
     const float* from = p.query(sequence, kv_head, min(query, p.queries - 1));
@@ -174,7 +237,9 @@ class Scanner {
     const RankedWord last = words[k - 1];
     if (lane() == 0) {
       lists.counts[list] = count;
-      atomicMax(lists.floors + query, static_cast<uint32_t>(last >> 32));
+      if (query < lists.known) {
+        raise(lists.floors, lists.all_floors, query, static_cast<uint32_t>(last >> 32));
+      }
     }
     __syncwarp();
     return last;
@@ -187,21 +252,45 @@ class Scanner {
   float least_[NT][2];
 };
 
+// The first count pages of a share. floors: those of all blocks are taken over in turn.
 template <typename S>
-__device__ void copy_pages(const Params& p, const PageShare& share, uint32_t sequence,
-                           uint32_t kv_head, Stages<S> stages) {
+__device__ void copy_pages(const Params& p, const PageShare& share, uint32_t count,
+                           uint32_t sequence, uint32_t kv_head, const Lists& lists,
+                           Stages<S>& stages) {
   const uint32_t* table = p.a.pages + size_t{sequence} * p.a.capacity;
   const uint32_t lane = threadIdx.x % 32;
   const auto id_of = [&](uint32_t i) {
-    const bool there = lane < S::kPages && i + lane < share.count;
+    const bool there = lane < S::kPages && i + lane < count;
     return there ? table[share.end - 1 - i - lane] : 0;
   };
-  uint32_t id = id_of(0);
-  for (uint32_t i = 0; i < share.count; i += S::kPages) {
+  uint32_t id = id_of(0), query = lane;
+  for (uint32_t i = 0; i < count; i += S::kPages) {
     const size_t tile = (size_t{id} * p.a.kv.n_kv_head + kv_head) * 2;
     id = id_of(i + S::kPages);
+    const volatile uint32_t* floors = lists.all_floors;
+    const uint32_t floor = query < lists.known ? floors[query] : 0;
     stages.copy(static_cast<const unsigned char*>(p.a.kv.pages) + tile * S::kTileBytes,
-                min(S::kPages, share.count - i));
+                min(S::kPages, count - i));
+    if (floor > 0) atomicMax(lists.floors + query, floor);
+    query = query - lane + 32 < lists.known ? query + 32 : lane;
+  }
+}
+
+// A warp's share of the stages that hold the first count pages; first() comes before each stage.
+template <typename S, typename F, typename G>
+__device__ void for_pages(const Params& p, const PageShare& share, uint32_t count, uint32_t warp,
+                          uint32_t stages_after, Stages<S>& stages, const F& f, const G& first) {
+  for (uint32_t i = 0; i < count; i += S::kPages) {
+    first();
+    const unsigned char* pages = stages.wait();
+    const uint32_t here = min(S::kPages, count - i);
+    // Pages are dealt in turn, across stages too.
+    uint32_t page = (warp / p.query_warps + p.key_warps - i % p.key_warps) % p.key_warps;
+    for (; page < here; page += p.key_warps) {
+      const auto index = static_cast<int32_t>(share.end - 1 - i - page);
+      f(pages + page * S::kTileBytes, index * static_cast<int32_t>(kPageTokens));
+    }
+    stages.release((count - i - 1) / S::kPages + stages_after);
   }
 }
 
@@ -228,34 +317,40 @@ __global__ __launch_bounds__(S::kMostThreads,
                              1) void scan_kernel(const __grid_constant__ Params p) {
   extern __shared__ __align__(128) unsigned char memory[];
   Ring<S>& ring = *reinterpret_cast<Ring<S>*>(memory);
-  const Lists lists(&ring + 1, p, S::kQueries);
+  Lists lists(&ring + 1, p, S::kQueries);
   const uint32_t warp = threadIdx.x / 32, consumers = p.query_warps * p.key_warps;
   const uint32_t kv_head = blockIdx.y / p.query_blocks, sequence = blockIdx.z;
   const uint32_t first = blockIdx.y % p.query_blocks * lists.queries;
+  lists.known = min(lists.queries, p.queries - min(first, p.queries));
+  lists.all_floors = p.floors_of(sequence, kv_head) + first;
   if (threadIdx.x == 0) Stages<S>::init(ring, consumers);
   const uint32_t numbers = (p.key_warps + 1) * lists.queries;  // counts and floors
   for (uint32_t i = threadIdx.x; i < numbers; i += blockDim.x) lists.counts[i] = 0;
   __syncthreads();
   wait_for_kernels_before();
-  const PageShare share(p, sequence, blockIdx.x);
+  const PageShare share(p, sequence, blockIdx.x, !S::kFew);
   Stages<S> stages(ring, consumers);
   if (warp == consumers) {
-    copy_pages<S>(p, share, sequence, kv_head, stages);
+    copy_pages<S>(p, share, share.first_look, sequence, kv_head, lists, stages);
+    copy_pages<S>(p, share, share.count, sequence, kv_head, lists, stages);
   } else {
     Scanner<S> scanner(p, lists, warp, sequence, kv_head, first);
-    for (uint32_t i = 0; i < share.count; i += S::kPages) {
-      scanner.take_floors();
-      const unsigned char* pages = stages.wait();
-      const uint32_t count = min(S::kPages, share.count - i);
-      // Pages are dealt in turn, across stages too.
-      uint32_t page = (warp / p.query_warps + p.key_warps - i % p.key_warps) % p.key_warps;
-      for (; page < count; page += p.key_warps) {
-        const auto index = static_cast<int32_t>(share.end - 1 - i - page);
-        scanner.scan(pages + page * S::kTileBytes, index * static_cast<int32_t>(kPageTokens),
-                     share.middle);
-      }
-      stages.release((share.count - i - 1) / S::kPages);
+    const uint32_t all = (share.count + S::kPages - 1) / S::kPages;
+    if (share.first_look > 0) {
+      typename Scanner<S>::Look look;
+      scanner.begin(look);
+      for_pages<S>(
+          p, share, share.first_look, warp, all, stages,
+          [&](const unsigned char* tile, int32_t key) {
+            scanner.look_at(tile, key, share.middle, look);
+          },
+          [] {});
+      scanner.end(look);
     }
+    for_pages<S>(
+        p, share, share.count, warp, 0, stages,
+        [&](const unsigned char* tile, int32_t key) { scanner.scan(tile, key, share.middle); },
+        [&] { scanner.take_floors(); });
   }
   __syncthreads();
   write_lists(p, lists, sequence, kv_head, first, ring.pages);

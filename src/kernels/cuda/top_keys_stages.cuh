@@ -23,6 +23,9 @@ struct Params {
     const size_t head = (size_t{sequence} * splits + split) * a.kv.n_kv_head + kv_head;
     return found + (head * queries + query) * a.k;
   }
+  __device__ uint32_t* floors_of(uint32_t sequence, uint32_t kv_head) const {
+    return a.floors + (size_t{sequence} * a.kv.n_kv_head + kv_head) * queries;
+  }
   // Query i of a KV head.
   __device__ const float* query(uint32_t sequence, uint32_t kv_head, uint32_t i) const {
     const uint32_t row = a.rows - 1 - i / group * a.stride, head = kv_head * group + i % group;
@@ -36,9 +39,11 @@ struct Shape {
   static constexpr KvType kType = type;
   static constexpr int kHeadDim = D, kSteps = D / 16, kTiles = NT;
   static constexpr uint32_t kQueries = NT * 8, kTileBytes = tile_bytes(type, D);
-  static constexpr uint32_t kStages = NT == 1 ? 6 : 4, kPages = D < 128 ? 8 : 512 / D;  // of one
+  static constexpr bool kFew = NT == 1;  // queries; keys come as fast as memory gives them
+  static constexpr uint32_t kPages = (D < 128 ? 8 : 512 / D) * (kFew ? 2 : 1);  // of a stage
+  static constexpr uint32_t kStages = kFew ? 3 : 4;
   static constexpr uint32_t kStageBytes = kPages * kTileBytes;
-  static constexpr uint32_t kMostWarps = NT == 1 ? 16 : 12;  // that compute
+  static constexpr uint32_t kMostWarps = kFew ? 16 : D == 64 ? 12 : 11;  // that compute
   static constexpr uint32_t kMostThreads = (kMostWarps + 1) * 32;
 };
 
@@ -50,10 +55,12 @@ struct Ring {
 
 // Shared memory after the ring, all of it for [key_warps][queries of the block].
 struct Lists {
-  uint32_t queries, room;  // of the block; of a list
-  RankedWord* words;       // [key_warps, queries, room]
-  uint32_t *counts,
-      *floors;  // [key_warps, queries] words; [queries] upper half of a k-th one, or 0
+  uint32_t queries, room;          // of the block; of a list
+  RankedWord* words;               // [key_warps, queries, room]
+  uint32_t* counts;                // [key_warps, queries] words
+  uint32_t* floors;                // [queries] upper half of a word that k words reach, or 0
+  uint32_t known = 0;              // queries that there are
+  uint32_t* all_floors = nullptr;  // [known] the same of all blocks, in device memory
 
   __device__ Lists(void* memory, const Params& p, uint32_t queries_of_warp)
       : queries(p.query_warps * queries_of_warp), room(room_of(p.a.k)) {
@@ -68,12 +75,16 @@ constexpr size_t lists_bytes(uint32_t key_warps, uint32_t queries, uint32_t k) {
   return size_t{key_warps} * queries * (room_of(k) * sizeof(RankedWord) + 4) + queries * 4;
 }
 
+// Groups of keys, of whose largest scores the k-th is one that k keys reach.
+constexpr uint32_t kLookedAt = 16;
+
 // The pages of a block, counted back from the newest.
 struct PageShare {
   KeyRange32 middle;
   uint32_t end = 0, count = 0;  // page end - 1 is the first one
+  uint32_t first_look = 0;      // so many are scanned twice: first for what scores must reach
 
-  __device__ PageShare(const Params& p, uint32_t sequence, uint32_t split) {
+  __device__ PageShare(const Params& p, uint32_t sequence, uint32_t split, bool looks_first) {
     middle = middle_of(p.a.middle, p.a.positions[sequence], p.a.rows);
     const auto most = static_cast<int32_t>(p.a.capacity * kPageTokens);
     middle.end = min(middle.end, most);
@@ -85,6 +96,9 @@ struct PageShare {
     };
     end = cut(split + 1);
     count = end - cut(split);
+    if (!looks_first || p.a.k > kLookedAt) return;
+    const uint32_t of_warp = min(max(count / p.key_warps / 32, 8u), 64u);
+    first_look = min(of_warp * p.key_warps, count);
   }
 };
 

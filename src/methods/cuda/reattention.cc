@@ -83,6 +83,7 @@ Status DeviceReAttention::reserve(const DeviceRoom& room) {
       workspace_.reserve(std::max(top_keys_workspace(rows, 1, n_head_, n_kv_head_, decode_picks),
                                   top_keys_workspace(1, voters, n_head_, n_kv_head_, picks)),
                          kWhat));
+  REPRISE_CHECK(floors_.reserve(size_t{std::max(rows, voters)} * n_head_, kWhat));
   REPRISE_CHECK(votes_.reserve(rows, n_head_ * decode_picks));
   REPRISE_CHECK(prompt_votes_.reserve(1, voters * n_head_ * picks));
   REPRISE_CHECK(keys_.reserve(rows, kWhat));
@@ -110,6 +111,7 @@ Status DeviceReAttention::choose(uint32_t layer, TopKeysArgs scan, KeySpansArgs 
   scan.n_head = n_head_;
   scan.angles = turn.data();
   scan.pairs = static_cast<uint32_t>(turn.size() / 2);
+  scan.floors = floors_.data();
   scan.workspace = workspace_.data();
   if (settings_.spans > 0) REPRISE_CUDA(top_keys(scan, stream), "scanning keys");
   spans.votes = scan.votes;

@@ -56,6 +56,7 @@ class DeviceReAttention : public DevicePolicy {
   uint64_t tile_bytes_ = 0;                       // of keys that are scanned
   kernels::cuda::DeviceBuffer<float> angles_[3];  // as Settings::angles
   kernels::cuda::DeviceBuffer<std::byte> workspace_;
+  kernels::cuda::DeviceBuffer<uint32_t> floors_;  // [sequences or voters of a chunk, n_head]
   Votes votes_, prompt_votes_;
   kernels::cuda::DeviceBuffer<int32_t> keys_;         // [sequences] that are read
   kernels::cuda::DeviceBuffer<uint32_t> list_pages_;  // [sequences, list_capacity]
