@@ -6,8 +6,8 @@
 //     build/long_needles cuda reattention:stride=16,chunk=1024 4M 10 1024 books/*.txt
 //
 // TOKENS (K and M are 2^10 and 2^20) of the files, again from the first where they end, and
-// NEEDLES sentences like those of `eval --tasks needle` at even depths. CHUNK: prompt rows of a
-// pass (--chunk). REPRISE_MODEL in the environment names another model. Prints what reading took,
+// NEEDLES sentences, each a number of another kind, at even depths. CHUNK: prompt rows of a pass
+// (--chunk). REPRISE_MODEL in the environment names another model. Prints what reading took,
 // then a line for each needle.
 #include <fmt/format.h>
 
@@ -17,7 +17,7 @@
 #include <iterator>
 
 #include "eval/metrics/matching.h"
-#include "eval/tasks/words.h"
+#include "eval/tasks/rng.h"
 #include "reprise/engine.h"
 
 using namespace reprise;
@@ -26,8 +26,28 @@ namespace {
 
 constexpr uint32_t kAnswerTokens = 16;
 constexpr std::string_view kIntroduction =
-    "Special magic numbers are hidden in the following text. Memorize them: I will ask for them "
+    "Some facts are hidden in the following text. Memorize them: I will ask for them "
     "afterwards.\n\n";
+
+// Unlike each other, as a small model mixes up needles that differ in a name.
+constexpr std::string_view kSubjects[] = {
+    "special magic number for the purple elephant",
+    "telephone number of the night watchman",
+    "combination of the safe in the museum",
+    "serial number of the silver telescope",
+    "postal code of the village of Elmsworth",
+    "weight in grams of the fallen meteorite",
+    "licence plate of the green tractor",
+    "price in pounds of the painted violin",
+    "number of the locker at the railway station",
+    "secret password of the Copper Lantern inn",
+    "height in feet of the Marrow lighthouse",
+    "account number of the baker's widow",
+    "number of bees in the glass hive",
+    "depth in fathoms of the Gannet trench",
+    "ticket number of the lost umbrella",
+    "pages of the unfinished atlas",
+};
 
 template <class T>
 T must(Result<T> result) {
@@ -48,19 +68,22 @@ using Tokens = std::vector<int32_t>;
 void append(Tokens& to, const Tokens& from) { to.insert(to.end(), from.begin(), from.end()); }
 
 struct Needle {
-  std::string key, value;
+  std::string_view subject;
+  std::string value;
   double depth = 0.0;
 };
 
-// One for each part of the text, between them at the middle of parts.
+// At the middles of equal parts of the text.
 std::vector<Needle> make_needles(size_t count) {
+  if (count > std::size(kSubjects)) {
+    must<int>(fail(ErrorCode::kInvalidArgument, "there are {} kinds of needles; ask for fewer",
+                   std::size(kSubjects)));
+  }
   std::vector<Needle> needles;
   eval::Rng rng(1, "long needles");
-  while (needles.size() < count) {
-    Needle needle = {eval::adjective_noun(rng), rng.digits(7), 0.0};
-    needle.depth = (static_cast<double>(needles.size()) + 0.5) / static_cast<double>(count);
-    const auto same = [&](const Needle& other) { return other.key == needle.key; };
-    if (std::none_of(needles.begin(), needles.end(), same)) needles.push_back(std::move(needle));
+  for (size_t i = 0; i < count; ++i) {
+    const double depth = (static_cast<double>(i) + 0.5) / static_cast<double>(count);
+    needles.push_back({kSubjects[i], rng.digits(7), depth});
   }
   return needles;
 }
@@ -85,9 +108,8 @@ Tokens make_text(const Engine& engine, const std::vector<std::string>& files, si
     }
     Needle& needle = needles[next++];
     needle.depth = static_cast<double>(text.size()) / static_cast<double>(count);
-    append(text, engine.tokenize(fmt::format(" The special magic number for {} is {}.", needle.key,
-                                             needle.value),
-                                 false, false));
+    const std::string sentence = fmt::format(" The {} is {}.", needle.subject, needle.value);
+    append(text, engine.tokenize(sentence, false, false));
   }
   return text;
 }
@@ -147,19 +169,17 @@ int main(int argc, char** argv) {
              static_cast<double>(first.memory.kv_bytes) * 1e-9);
   size_t hits = 0;
   for (const Needle& needle : needles) {
+    const std::string question =
+        fmt::format("\n\nWhat is the {} that the text mentions?", needle.subject);
     Tokens prompt = read;
-    append(prompt, engine->tokenize(fmt::format("\n\nWhat is the special magic number for {} that "
-                                                "the text mentions?",
-                                                needle.key),
-                                    false, false));
+    append(prompt, engine->tokenize(question, false, false));
     append(prompt, frame.tail);
-    append(prompt, engine->tokenize(fmt::format("The special magic number for {} is", needle.key),
-                                    false, false));
+    append(prompt, engine->tokenize(fmt::format("The {} is", needle.subject), false, false));
     const Answer answer = answer_of(*session, prompt, kAnswerTokens);
     const bool hit = eval::needle_hit(answer.text, needle.value);
     hits += hit ? 1 : 0;
-    fmt::print("depth {:5.1f} % {} wanted {} for {}: {:?}, {:.2f} ms a token\n", 100 * needle.depth,
-               hit ? "hit " : "miss", needle.value, needle.key, answer.text,
+    fmt::print("depth {:5.1f} % {} wanted {}, {}: {:?}, {:.2f} ms a token\n", 100 * needle.depth,
+               hit ? "hit " : "miss", needle.value, needle.subject, answer.text,
                answer.timings.tpot_p50_ms);
   }
   fmt::print("{} of {} found\n", hits, needles.size());

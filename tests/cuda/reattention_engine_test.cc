@@ -48,7 +48,8 @@ TEST_F(CudaEngine, ReAttentionReadsWhatItReadsOnTheCpu) {
     Request request = request_of(tiny_prompt(700), 60);
     const Logits want = logits_of(*there, request, policy);
     request.forced = best_tokens(want);
-    EXPECT_LT(median_distance(logits_of(*here, request, policy), want), bf16_tolerance(1));
+    // Rows of the CPU round activations to 8 bits where the device has 16.
+    EXPECT_LT(median_distance(logits_of(*here, request, policy), want), 5 * bf16_tolerance(1));
   }
 }
 
