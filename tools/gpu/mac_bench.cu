@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "gpu/bench_data.cuh"
 #include "gpu/graph_timing.h"
 #include "kernels/cuda/mac.h"
 #include "kernels/cuda/mma.cuh"
@@ -28,44 +29,6 @@ constexpr uint32_t kHeads = 32, kKvHeads = 8, kDim = 128, kGroup = kHeads / kKvH
 constexpr size_t kPageBytes = size_t{kKvHeads} * 2 * tile_bytes(KvType::kBF16, kDim);
 constexpr double kTouched = 480e6;  // bytes read in turn, at least
 constexpr int32_t kLag = 300;
-
-template <class T>
-class Array {
- public:
-  explicit Array(size_t size) : size_(size) {
-    void* data = nullptr;
-    check(cudaMalloc(&data, size * sizeof(T)));
-    check(cudaMemset(data, 0, size * sizeof(T)));
-    data_ = static_cast<T*>(data);
-  }
-  explicit Array(const std::vector<T>& host) : Array(host.size()) {
-    check(cudaMemcpy(data_, host.data(), size_ * sizeof(T), cudaMemcpyHostToDevice));
-  }
-  ~Array() { cudaFree(data_); }
-  Array(const Array&) = delete;
-  Array& operator=(const Array&) = delete;
-
-  T* get() const { return data_; }
-  size_t size() const { return size_; }
-
- private:
-  T* data_ = nullptr;
-  size_t size_;
-};
-
-// Variance 1, from 64 bits of a counter.
-__device__ float noise(uint64_t i) {
-  i = (i ^ i >> 31) * 0x7fb5d329728ea185ull;
-  i = (i ^ i >> 27) * 0x81dadef4bc2dd44dull;
-  return (static_cast<float>((i ^ i >> 33) & 0xffffff) * 0x1p-24f - 0.5f) * 3.4641f;
-}
-
-__global__ void fill(__nv_bfloat16* data, size_t count, uint64_t seed) {
-  for (size_t i = size_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count;
-       i += size_t{gridDim.x} * blockDim.x) {
-    data[i] = __float2bfloat16(noise(i + (seed << 40)));
-  }
-}
 
 // Entries of the positions before one, all alike but for their positions.
 __global__ void fill_entries(MacEntry* entries, size_t count, int32_t position) {

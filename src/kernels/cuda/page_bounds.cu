@@ -2,7 +2,7 @@
 
 #include "kernels/cuda/hopper.cuh"
 #include "kernels/cuda/kv_dispatch.cuh"
-#include "kernels/cuda/kv_store.cuh"
+#include "kernels/cuda/kv_load.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/page_bounds.h"
 #include "kernels/cuda/page_scorer.cuh"
@@ -12,23 +12,6 @@ namespace {
 
 constexpr uint32_t kBoundWarps = 4, kScoreWarps = 4;
 constexpr uint32_t kScoreBlocks = 8;  // of a multiprocessor, while there is work
-
-// Dimensions dim and dim + 1 of a token as they are stored.
-template <KvType type>
-__device__ float2 load_two(const unsigned char* tile, uint32_t head_dim, uint32_t token,
-                           uint32_t dim) {
-  const unsigned char* from = tile + element_offset(type, head_dim, token, dim);
-  if constexpr (type == KvType::kBF16) {
-    return __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(from));
-  } else if constexpr (type == KvType::kF16) {
-    return __half22float2(*reinterpret_cast<const __half2*>(from));
-  } else {
-    const auto codes = *reinterpret_cast<const __nv_fp8x2_storage_t*>(from);
-    const float2 two = __half22float2(__nv_cvt_fp8x2_to_halfraw2(codes, __NV_E4M3));
-    const float scale = *reinterpret_cast<const float*>(tile + fp8_scale_offset(head_dim, token));
-    return {two.x * scale, two.y * scale};
-  }
-}
 
 // Of a KV head's page, the unit-th of all. A warp calls.
 template <KvType type>
@@ -41,7 +24,7 @@ __device__ void bound_page(const PagedKv& kv, size_t unit, __nv_bfloat16* bounds
     float2 high = {-INFINITY, -INFINITY}, low = {INFINITY, INFINITY};
 #pragma unroll
     for (uint32_t token = 0; token < kPageTokens; ++token) {
-      const float2 two = load_two<type>(tile, head_dim, token, dim);
+      const float2 two = load_two(type, tile, head_dim, token, dim);
       high = {fmaxf(high.x, two.x), fmaxf(high.y, two.y)};
       low = {fminf(low.x, two.x), fminf(low.y, two.y)};
     }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/cuda/kv_fragments.cuh"
+#include "kernels/cuda/kv_load.cuh"
 #include "kernels/cuda/paged_decode.h"
 
 namespace reprise::kernels::cuda {
@@ -85,12 +86,6 @@ __device__ inline float scaled_logit(float product, float scale, float soft_cap)
   float logit = product * scale;
   if (soft_cap > 0.0f) logit = soft_cap * tanhf(logit / soft_cap);
   return logit * kLog2OfE;
-}
-
-__device__ inline const unsigned char* key_tile(const PagedKv& kv, uint32_t page,
-                                                uint32_t kv_head) {
-  const size_t tile = (size_t{page} * kv.n_kv_head + kv_head) * 2;
-  return static_cast<const unsigned char*>(kv.pages) + tile * tile_bytes(kv.type, kv.head_dim);
 }
 
 }  // namespace reprise::kernels::cuda

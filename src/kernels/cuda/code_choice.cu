@@ -1,0 +1,147 @@
+// From tops of pages to lists. A block has the pages of one KV head of a row.
+#include "kernels/cuda/code_splits.cuh"
+#include "kernels/cuda/hopper.cuh"
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/page_keys.cuh"
+#include "kernels/cuda/top_pages.cuh"
+
+namespace reprise::kernels::cuda {
+namespace {
+
+using top::kThreads;
+
+template <uint32_t kWords>
+struct Shared {
+  static constexpr uint32_t kHeads = 4 * kWords;
+  top::Shared top;
+  // A page's weight is the sum over heads of exp2(logit - base) share; logit = x + y top, in units
+  // of log2 where there is no soft-cap.
+  float2 scales[kHeads];
+  float bases[kHeads], shares[kHeads];
+};
+
+// Head of four whose sum is the low or high half of x or y, as a float: an integer below 2^23 that
+// is added to the bits of 2^23 is 2^23 more.
+__device__ inline float sum_of(uint2 top, uint32_t head) {
+  const uint32_t two = head % 2 == 0 ? top.x : top.y;
+  const uint32_t sum = head < 2 ? two & 0xffffu : two >> 16;
+  return __uint_as_float(0x4b000000u | sum) - 0x1p23f;
+}
+
+// What the blocks that scored know of softmax. A warp per head.
+template <uint32_t kWords>
+__device__ void load_scales(const CodeSearchArgs& a, Shared<kWords>& s, uint32_t row, uint32_t pair,
+                            uint32_t splits) {
+  const uint32_t group = a.n_head / a.rows.shape.n_kv_head;
+  const uint32_t head = threadIdx.x / 32, lane = threadIdx.x % 32;
+  if (head < group) {
+    const float2* parts = a.parts + size_t{pair} * splits * group + head;
+    float base = -INFINITY, sum = 0.0f;
+    for (uint32_t i = lane; i < splits; i += 32) base = fmaxf(base, parts[size_t{i} * group].x);
+    for (int mask = 1; mask < 32; mask *= 2) {
+      base = fmaxf(base, __shfl_xor_sync(~0u, base, mask));
+    }
+    for (uint32_t i = lane; i < splits; i += 32) {
+      const float2 part = parts[size_t{i} * group];
+      sum += part.y * exp2_fast(part.x - base);
+    }
+    for (int mask = 1; mask < 32; mask *= 2) sum += __shfl_xor_sync(~0u, sum, mask);
+    if (lane == 0) {
+      const float unit = a.soft_cap > 0.0f ? 1.0f : kLog2OfE;
+      const size_t first = size_t{row} * a.n_head + pair % a.rows.shape.n_kv_head * group;
+      const float2 scale = a.scales[first + head];
+      s.scales[head] = {scale.x * unit, scale.y * unit};
+      s.bases[head] = base;
+      s.shares[head] = 1.0f / sum;
+    }
+  } else if (head < Shared<kWords>::kHeads && lane == 0) {
+    s.scales[head] = {};
+    s.bases[head] = s.shares[head] = 0.0f;
+  }
+  __syncthreads();
+}
+
+// Of pages [begin, end).
+template <uint32_t kWords>
+__device__ void weigh_pages(const CodeSearchArgs& a, const Shared<kWords>& s, uint32_t pair,
+                            uint32_t begin, uint32_t end, float* weights) {
+  const size_t pairs = size_t{a.rows.count} * a.rows.shape.n_kv_head;
+  const uint2* tops = a.tops + size_t{pair} * a.rows.capacity;
+#pragma unroll 4
+  for (uint32_t page = begin + threadIdx.x; page < end; page += kThreads) {
+    float weight = 0.0f;
+#pragma unroll
+    for (uint32_t word = 0; word < kWords; ++word) {
+      const uint2 four = tops[word * pairs * a.rows.capacity + page];
+#pragma unroll
+      for (uint32_t i = 0; i < 4; ++i) {
+        const uint32_t head = 4 * word + i;
+        float logit = s.scales[head].x + s.scales[head].y * sum_of(four, i);
+        if (a.soft_cap > 0.0f) logit = scaled_logit(logit, 1.0f, a.soft_cap);
+        weight += exp2_fast(logit - s.bases[head]) * s.shares[head];
+      }
+    }
+    weights[page] = weight;
+  }
+  __syncthreads();
+}
+
+__device__ void list_pages(const uint32_t* table, uint32_t begin, uint32_t end, uint32_t* list) {
+  for (uint32_t i = begin + threadIdx.x; i < end; i += kThreads) list[i - begin] = table[i];
+}
+
+template <uint32_t kWords>
+__global__ __launch_bounds__(kThreads) void choose_kernel(const __grid_constant__ CodeSearchArgs a,
+                                                          uint32_t splits) {
+  __shared__ __align__(16) Shared<kWords> s;
+  allow_next_kernel();
+  wait_for_kernels_before();
+  const uint32_t n_kv_head = a.rows.shape.n_kv_head, pair = blockIdx.x;
+  const uint32_t row = pair / n_kv_head, head = pair % n_kv_head;
+  const CodedRow& own = a.rows.rows[row];
+  const CodeRange range = code_range(a.rows.rules, a.model_layer, a.rows.positions[row]);
+  if (range.end <= 0 || range.end > static_cast<int32_t>(a.rows.capacity * kPageTokens)) {
+    if (threadIdx.x == 0) a.keys[pair] = 0;
+    return;
+  }
+  const uint32_t* table = a.pages + size_t{row} * a.rows.capacity;
+  uint32_t* list = a.lists + size_t{pair} * a.list_capacity;
+  const uint32_t all = (static_cast<uint32_t>(range.end) + kPageTokens - 1) / kPageTokens;
+  if (own.book == nullptr || a.layer >= own.ready || !range.chooses) {
+    list_pages(table, 0, all, list);
+    if (threadIdx.x == 0) a.keys[pair] = range.end;
+    return;
+  }
+  const uint32_t sinks = static_cast<uint32_t>(a.rows.rules.sink) / kPageTokens;
+  const uint32_t recent = static_cast<uint32_t>(range.recent) / kPageTokens;
+  const auto chosen = static_cast<uint32_t>(chosen_pages(a.rows.rules, range));
+  if (threadIdx.x == 0) {
+    a.keys[pair] = range.end - static_cast<int32_t>((recent - sinks - chosen) * kPageTokens);
+    if (head == 0) own.coded[a.layer] = static_cast<int32_t>(recent);
+  }
+  list_pages(table, 0, sinks, list);
+  list_pages(table, recent, all, list + sinks + chosen);
+  if (chosen == recent - sinks) return list_pages(table, sinks, recent, list + sinks);
+  float* weights = a.weights + size_t{pair} * a.rows.capacity;
+  load_scales(a, s, row, pair, splits);
+  weigh_pages(a, s, pair, sinks, recent, weights);
+  top::Competitors others(s.top, weights, sinks, recent);
+  others.write(others.choose(chosen), list + sinks, [&](uint32_t page) { return table[page]; });
+}
+
+}  // namespace
+
+cudaError_t choose_coded(const CodeSearchArgs& args, cudaStream_t stream) {
+  const uint32_t pairs = args.rows.count * args.rows.shape.n_kv_head;
+  if (pairs == 0) return cudaSuccess;
+  if (args.list_capacity < args.rows.capacity) return cudaErrorInvalidValue;
+  const uint32_t group = args.n_head / args.rows.shape.n_kv_head;
+  if (group < 1 || group > 16) return cudaErrorNotSupported;
+  const uint32_t words = code_words(group);
+  const auto kernel = words == 1   ? choose_kernel<1>
+                      : words == 2 ? choose_kernel<2>
+                                   : choose_kernel<4>;
+  return launch_overlapped(kernel, dim3(pairs), kThreads, stream, args, code_splits(args));
+}
+
+}  // namespace reprise::kernels::cuda
