@@ -110,6 +110,18 @@ TEST(CsAttention, ACodeForEveryKeyGivesTheExactBestPages) {
   }
 }
 
+TEST(CsAttention, UpToActivateEverythingIsRead) {
+  Toy toy({1, 6, 2, 64}, 220);
+  toy.prompt_end = 190;
+  Recorder policy(toy, "csattention:budget=96,activate=200");
+  SequenceKv kv = toy.new_sequence();
+  toy.step(kv, policy, 190, Phase::kPrefill);
+  for (int step = 0; step < 20; ++step) {
+    toy.step(kv, policy, 1, Phase::kDecode);
+    EXPECT_EQ(policy.seen[0].selection.all, kv.length() <= 200);
+  }
+}
+
 /// Share of what the best keys of the same number hold, that the keys between sinks and recent ones
 /// found by a policy hold.
 double recall(const char* spec) {

@@ -9,6 +9,7 @@
 #include "engine/cuda/rank_threads.h"
 #include "kernels/cuda/kv_types.h"
 #include "methods/baselines/evicting.h"
+#include "methods/cuda/csattention.h"
 #include "methods/cuda/device_policies.h"
 #include "methods/cuda/mac.h"
 #include "methods/reattention/reattention.h"
@@ -165,10 +166,16 @@ Status CudaBackend::prepare(Policy& policy) {
   const auto acting = policy.acting();
   const bool reuses = std::any_of(acting.begin(), acting.end(),
                                   [](const Policy* each) { return find_mac(*each) != nullptr; });
+  const auto codes = [](const Policy* each) { return find_csattention(*each) != nullptr; };
+  if (std::any_of(acting.begin() + 1, acting.end(), codes)) {
+    return fail(ErrorCode::kUnsupported,
+                "policy {}: auto does not have csattention with --device cuda; leave it out",
+                policy.spec());
+  }
   const bool evicts = dynamic_cast<EvictingPolicy*>(&policy.undecorated()) != nullptr;
   // All heads of a layer vote together.
   const bool votes = dynamic_cast<ReAttentionPolicy*>(&policy.undecorated()) != nullptr;
-  if (ranks_.size() > 1 && (reuses || evicts || votes)) {
+  if (ranks_.size() > 1 && (reuses || evicts || votes || codes(acting.front()))) {
     return fail(ErrorCode::kUnsupported,
                 "policy {} runs on one device only; leave out --tp, or choose quest or streaming",
                 policy.spec());

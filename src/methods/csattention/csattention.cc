@@ -24,7 +24,6 @@ constexpr int32_t kFewNewKeys = 1024;   // for which no new index is made
 constexpr int32_t kWholePrompt = 1024;  // prompts up to here shape an index with all their tokens
 constexpr int32_t kFitStep = 256;       // others with those before a multiple of this
 constexpr int32_t kFitMargin = 64;      // which lies so many tokens before their end
-constexpr int32_t kStaggered = 192;  // budgets for which a few keys more in the window are little
 constexpr float kSameDirection = 0.8f;  // cosine below which a query is searched for anew
 
 // Half of n, and so on, until so many bytes fit. bytes: of a key and KV head with n.
@@ -73,13 +72,17 @@ int32_t fit_end(int32_t prompt_end) {
 
 CsAttentionPolicy::CsAttentionPolicy(const CsAttentionOptions& options, const ModelConfig& config)
     : config_(&config),
+      options_(options),
       budget_(static_cast<int32_t>(options.budget)),
       period_(static_cast<int32_t>(options.period)),
       observe_(options.observe == 0 ? std::numeric_limits<int32_t>::max()
                                     : static_cast<int32_t>(options.observe)),
+      activate_(static_cast<int32_t>(options.activate)),
       keep_(options.keep),
       index_(make_index(options, config)),
-      searches_(config.n_layer) {
+      searches_(config.n_layer),
+      full_(std::make_shared<FullPolicy>(FullOptions(), config)) {
+  full_->set_spec("full");
   const bool paper = options.mode == "paper";
   const int32_t window = paper ? kPaperWindow : static_cast<int32_t>(options.window);
   // What is left of the smallest budget is a page to choose, even if one is not yet in the index.
@@ -94,22 +97,49 @@ int32_t CsAttentionPolicy::budget_at(int32_t end) const {
   return std::max(budget_, static_cast<int32_t>(std::ceil(keep_ * static_cast<float>(end))));
 }
 
+int32_t CsAttentionPolicy::recent_end(uint32_t layer, int32_t end) const {
+  // Whole pages enter the index, so that decode steps seldom have to, and of few layers at a time.
+  const int32_t late = budget_at(end) < kStaggered ? 0 : static_cast<int32_t>(layer) % kTokens;
+  return (end - window_ - late) / kTokens * kTokens;
+}
+
+int32_t CsAttentionPolicy::built_end(uint32_t layer) const {
+  if (device_.state == nullptr) return index_->built_end(layer);
+  const int32_t built = device_.state->built_end(layer);
+  return built > device_.truncated ? 0 : built;
+}
+
 bool CsAttentionPolicy::wants_index(uint32_t layer, int32_t end) const {
-  const int32_t built = index_->built_end(layer);
+  const int32_t built = built_end(layer);
   return built == 0 || end - built > std::max(kFewNewKeys, built / 4);
 }
 
 int32_t CsAttentionPolicy::observed_prompt_rows(int32_t prompt_end, int32_t kept) const {
   for (uint32_t layer = 0; layer < config_->n_layer; ++layer) {
-    if (index_->built_end(layer) <= kept && !wants_index(layer, prompt_end)) return 0;
+    if (built_end(layer) <= kept && !wants_index(layer, prompt_end)) return 0;
   }
-  return prompt_end - std::max(0, fit_end(prompt_end) - observe_);
+  return prompt_end - observed(prompt_end).first;
+}
+
+QueryWindow CsAttentionPolicy::observed(int32_t prompt_end) const {
+  const int32_t fit = fit_end(prompt_end);
+  return {fit - std::min(observe_, fit), fit};
+}
+
+int32_t CsAttentionPolicy::decode_rows_observed() const { return std::min(observe_, kFewNewKeys); }
+
+DeviceStep CsAttentionPolicy::begin_device_step(int32_t position) {
+  const int32_t end = position + 1, last = std::max(budget_at(end), activate_on_device());
+  const bool built = device_.state != nullptr && device_.state->bytes() > 0;
+  // A sequence that grows to where a search pays shapes its index by the rows before that.
+  const bool acts = end > (built ? last : last - decode_rows_observed());
+  return {acts ? static_cast<const Policy*>(this) : full_.get(), false};
 }
 
 int32_t CsAttentionPolicy::shared_length(int32_t prompt_end) const {
   const int32_t fit = fit_end(prompt_end);
   for (uint32_t layer = 0; layer < config_->n_layer; ++layer) {
-    const int32_t built = index_->built_end(layer);
+    const int32_t built = built_end(layer);
     if (built > 0 && built != fit) return 0;  // of an earlier prompt
   }
   return fit;
@@ -119,17 +149,17 @@ void CsAttentionPolicy::learn(const QueryRows& rows) {
   if (rows.phase == kernels::Phase::kDecode) {
     // A long answer gets an index of its own, shaped by the queries before it; one layer at a time.
     const int32_t end = rows.end() - kTokens * static_cast<int32_t>(rows.layer);
-    if (!wants_index(rows.layer, end + std::min(observe_, kFewNewKeys))) return;
+    if (!wants_index(rows.layer, end + decode_rows_observed())) return;
     index_->take_queries(rows, {rows.first(), rows.end()});
     if (rows.end() <= budget_at(rows.end()) || !wants_index(rows.layer, end)) return;
     index_->build(rows, {sink_, rows.end()});
     return;
   }
   if (!wants_index(rows.layer, rows.prompt_end)) return;
-  const int32_t fit = fit_end(rows.prompt_end);
-  index_->take_queries(rows, {fit - std::min(observe_, fit), fit});
+  const QueryWindow window = observed(rows.prompt_end);
+  index_->take_queries(rows, window);
   if (rows.end() < rows.prompt_end || rows.end() <= budget_at(rows.end())) return;
-  index_->build(rows, {sink_, fit});
+  index_->build(rows, {sink_, window.end});
 }
 
 void CsAttentionPolicy::extend(const QueryRows& rows, int32_t end) {
@@ -153,10 +183,8 @@ void CsAttentionPolicy::select(const QueryRows& rows, Selection& selection) {
   end_ = end;
   times_.build_ms += std::chrono::duration<double, std::milli>(Clock::now() - start).count();
   const int32_t budget = budget_at(end);
-  if (end <= budget || index_->built_end(rows.layer) == 0) return;
-  // Whole pages enter the index, so that decode steps seldom have to, and of few layers at a time.
-  const int32_t late = budget < kStaggered ? 0 : static_cast<int32_t>(rows.layer) % kTokens;
-  const int32_t recent = (end - window_ - late) / kTokens * kTokens;
+  if (end <= std::max(budget, activate_) || index_->built_end(rows.layer) == 0) return;
+  const int32_t recent = recent_end(rows.layer, end);
   extend(rows, recent);
   if (prefill) return;
   Search& search = searches_[rows.layer];
@@ -199,6 +227,10 @@ void CsAttentionPolicy::remember(const QueryRows& rows, int32_t recent, Search& 
 }
 
 PolicyStats CsAttentionPolicy::stats() const {
+  if (device_.state != nullptr) {
+    return {{"index_mb", static_cast<double>(device_.state->bytes()) * 1e-6},
+            {"fallback", static_cast<double>(device_.fallbacks)}};
+  }
   PolicyStats stats = index_->stats();
   if (end_ == 0) return stats;
   const double kv_bytes = 4.0 * end_ * config_->n_layer * config_->n_kv_head * config_->head_dim;
@@ -215,10 +247,12 @@ PolicyStats CsAttentionPolicy::stats() const {
 void CsAttentionPolicy::clear_stats() {
   index_->clear_stats();
   times_ = {};
+  device_.fallbacks = 0;
 }
 
 void CsAttentionPolicy::truncate(int32_t length) {
   index_->truncate(length);
+  device_.truncated = std::min(device_.truncated, length);
   for (Search& search : searches_) {
     if (search.end > length) search.end = 0;
   }
@@ -241,6 +275,7 @@ Status CsAttentionPolicy::restore_state(std::string_view state, int32_t length) 
 
 uint64_t CsAttentionPolicy::state_bytes() const {
   uint64_t bytes = index_->bytes();
+  if (device_.state != nullptr) bytes += device_.state->bytes();
   for (const Search& search : searches_) {
     bytes += search.q.capacity() * sizeof(float);
     for (const auto& picks : search.picks) bytes += picks.capacity() * sizeof(int32_t);

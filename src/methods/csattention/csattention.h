@@ -11,14 +11,22 @@
 // made anew only where the context has grown much.
 #pragma once
 
+#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "methods/baselines/full.h"
 #include "methods/csattention/key_index.h"
 #include "reprise/options.h"
 
 namespace reprise {
+
+/// Where a search takes longer on a GPU than what it saves (an H200, 8 KV heads of 128 dims).
+inline constexpr int32_t kDeviceActivate = 32768;
+/// Budgets from which layers take in new keys one after another: a few more in the window are
+/// little then.
+inline constexpr int32_t kStaggered = 192;
 
 struct CsAttentionOptions {
   std::string mode = "codes";
@@ -28,6 +36,7 @@ struct CsAttentionOptions {
   uint32_t sink = 16;
   uint32_t window = 128;
   uint32_t period = 1;
+  uint32_t activate = 0;
   uint32_t observe = 256;
   float index = 0.25f;
   uint32_t parts = 0;
@@ -59,6 +68,11 @@ void visit_options(CsAttentionOptions& o, Visitor&& visit) {
                    1 << 20},
         o.window);
   visit(OptionSpec{"period", "decode steps that use one search", "tokens", 1, 64}, o.period);
+  visit(OptionSpec{"activate",
+                   "up to this context everything is read; 0 = the budget, on a GPU at least "
+                   "32768, below which a search was measured not to pay for one sequence",
+                   "tokens", 0, 1 << 30},
+        o.activate);
   visit(OptionSpec{"observe", "last prompt rows whose queries shape the index; 0 = all", "tokens",
                    0, 1 << 24},
         o.observe);
@@ -90,6 +104,16 @@ void visit_options(CsAttentionOptions& o, Visitor&& visit) {
   visit(OptionSpec{"seed", "of k-means"}, o.seed);
 }
 
+/// What a device keeps of a sequence in place of an index of the host; copies of the sequence share
+/// it until one of them goes on.
+class CsAttentionOnDevice {
+ public:
+  virtual ~CsAttentionOnDevice() = default;
+  /// As KeyIndex.
+  virtual int32_t built_end(uint32_t layer) const = 0;
+  virtual uint64_t bytes() const = 0;
+};
+
 class CsAttentionPolicy : public Policy {
  public:
   CsAttentionPolicy(const CsAttentionOptions& options, const ModelConfig& config);
@@ -111,6 +135,30 @@ class CsAttentionPolicy : public Policy {
   std::string save_state() const override;
   Status restore_state(std::string_view state, int32_t length) override;
 
+  // Where a device computes, select() is not called: it keeps the index, by the same rules.
+  struct Device {
+    static constexpr int32_t kNever = std::numeric_limits<int32_t>::max();
+    std::shared_ptr<CsAttentionOnDevice> state;
+    int32_t truncated = kNever;  // tokens from here on are to be forgotten
+    uint64_t fallbacks = 0;      // times that there was no room for an index
+  };
+  Device& device() const { return device_; }
+  std::vector<const Policy*> acting() const override { return {this, full_.get()}; }
+  DeviceStep begin_device_step(int32_t position) override;
+  const CsAttentionOptions& options() const { return options_; }
+  int32_t sink() const { return sink_; }
+  int32_t window() const { return window_; }
+  int32_t activate_on_device() const { return activate_ > 0 ? activate_ : kDeviceActivate; }
+  int32_t budget_at(int32_t end) const;
+  /// Whole pages before this one are in the index of a layer.
+  int32_t recent_end(uint32_t layer, int32_t end) const;
+  /// Whether the rows before end deserve an index of their own.
+  bool wants_index(uint32_t layer, int32_t end) const;
+  /// Decode rows from so many tokens before the end of an index's keys on shape it.
+  int32_t decode_rows_observed() const;
+  /// Rows of a prompt whose queries shape its index, up to the end of the keys that do.
+  QueryWindow observed(int32_t prompt_end) const;
+
  private:
   struct Search {     // the last one of a layer
     int32_t end = 0;  // of the keys its row saw; 0 = none
@@ -125,9 +173,7 @@ class CsAttentionPolicy : public Policy {
     int32_t last_end = 0;          // of the last decode step's rows
   };
 
-  int32_t budget_at(int32_t end) const;
-  /// Whether the rows before end deserve an index of their own.
-  bool wants_index(uint32_t layer, int32_t end) const;
+  int32_t built_end(uint32_t layer) const;
   /// Takes what the rows tell of queries and, at a prompt's end, makes the index.
   void learn(const QueryRows& rows);
   void extend(const QueryRows& rows, int32_t end);
@@ -135,12 +181,15 @@ class CsAttentionPolicy : public Policy {
   void remember(const QueryRows& rows, int32_t recent, Search& search) const;
 
   const ModelConfig* config_;
-  int32_t budget_, sink_, window_, period_, observe_;
+  CsAttentionOptions options_;
+  int32_t budget_, sink_, window_, period_, observe_, activate_;
   float keep_;
   IndexOwner index_;
   std::vector<Search> searches_;  // [n_layer]
   int32_t end_ = 0;               // of the last rows
   Times times_;
+  mutable Device device_;
+  std::shared_ptr<FullPolicy> full_;  // acts on a device where everything is read
 };
 
 }  // namespace reprise

@@ -6,6 +6,7 @@
 #include "methods/baselines/full.h"
 #include "methods/baselines/quest.h"
 #include "methods/baselines/streaming.h"
+#include "methods/cuda/csattention.h"
 #include "methods/cuda/h2o.h"
 #include "methods/cuda/mac.h"
 #include "methods/cuda/position_free.h"
@@ -49,6 +50,10 @@ Result<std::unique_ptr<DevicePolicy>> device_policy(const Policy& policy,
   if (const auto* h2o = dynamic_cast<const H2oPolicy*>(&policy)) {
     return std::make_unique<DeviceH2o>(*h2o, config);
   }
+  if (const auto* csattention = dynamic_cast<const CsAttentionPolicy*>(&policy)) {
+    REPRISE_CHECK(DeviceCsAttention::check(*csattention, config));
+    return std::make_unique<DeviceCsAttention>(*csattention, config);
+  }
   if (const auto* mac = dynamic_cast<const MacPolicy*>(&policy);
       mac != nullptr && mac->wrapped().reads_everything() && mac->has_plain_rings()) {
     if (!mac->settings().reuses) return nullptr;
@@ -64,9 +69,9 @@ Result<std::unique_ptr<DevicePolicy>> device_policy(const Policy& policy,
   }
   return fail(
       ErrorCode::kUnsupported,
-      "policy {} does not run on cuda; full, streaming, quest, snapkv, h2o, reattention and mac "
-      "(over full alone, without ring=q8_0 and lse_fix) do, also after dense, and auto among full, "
-      "quest and mac; use --device cpu",
+      "policy {} does not run on cuda; full, streaming, quest, snapkv, h2o, reattention, "
+      "csattention and mac (over full alone, without ring=q8_0 and lse_fix) do, also after dense, "
+      "and auto among full, quest and mac; use --device cpu",
       policy.spec());
 }
 

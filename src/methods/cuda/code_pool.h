@@ -1,0 +1,113 @@
+// Device memory of CSAttention's indexes: blocks of codes, and codebooks.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "kernels/cuda/device_buffer.h"
+#include "kernels/cuda/key_codes.h"
+#include "methods/csattention/csattention.h"
+
+namespace reprise {
+
+class DeviceCodeIndex;
+
+/// Blocks of codes that indexes share, and count their owners of.
+class CodePool {
+ public:
+  /// For the codes of so many tokens, and a last block for each of so many sequences. Keeps what it
+  /// has.
+  Status reserve(const kernels::cuda::CodeShape& shape, uint64_t tokens, uint32_t sequences);
+  const kernels::cuda::CodeShape& shape() const { return shape_; }
+  uint8_t* codes() const { return codes_.data(); }
+
+  void begin_pass() { ++pass_; }
+  uint64_t pass() const { return pass_; }
+  void add(DeviceCodeIndex* index) { indexes_.push_back(index); }
+  void remove(DeviceCodeIndex* index) { std::erase(indexes_, index); }
+
+  /// A block with one owner; where none is free, of the indexes that this pass does not use those
+  /// unused for longest are given up. Nothing: all blocks are in use.
+  std::optional<uint32_t> take();
+  void share(uint32_t block) { ++owners_[block]; }
+  void release(uint32_t block);
+  bool is_shared(uint32_t block) const { return owners_[block] > 1; }
+  Status copy(uint32_t from, uint32_t to, cudaStream_t stream) const;
+  /// Unlike any before.
+  uint64_t stamp() { return ++stamps_; }
+
+ private:
+  kernels::cuda::CodeShape shape_;
+  kernels::cuda::DeviceBuffer<uint8_t> codes_;  // [blocks, block_bytes]
+  std::vector<uint32_t> owners_, free_;
+  std::vector<DeviceCodeIndex*> indexes_;
+  uint64_t stamps_ = 0, pass_ = 0;
+};
+
+/// The index of a sequence: what is known of the codes and codebooks of its layers.
+class DeviceCodeIndex : public CsAttentionOnDevice {
+ public:
+  struct Layer {
+    int32_t built = 0;  // as KeyIndex::built_end()
+    int32_t coded = 0;  // tokens with codes, whole pages
+    int32_t seen = 0;   // end of the rows whose queries shape the next codebook; 0 = none
+  };
+
+  /// index: [n_layer] of the layers' places in it, kNone where they have none.
+  DeviceCodeIndex(std::shared_ptr<CodePool> pool, std::vector<uint32_t> index);
+  ~DeviceCodeIndex() override;
+  DeviceCodeIndex(const DeviceCodeIndex&) = delete;
+  DeviceCodeIndex& operator=(const DeviceCodeIndex&) = delete;
+
+  static constexpr uint32_t kNone = ~0u;
+  int32_t built_end(uint32_t layer) const override {
+    return index_[layer] == kNone ? 0 : layers_[index_[layer]].built;
+  }
+  uint64_t bytes() const override;
+
+  /// Makes it usable; from: what it is a copy of, or null.
+  Status create(const DeviceCodeIndex* from, cudaStream_t stream);
+  Status truncate(int32_t length, cudaStream_t stream);
+  void use() { used_ = pool_->pass(); }
+  uint64_t used() const { return used_; }
+  /// Gives up blocks and codebooks.
+  void clear();
+  /// Blocks for tokens [first, end), which nobody else has. False: there are none, and the index
+  /// is gone.
+  Result<bool> own_blocks(int32_t first, int32_t end, cudaStream_t stream);
+  /// A codebook that nobody else has.
+  Status own_book(cudaStream_t stream);
+  /// A layer gets a new codebook from what was learnt; it has no codes then.
+  Status begin_layer(uint32_t at, int32_t built, cudaStream_t stream);
+  /// Tells the device how many pages of every layer have codes.
+  Status send_coded(cudaStream_t stream);
+
+  std::vector<Layer>& layers() { return layers_; }
+  const std::vector<Layer>& layers() const { return layers_; }
+  int32_t least_coded() const;
+  std::span<const uint32_t> blocks() const { return blocks_; }
+  float* book() const { return book_ != nullptr ? book_->data() : nullptr; }
+  float* moments() const { return moments_.data(); }
+  int32_t* coded() const { return coded_.data(); }
+  /// Changes with the blocks and the codebook.
+  uint64_t stamp() const { return stamp_; }
+
+ private:
+  using Book = kernels::cuda::DeviceBuffer<float>;
+
+  void drop_blocks(size_t from);
+  Status clear_moments(uint32_t at, cudaStream_t stream) const;
+
+  std::shared_ptr<CodePool> pool_;
+  std::vector<uint32_t> index_;
+  std::vector<Layer> layers_;
+  std::vector<uint32_t> blocks_;
+  std::shared_ptr<Book> book_;
+  kernels::cuda::DeviceBuffer<float> moments_;
+  kernels::cuda::DeviceBuffer<int32_t> coded_;  // [layers] pages
+  uint64_t stamp_ = 0, used_ = 0;
+};
+
+}  // namespace reprise

@@ -1,0 +1,248 @@
+// CSAttention in the whole engine on a device.
+#include <gmock/gmock.h>
+
+#include <string>
+
+#include "cuda/engine_testing.h"
+
+namespace reprise::test {
+namespace {
+
+using CsAttentionEngine = CudaEngine;
+
+const std::string kSmall = "csattention:activate=1,budget=96,window=16";
+
+double figure(const Answer& answer, std::string_view name) {
+  for (const auto& [own, value] : answer.counters.policy) {
+    if (own == name) return value;
+  }
+  ADD_FAILURE() << "no figure " << name;
+  return -1.0;
+}
+
+Logits logits_in(Session& session, Request request, Answer* got = nullptr) {
+  Logits rows;
+  request.on_logits = [&](std::span<const float> logits) {
+    rows.emplace_back(logits.begin(), logits.end());
+  };
+  auto answer = session.generate(request);
+  EXPECT_TRUE(answer) << answer.error().message;
+  if (answer && got != nullptr) *got = std::move(*answer);
+  return rows;
+}
+
+std::vector<int32_t> then(std::span<const int32_t> tokens, const std::vector<int32_t>& more) {
+  std::vector<int32_t> prompt(tokens.begin(), tokens.end());
+  prompt.insert(prompt.end(), more.begin(), more.end());
+  return prompt;
+}
+
+Request forced_request(std::vector<int32_t> prompt, uint32_t tokens, uint32_t seed) {
+  Request request = request_of(std::move(prompt), tokens);
+  request.forced = tiny_prompt(tokens, seed);
+  return request;
+}
+
+// Rounding moves the seeds of k-means, so two devices have different codebooks, which are equally
+// good: neither is nearer to full attention.
+void expect_as_good(const Logits& got, const Logits& want, const Logits& full) {
+  const double own = median_distance(got, full), other = median_distance(want, full);
+  std::printf("  %.4f from full attention, the CPU %.4f, apart %.4f\n", own, other,
+              median_distance(got, want));
+  EXPECT_LT(own, 1.25 * other);
+  EXPECT_LT(other, 1.25 * own);
+  EXPECT_LT(median_distance(got, want), 1.25 * other);
+}
+
+TEST_F(CsAttentionEngine, WithRoomForEveryKeyIsFullAttention) {
+  EngineOptions options = cuda_options();
+  options.prefix_cache = false;  // equal passes, so equal bits
+  const auto engine = tiny_engine(options);
+  const Request request = forced_request(tiny_prompt(300), 30, 9);
+  const Logits want = logits_of(*engine, request);
+  for (const std::string policy :
+       {"csattention:activate=1,budget=512", "csattention:activate=1,keep=1",
+        "csattention:budget=64", "csattention:budget=64,activate=600"}) {
+    SCOPED_TRACE(policy);
+    EXPECT_EQ(logits_of(*engine, request, policy), want);
+  }
+  // Kernels list every page.
+  expect_near(logits_of(*engine, request, "dense:first=1+csattention:budget=64"), want,
+              bf16_tolerance(2));
+}
+
+TEST_F(CsAttentionEngine, ReadsWhatItReadsOnTheCpu) {
+  EngineOptions cpu = cuda_options();
+  cpu.device = "cpu";
+  const auto here = tiny_engine(cuda_options()), there = tiny_engine(cpu);
+  for (const std::string& policy :
+       {kSmall, kSmall + ",skip=0", kSmall + ",keep=0.5,sink=40", kSmall + ",observe=0",
+        kSmall + ",bits=3,iterations=8,seed=4", "dense:first=1+" + kSmall,
+        std::string("csattention:activate=1,budget=256,window=64")}) {
+    SCOPED_TRACE(policy);
+    const Request request = forced_request(tiny_prompt(400), 60, 9);
+    const Logits want = logits_of(*there, request, policy), full = logits_of(*there, request);
+    const Answer answer = answer_of(*here, request, policy);
+    EXPECT_EQ(answer.counters.keys_read, answer_of(*there, request, policy).counters.keys_read);
+    EXPECT_EQ(figure(answer, "fallback"), 0.0);
+    EXPECT_GT(figure(answer, "index_mb"), 0.0);
+    expect_as_good(logits_of(*here, request, policy), want, full);
+  }
+}
+
+// The prompt fits the budget, so its index comes from the answer.
+TEST_F(CsAttentionEngine, AnswersThatOutgrowTheBudgetGetAnIndex) {
+  EngineOptions cpu = cuda_options();
+  cpu.device = "cpu";
+  const auto here = tiny_engine(cuda_options()), there = tiny_engine(cpu);
+  const Request request = forced_request(tiny_prompt(60), 200, 9);
+  const Logits want = logits_of(*there, request, kSmall);
+  const Answer answer = answer_of(*here, request, kSmall);
+  EXPECT_EQ(answer.counters.keys_read, answer_of(*there, request, kSmall).counters.keys_read);
+  EXPECT_GT(figure(answer, "index_mb"), 0.0);
+  expect_as_good(logits_of(*here, request, kSmall), want, logits_of(*there, request));
+}
+
+// An index is made anew once the context has grown by 1024 tokens, of one layer after the other.
+TEST_F(CsAttentionEngine, LongAnswersGetAnotherIndex) {
+  EngineOptions cpu = cuda_options();
+  cpu.device = "cpu";
+  const auto here = tiny_engine(cuda_options()), there = tiny_engine(cpu);
+  const Request request = forced_request(tiny_prompt(200), 1150, 9);
+  const auto late = [](const Logits& rows) { return Logits(rows.end() - 80, rows.end()); };
+  expect_as_good(late(logits_of(*here, request, kSmall)), late(logits_of(*there, request, kSmall)),
+                 late(logits_of(*there, request)));
+}
+
+TEST_F(CsAttentionEngine, SequencesOfABatchDoNotDisturbEachOther) {
+  EngineOptions options = cuda_options();
+  options.batch = 6;
+  const auto engine = tiny_engine(options), alone = tiny_engine(options);
+  const std::vector<std::string> policies = {kSmall, kSmall + ",keep=0.4",     "full",
+                                             kSmall, "dense:last=1+" + kSmall, kSmall};
+  std::vector<std::unique_ptr<Session>> sessions;
+  std::vector<Request> requests;
+  std::vector<Logits> together(policies.size());
+  for (uint32_t i = 0; i < policies.size(); ++i) {
+    requests.push_back(forced_request(tiny_prompt(60 + 90 * i, i), 80, 20 + i));
+    Request request = requests.back();
+    request.on_logits = [&together, i](std::span<const float> logits) {
+      together[i].emplace_back(logits.begin(), logits.end());
+    };
+    sessions.push_back(*engine->open(policies[i]));
+    ASSERT_TRUE(engine->submit(*sessions.back(), request, [](const Result<Answer>& answer) {
+      EXPECT_TRUE(answer) << answer.error().message;
+    }));
+  }
+  while (engine->step()) continue;
+  for (uint32_t i = 0; i < policies.size(); ++i) {
+    SCOPED_TRACE(policies[i]);
+    const Logits want = logits_of(*alone, requests[i], policies[i]);
+    ASSERT_EQ(together[i].size(), want.size());
+    // Passes of another make-up round otherwise, which may move a seed.
+    const double full = median_distance(logits_of(*alone, requests[i]), want);
+    EXPECT_LT(median_distance(together[i], want), std::max(0.5 * full, bf16_tolerance(2)));
+  }
+}
+
+TEST_F(CsAttentionEngine, ForksGoTheirOwnWays) {
+  EngineOptions options = cuda_options();
+  options.prefix_cache = false;  // equal passes, so equal bits
+  const auto engine = tiny_engine(options);
+  const auto session_of = [&] {
+    auto session = *engine->open(kSmall);
+    logits_in(*session, request_of(tiny_prompt(300), 20));
+    return session;
+  };
+  const auto go_on = [&](Session& session, uint32_t seed) {
+    return logits_in(session, forced_request(then(session.tokens(), tiny_prompt(40, seed)), 60, 9));
+  };
+  auto parent = session_of();
+  auto child = parent->fork();
+  const Logits first = go_on(*parent, 2), second = go_on(*child, 3);
+  EXPECT_EQ(first, go_on(*session_of(), 2));
+  EXPECT_EQ(second, go_on(*session_of(), 3));
+}
+
+// Codes of what was generated and taken back are made anew.
+TEST_F(CsAttentionEngine, CutSequencesForget) {
+  EngineOptions options = cuda_options();
+  options.prefix_cache = false;
+  const auto engine = tiny_engine(options);
+  const auto prompt = tiny_prompt(300);
+  const auto run = [&](bool detour) {
+    auto session = *engine->open(kSmall);
+    logits_in(*session, forced_request(prompt, 1, 4));
+    if (detour) logits_in(*session, forced_request(then(prompt, tiny_prompt(50, 5)), 60, 6));
+    return logits_in(*session, forced_request(then(prompt, tiny_prompt(50, 7)), 60, 8));
+  };
+  const Logits direct = run(false), after = run(true);
+  EXPECT_LT(median_distance(after, direct), bf16_tolerance(2));
+}
+
+TEST_F(CsAttentionEngine, PromptsThatBeginAlikeShareAnIndex) {
+  const auto engine = tiny_engine(cuda_options()), fresh = tiny_engine(cuda_options());
+  const auto document = tiny_prompt(1400);
+  const Request first = request_of(then(document, tiny_prompt(30, 2)), 1);
+  const Request second = forced_request(then(document, tiny_prompt(25, 3)), 40, 4);
+  answer_of(*engine, first, kSmall);
+  const Answer answer = answer_of(*engine, second, kSmall);
+  EXPECT_GE(answer.counters.reused_tokens, 1390);
+  EXPECT_LT(median_distance(logits_of(*engine, second, kSmall), logits_of(*fresh, second, kSmall)),
+            bf16_tolerance(2));
+}
+
+// The engine remembers indexes for later prompts that begin alike, as long as nobody else needs
+// their room.
+TEST_F(CsAttentionEngine, IndexesThatNobodyUsesMakeRoom) {
+  EngineOptions options = cuda_options();
+  options.kv_memory = 3 << 20;
+  options.batch = 1;
+  const auto engine = tiny_engine(options);
+  for (uint32_t i = 0; i < 8; ++i) {
+    const Answer answer =
+        answer_of(*engine, forced_request(tiny_prompt(1200, 30 + i), 20, 4), kSmall);
+    EXPECT_EQ(figure(answer, "fallback"), 0.0) << i;
+    EXPECT_GT(figure(answer, "index_mb"), 0.0) << i;
+  }
+}
+
+// A session file has no index of a device: the next prompt's last rows make one.
+TEST_F(CsAttentionEngine, RestoredSessionsMakeAnIndex) {
+  const auto engine = tiny_engine(cuda_options());
+  const std::string path = scratch_folder() + "/codes.kv";
+  std::vector<int32_t> tokens;
+  {
+    auto session = *engine->open(kSmall);
+    logits_in(*session, request_of(tiny_prompt(500), 20));
+    tokens.assign(session->tokens().begin(), session->tokens().end());
+    ASSERT_TRUE(session->save(path, ""));
+  }
+  const auto other = tiny_engine(cuda_options());
+  auto session = *other->open(kSmall);
+  ASSERT_TRUE(session->restore(path));
+  Answer answer;
+  logits_in(*session, forced_request(then(tokens, tiny_prompt(60, 3)), 40, 4), &answer);
+  EXPECT_GT(figure(answer, "index_mb"), 0.0);
+  EXPECT_LT(answer.counters.keys_read, answer.counters.keys_visible / 2);
+}
+
+TEST_F(CsAttentionEngine, SaysWhatItCannotDo) {
+  const auto engine = tiny_engine(cuda_options());
+  for (const std::string policy :
+       {"csattention:mode=lists", "csattention:mode=table", "csattention:unit=key",
+        "csattention:bits=8", "csattention:period=4", "csattention:parts=16",
+        "csattention:index=0.02"}) {
+    SCOPED_TRACE(policy);
+    const auto session = engine->open(policy);
+    ASSERT_FALSE(session);
+    EXPECT_EQ(session.error().code, ErrorCode::kUnsupported);
+    EXPECT_THAT(session.error().message, testing::HasSubstr("mode=codes"));
+  }
+  const auto session = engine->open("auto+csattention");
+  ASSERT_FALSE(session);
+  EXPECT_EQ(session.error().code, ErrorCode::kUnsupported);
+}
+
+}  // namespace
+}  // namespace reprise::test
