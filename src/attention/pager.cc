@@ -206,8 +206,7 @@ void Pager::list_blocks(const QueryRows& rows, const Selection& selection) {
     for (const KeyRange& range : part.ranges) add(range, part.window);
   }
   std::ranges::sort(blocks_);
-  const auto repeated = std::ranges::unique(blocks_);
-  blocks_.erase(repeated.begin(), repeated.end());
+  blocks_.erase(std::unique(blocks_.begin(), blocks_.end()), blocks_.end());
 }
 
 void Pager::list_pages(const SequenceKv& kv, uint32_t layer, std::span<const uint32_t> blocks) {
