@@ -11,6 +11,7 @@
 #include "methods/baselines/evicting.h"
 #include "methods/cuda/csattention.h"
 #include "methods/cuda/device_policies.h"
+#include "methods/cuda/find_policy.h"
 #include "methods/cuda/mac.h"
 #include "methods/reattention/reattention.h"
 
@@ -164,9 +165,12 @@ Result<uint64_t> CudaBackend::kv_pages(uint64_t kv_memory, size_t page_bytes) co
 Status CudaBackend::prepare(Policy& policy) {
   policy.restrict_to([&](const Policy& one) { return device_policy(one, config_).has_value(); });
   const auto acting = policy.acting();
-  const bool reuses = std::any_of(acting.begin(), acting.end(),
-                                  [](const Policy* each) { return find_mac(*each) != nullptr; });
-  const auto codes = [](const Policy* each) { return find_csattention(*each) != nullptr; };
+  const bool reuses = std::any_of(acting.begin(), acting.end(), [](const Policy* each) {
+    return find_policy<MacPolicy>(*each) != nullptr;
+  });
+  const auto codes = [](const Policy* each) {
+    return find_policy<CsAttentionPolicy>(*each) != nullptr;
+  };
   if (std::any_of(acting.begin() + 1, acting.end(), codes)) {
     return fail(ErrorCode::kUnsupported,
                 "policy {}: auto does not have csattention with --device cuda; leave it out",

@@ -4,7 +4,7 @@
 #include <random>
 
 #include "base/try.h"
-#include "methods/decorators/dense.h"
+#include "methods/cuda/find_policy.h"
 
 namespace reprise {
 
@@ -29,13 +29,6 @@ CodeRules rules_of(const CsAttentionPolicy& policy) {
 }
 
 }  // namespace
-
-const CsAttentionPolicy* find_csattention(const Policy& policy) {
-  if (const auto* dense = dynamic_cast<const DensePolicy*>(&policy)) {
-    return find_csattention(dense->wrapped());
-  }
-  return dynamic_cast<const CsAttentionPolicy*>(&policy);
-}
 
 Status DeviceCsAttention::check(const CsAttentionPolicy& policy, const ModelConfig& config) {
   const CsAttentionOptions& options = policy.options();
@@ -104,7 +97,7 @@ Status DeviceCsAttention::plan(const DevicePlan& plan, cudaStream_t stream) {
       const SequenceStep& step = plan.steps[i];
       const int32_t position = plan.rows[step.first_row].position;
       Step& own = steps_[i];
-      own = {find_csattention(*plan.acting[i]), nullptr, step.kv, step.prompt_end};
+      own = {find_policy<CsAttentionPolicy>(*plan.acting[i]), nullptr, step.kv, step.prompt_end};
       REPRISE_TRY(own.index, index_of(own.host->device(), stream));
       CodedRow row;
       if (step.phase == kernels::Phase::kPrefill) {
@@ -363,7 +356,7 @@ Status DeviceCsAttention::after_prefill(const DevicePrompt& prompt, cudaStream_t
 }
 
 bool DeviceCsAttention::searches(const DeviceRow& row, CodeRange* range) const {
-  const CsAttentionPolicy* host = find_csattention(*row.policy);
+  const CsAttentionPolicy* host = find_policy<CsAttentionPolicy>(*row.policy);
   *range = code_range(rules_, row.layer, row.position);
   const auto& state = host->device().state;
   return range->chooses && state != nullptr && state->built_end(row.layer) > 0;

@@ -9,9 +9,6 @@
 
 namespace reprise {
 
-/// The policy of this kind that chooses the keys, decorated or not; null: there is none.
-const CsAttentionPolicy* find_csattention(const Policy& policy);
-
 /// Keys are coded as on the host. Indexes are made and take in keys of prompts outside of captured
 /// steps, as soon as a layer's keys are stored; codes of decoded keys are made inside. An index
 /// that an answer outgrows is made anew before a step, from the rows and keys before it.

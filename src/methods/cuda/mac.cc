@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "base/try.h"
-#include "methods/decorators/dense.h"
+#include "methods/cuda/find_policy.h"
 
 namespace reprise {
 
@@ -65,13 +65,6 @@ MacRules rules_of(const MacSettings& settings) {
 }
 
 }  // namespace
-
-const MacPolicy* find_mac(const Policy& policy) {
-  if (const auto* dense = dynamic_cast<const DensePolicy*>(&policy)) {
-    return find_mac(dense->wrapped());
-  }
-  return dynamic_cast<const MacPolicy*>(&policy);
-}
 
 DeviceMac::DeviceMac(const MacPolicy& policy, const ModelConfig& config)
     : config_(config), settings_(policy.settings()), rules_(rules_of(settings_)) {}
@@ -140,7 +133,7 @@ Status DeviceMac::plan(const DevicePlan& plan, cudaStream_t stream) {
     if (group.policy != this) continue;
     for (uint32_t i = group.first; i < group.first + group.count; ++i) {
       const SequenceStep& step = plan.steps[i];
-      REPRISE_TRY(rings_[i], ring_of(find_mac(*plan.acting[i])->device()));
+      REPRISE_TRY(rings_[i], ring_of(find_policy<MacPolicy>(*plan.acting[i])->device()));
       if (step.phase != kernels::Phase::kPrefill) continue;
       seeds_[i] = seeds_of(step, plan.rows[step.first_row].position);
       seeds = seeds || seeds_[i].count > 0;

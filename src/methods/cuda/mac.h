@@ -11,9 +11,6 @@
 
 namespace reprise {
 
-/// The policy of this kind that decides, decorated or not; null: there is none.
-const MacPolicy* find_mac(const Policy& policy);
-
 /// Rings of all sequences, in the layers where it is asked. A sequence that none is left for takes
 /// the one that was unused for longest; who lost it begins with an empty one.
 class MacRingPool {
