@@ -31,8 +31,10 @@ void quantized_half(const PackedLayout& layout, const std::byte* panel, size_t h
   constexpr QuantFormat kFormat = *quant_format(kType);
   constexpr size_t kGroups = kBlockCols / kFormat.group, kWords = 8 / kGroups;
   constexpr bool kWide = kFormat.zero() == 128;
+  constexpr size_t kBlockBytes = block_bytes(kFormat);
   const std::byte* plane = panel + layout.codes_offset + 32 * half;
   for (size_t block = 0; block < layout.blocks; ++block, x += kRows) {
+    if (half == 0) prefetch_weights<kBlockBytes>(panel + block * kBlockBytes);
     __m256i codes[8];
     load_codes<kType>(plane, codes);
     plane += code_bytes(kFormat);
@@ -83,7 +85,9 @@ void float_half(const PackedLayout& layout, const std::byte* panel, size_t half,
   __m256 odd_sums[kRows];
   for (__m256& sum : odd_sums) sum = _mm256_setzero_ps();
   size_t column = 0;
+  constexpr size_t kPairBytes = kType == TensorType::kF32 ? 128 : 64;
   for (; column + 2 <= layout.cols; column += 2, x += 2 * kRows) {
+    if (half == 0) prefetch_weights<kPairBytes>(panel + column / 2 * kPairBytes);
     const __m256 even = load_column<kType>(panel, column, half);
     const __m256 odd = load_column<kType>(panel, column + 1, half);
     for (size_t r = 0; r < kRows; ++r) {

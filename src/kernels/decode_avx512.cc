@@ -7,9 +7,6 @@
 namespace reprise::kernels {
 namespace {
 
-// About a panel: nearer is too late when the weights come from memory.
-constexpr size_t kPrefetchBytes = 8192;
-
 inline int32_t word(const int8_t* q, size_t index) {
   int32_t w;
   __builtin_memcpy(&w, q + 4 * index, sizeof w);
@@ -21,13 +18,12 @@ void quantized_tile(const PackedLayout& layout, const std::byte* panel, const Ac
                     __m512 (&sums)[kRows]) {
   constexpr QuantFormat kFormat = *quant_format(kType);
   constexpr size_t kGroups = ScaleReader<kType>::kGroups, kWords = 8 / kGroups;
+  constexpr size_t kBlockBytes = block_bytes(kFormat);
   const std::byte* plane = panel + layout.codes_offset;
   ScaleReader<kType> scales(panel, 0);
   const __m512 rest_unit = _mm512_set1_ps(kRestUnit);
   for (size_t block = 0; block < layout.blocks; ++block, x += kRows) {
-    for (size_t line = 0; line < code_bytes(kFormat); line += 64) {
-      _mm_prefetch(plane + kPrefetchBytes + line, _MM_HINT_T0);
-    }
+    prefetch_weights<kBlockBytes>(panel + block * kBlockBytes);
     __m512i codes[8];
     load_codes<kType>(plane, codes);
     plane += code_bytes(kFormat);
@@ -88,8 +84,7 @@ void float_tile(const PackedLayout& layout, const std::byte* panel, const float*
   for (__m512& sum : odd_sums) sum = _mm512_setzero_ps();
   __m512 even, odd;
   for (size_t pair = 0; pair < layout.cols / 2; ++pair, panel += kPairBytes, x += 2 * kRows) {
-    _mm_prefetch(panel + kPrefetchBytes, _MM_HINT_T0);
-    if constexpr (kPairBytes == 128) _mm_prefetch(panel + kPrefetchBytes + 64, _MM_HINT_T0);
+    prefetch_weights<kPairBytes>(panel);
     load_columns<kType>(panel, even, odd);
     for (size_t r = 0; r < kRows; ++r) {
       sums[r] = _mm512_fmadd_ps(even, _mm512_set1_ps(x[r]), sums[r]);

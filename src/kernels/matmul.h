@@ -46,10 +46,7 @@ class PackedMatrix {
  private:
   size_t rows_ = 0, cols_ = 0, bytes_ = 0;
   TensorType type_ = TensorType::kF32;
-  struct Free {
-    void operator()(std::byte* data) const;
-  };
-  std::unique_ptr<std::byte[], Free> data_;  // panels of 16 rows, 64-byte aligned, huge pages
+  std::shared_ptr<std::byte[]> data_;  // panels of 16 rows, 64-byte aligned, huge pages
 };
 
 /// Dequantises one row into out [cols]; used for token embeddings.

@@ -47,6 +47,14 @@ inline constexpr float kSmallestMagnitude = 1e-30f;
   return rows_left >= 8 ? 8 : rows_left >= 4 ? 4 : rows_left >= 2 ? 2 : 1;
 }
 
+/// Brings kBytes of a panel, far enough ahead of those that are multiplied, into the first cache.
+/// Every line of the stream has to be fetched: leaving the scales out made it half as fast.
+template <size_t kBytes>
+[[gnu::always_inline]] inline void prefetch_weights(const std::byte* at) {
+  constexpr size_t kAhead = 8192, kLine = 64;  // nearer is too late, farther is evicted
+  for (size_t line = 0; line < kBytes; line += kLine) __builtin_prefetch(at + kAhead + line);
+}
+
 struct MatmulOut {
   float* data = nullptr;  // [rows, stride]
   size_t stride = 0;

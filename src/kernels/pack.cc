@@ -1,18 +1,14 @@
-#include <sys/mman.h>
-
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
 
 #include "base/checked.h"
+#include "base/huge_pages.h"
 #include "base/try.h"
 #include "kernels/matmul.h"
 #include "kernels/packed_layout.h"
 
 namespace reprise::kernels {
 namespace {
-
-constexpr size_t kHugePage = size_t{2} << 20;
 
 template <class T>
 void store(std::byte* base, size_t index, T value) {
@@ -149,17 +145,7 @@ Status reorder(Source& source, std::span<const uint32_t> row_order) {
   return {};
 }
 
-std::byte* allocate(size_t bytes) {
-  const bool huge = bytes >= 2 * kHugePage;
-  const size_t alignment = huge ? kHugePage : 64;
-  void* data = std::aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
-  if (huge && data) ::madvise(data, bytes, MADV_HUGEPAGE);
-  return static_cast<std::byte*>(data);
-}
-
 }  // namespace
-
-void PackedMatrix::Free::operator()(std::byte* data) const { std::free(data); }
 
 Result<PackedMatrix> PackedMatrix::pack(std::span<const TensorView> parts,
                                         std::span<const uint32_t> row_order, ThreadPool& pool) {
@@ -172,7 +158,7 @@ Result<PackedMatrix> PackedMatrix::pack(std::span<const TensorView> parts,
   matrix.cols_ = source.cols;
   matrix.type_ = source.type;
   matrix.bytes_ = panels * layout.panel_bytes;
-  matrix.data_.reset(allocate(matrix.bytes_));
+  matrix.data_ = huge_page_memory(matrix.bytes_);
   if (!matrix.data_) {
     return fail(ErrorCode::kOutOfMemory, "no memory for the {} bytes of tensor '{}'", matrix.bytes_,
                 parts[0].name);

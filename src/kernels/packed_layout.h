@@ -38,6 +38,10 @@ inline constexpr size_t kBlockCols = 32;
 }
 // Of a block.
 [[gnu::always_inline]] constexpr size_t code_bytes(const QuantFormat& f) { return f.bits * 64; }
+// Of a block with its share of the scales.
+[[gnu::always_inline]] constexpr size_t block_bytes(const QuantFormat& f) {
+  return code_bytes(f) + scale_bytes(f) / (f.super ? 8 : 1);
+}
 
 struct PackedLayout {
   TensorType type = TensorType::kF32;
