@@ -1,10 +1,13 @@
 // Attention with AVX-512: groups of up to 4 rows share every load of K and V, and logits go from
 // registers to weights four pages at a time. Logits are in units of log2.
+#include <algorithm>
+
 #include "kernels/attention_isa.h"
 #include "kernels/attention_rows.h"
 #include "kernels/attention_tiles.h"
 #include "kernels/simd_avx512.h"
 #include "kernels/softmax_avx512.h"
+#include "kernels/tiles_ahead.h"
 
 namespace reprise::kernels {
 namespace {
@@ -56,17 +59,18 @@ struct Buffers {
   uint32_t* values;  // [kMaxBlockPages] converted V tiles
 };
 
-// The block in the form that is multiplied, and the start of the next one. Absent pages point at
-// tiles that exist; their logits are masked.
+// The block in the form that is multiplied. Absent pages point at tiles that exist; their logits
+// are masked.
 struct Tiles {
-  const uint32_t* k[kMaxBlockPages + kUnitPages];
-  const uint32_t* v[kMaxBlockPages + kUnitPages];
+  const uint32_t *k[kMaxBlockPages], *v[kMaxBlockPages];
 };
+
+using Ahead = TilesAhead<kUnitPages, 3>;
 
 // Four slots of a block.
 struct Unit {
   const PageSpan* const* pages;  // null = absent
-  const uint32_t* const* k;      // tiles; those of the next unit follow
+  const uint32_t* const* k;      // tiles
   const uint32_t* const* v;
   bool adjusted;  // the logits are masked or biased
 };
@@ -96,8 +100,7 @@ void prepare_rows(const AttendArgs& args, const Buffers& b) {
 
 // Points at the tiles of a block, converting those that are not stored as they are multiplied.
 template <typename Math>
-void prepare_block(const AttendArgs& args, const PageBlock& block, size_t next, const Buffers& b,
-                   Tiles& tiles) {
+void prepare_block(const AttendArgs& args, const PageBlock& block, const Buffers& b, Tiles& tiles) {
   const size_t tile = kPageTokens * args.layout->head_dim / Math::kPacked;
   const bool stored = args.layout->type == KvType::kBF16;
   const uint32_t *some_k = nullptr, *some_v = nullptr;
@@ -117,23 +120,16 @@ void prepare_block(const AttendArgs& args, const PageBlock& block, size_t next, 
     tiles.k[slot] = some_k;
     tiles.v[slot] = some_v;
   }
-  const size_t left = args.pages.size() - next;
-  for (size_t slot = 0; slot < kMaxBlockPages + kUnitPages; ++slot) {
+  for (size_t slot = 0; slot < kMaxBlockPages; ++slot) {
     if (slot < block.slots && block.pages[slot] != nullptr) continue;
-    const bool follows = stored && slot >= block.slots && slot - block.slots < left;
-    const PageSpan* page = follows ? args.pages.data() + next + slot - block.slots : nullptr;
-    tiles.k[slot] = follows ? reinterpret_cast<const uint32_t*>(page->k) : some_k;
-    tiles.v[slot] = follows ? reinterpret_cast<const uint32_t*>(page->v) : some_v;
+    tiles.k[slot] = some_k;
+    tiles.v[slot] = some_v;
   }
-}
-
-inline void prefetch(const uint32_t* next) {
-  _mm_prefetch(reinterpret_cast<const char*>(next), _MM_HINT_T1);
 }
 
 // logits[r][page] of R rows and the pages of a unit.
 template <typename Math, int R>
-inline void score_unit(const uint32_t* q, size_t steps, const Unit& unit,
+inline void score_unit(const uint32_t* q, size_t steps, const Unit& unit, Ahead& ahead,
                        __m512 (&logits)[R][kUnitPages]) {
   for (int r = 0; r < R; ++r) {
     for (__m512& sum : logits[r]) sum = _mm512_setzero_ps();
@@ -142,8 +138,8 @@ inline void score_unit(const uint32_t* q, size_t steps, const Unit& unit,
     __m512i keys[kUnitPages];
     for (size_t p = 0; p < kUnitPages; ++p) {
       keys[p] = _mm512_loadu_si512(unit.k[p] + step * kLanes);
-      prefetch(unit.k[p + kUnitPages] + step * kLanes);
     }
+    ahead.fetch<kUnitPages>();
     for (int r = 0; r < R; ++r) {
       const __m512i query = _mm512_set1_epi32(static_cast<int>(q[r * steps + step]));
       for (size_t p = 0; p < kUnitPages; ++p) {
@@ -156,7 +152,7 @@ inline void score_unit(const uint32_t* q, size_t steps, const Unit& unit,
 // sums[r][dim..] += weights x values, of R rows and N vectors of dims.
 template <typename Math, int R, int N>
 inline void sum_unit(const uint32_t* weights, const Unit& unit, size_t head_dim, size_t dim,
-                     float* sums, size_t stride) {
+                     Ahead& ahead, float* sums, size_t stride) {
   constexpr size_t kSteps = kPageTokens / Math::kPacked;
   const __mmask16 last = first_lanes(static_cast<unsigned>(head_dim - dim - (N - 1) * kLanes));
   __m512 acc[R][N];
@@ -164,14 +160,14 @@ inline void sum_unit(const uint32_t* weights, const Unit& unit, size_t head_dim,
     for (int n = 0; n < N; ++n) acc[r][n] = _mm512_loadu_ps(sums + r * stride + dim + n * kLanes);
   }
   for (size_t p = 0; p < kUnitPages; ++p) {
-    const uint32_t *v = unit.v[p] + dim, *next = unit.v[p + kUnitPages] + dim;
-    for (size_t step = 0; step < kSteps; ++step, v += head_dim, next += head_dim, ++weights) {
+    const uint32_t* v = unit.v[p] + dim;
+    for (size_t step = 0; step < kSteps; ++step, v += head_dim, ++weights) {
       __m512i values[N];
       for (int n = 0; n < N; ++n) {
         values[n] = n + 1 < N ? _mm512_loadu_si512(v + n * kLanes)
                               : _mm512_maskz_loadu_epi32(last, v + n * kLanes);
-        prefetch(next + n * kLanes);
       }
+      ahead.fetch<N>();
       for (int r = 0; r < R; ++r) {
         const __m512i weight =
             _mm512_set1_epi32(static_cast<int>(weights[r * kUnitPages * kSteps]));
@@ -212,11 +208,12 @@ inline void weigh(const AttendArgs& args, size_t row, const Unit& unit, const Bu
 
 // One unit for R rows.
 template <typename Math, int R>
-void attend_unit(const AttendArgs& args, size_t row, const Unit& unit, const Buffers& b) {
+void attend_unit(const AttendArgs& args, size_t row, const Unit& unit, const Buffers& b,
+                 Ahead& ahead) {
   constexpr size_t kWeights = kUnitPages * kPageTokens / Math::kPacked;
   const size_t head_dim = args.layout->head_dim, steps = head_dim / Math::kPacked;
   __m512 logits[R][kUnitPages];
-  score_unit<Math, R>(b.q + row * steps, steps, unit, logits);
+  score_unit<Math, R>(b.q + row * steps, steps, unit, ahead, logits);
   alignas(64) uint32_t weights[R * kWeights];
   for (int r = 0; r < R; ++r) {
     weigh<Math>(args, row + r, unit, b, logits[r], weights + r * kWeights);
@@ -224,16 +221,16 @@ void attend_unit(const AttendArgs& args, size_t row, const Unit& unit, const Buf
   float* sums = b.sums + row * b.dims;
   size_t dim = 0;
   for (; dim + kVectorsAtOnce * kLanes <= b.dims; dim += kVectorsAtOnce * kLanes) {
-    sum_unit<Math, R, kVectorsAtOnce>(weights, unit, head_dim, dim, sums, b.dims);
+    sum_unit<Math, R, kVectorsAtOnce>(weights, unit, head_dim, dim, ahead, sums, b.dims);
   }
   for (; dim < b.dims; dim += kLanes) {
-    sum_unit<Math, R, 1>(weights, unit, head_dim, dim, sums, b.dims);
+    sum_unit<Math, R, 1>(weights, unit, head_dim, dim, ahead, sums, b.dims);
   }
 }
 
 // One unit for R rows, if they read any of it.
 template <typename Math, int R>
-void attend_group(const AttendArgs& args, size_t row, Unit unit, const Buffers& b) {
+void attend_group(const AttendArgs& args, size_t row, Unit unit, const Buffers& b, Ahead& ahead) {
   const RowWindow window = row_window(args, row, R);
   bool seen = false;
   for (size_t p = 0; p < kUnitPages; ++p) {
@@ -241,28 +238,32 @@ void attend_group(const AttendArgs& args, size_t row, Unit unit, const Buffers& 
     seen |= page != nullptr && sees(window, *page);
     unit.adjusted |= page == nullptr || needs_adjustment(window, *page);
   }
-  if (seen) attend_unit<Math, R>(args, row, unit, b);
+  if (seen) attend_unit<Math, R>(args, row, unit, b, ahead);
 }
 
-// One block for all rows; the tiles of a unit stay in the first cache.
+// One block, which begins with a page of the list, for all rows; the tiles of a unit stay in the
+// first cache. Tiles that are converted are read before, as a stream.
 template <typename Math>
-void attend_block(const AttendArgs& args, const PageBlock& block, const Tiles& tiles,
+void attend_block(const AttendArgs& args, const PageBlock& block, size_t page, const Tiles& tiles,
                   const Buffers& b) {
+  const bool stored = args.layout->type == KvType::kBF16;
   for (size_t slot = 0; slot < block.slots; slot += kUnitPages) {
     const Unit unit = {block.pages + slot, tiles.k + slot, tiles.v + slot, false};
+    page += kUnitPages - std::count(unit.pages, unit.pages + kUnitPages, nullptr);
+    Ahead ahead(args, stored ? page : args.pages.size());
     size_t row = 0;
     for (; row + kGroupRows <= args.rows; row += kGroupRows) {
-      attend_group<Math, kGroupRows>(args, row, unit, b);
+      attend_group<Math, kGroupRows>(args, row, unit, b, ahead);
     }
     switch (args.rows - row) {
       case 3:
-        attend_group<Math, 3>(args, row, unit, b);
+        attend_group<Math, 3>(args, row, unit, b, ahead);
         break;
       case 2:
-        attend_group<Math, 2>(args, row, unit, b);
+        attend_group<Math, 2>(args, row, unit, b, ahead);
         break;
       case 1:
-        attend_group<Math, 1>(args, row, unit, b);
+        attend_group<Math, 1>(args, row, unit, b, ahead);
         break;
     }
   }
@@ -275,9 +276,10 @@ void attend_pages(const AttendArgs& args, std::byte* scratch) {
   PageBlock block;
   Tiles tiles;
   for (size_t page = 0; page < args.pages.size();) {
-    page = next_block(args, page, kMaxBlockPages, block);
-    prepare_block<Math>(args, block, page, b, tiles);
-    attend_block<Math>(args, block, tiles, b);
+    const size_t next = next_block(args, page, kMaxBlockPages, block);
+    prepare_block<Math>(args, block, b, tiles);
+    attend_block<Math>(args, block, page, tiles, b);
+    page = next;
   }
   for (size_t r = 0; r < args.rows; ++r) {
     finish_row(b.sums + r * b.dims, b.base[r], b.totals + r * kLanes, args.layout->head_dim,

@@ -5,12 +5,12 @@
 #include "kernels/attention_rows.h"
 #include "kernels/attention_tiles.h"
 #include "kernels/softmax_avx512.h"
+#include "kernels/tiles_ahead.h"
 
 namespace reprise::kernels {
 namespace {
 
 constexpr size_t kUnitPages = 4, kUnitKeys = kUnitPages * kPageTokens;
-constexpr size_t kLine = 64;
 
 struct Buffers {
   uint16_t* q;        // [16, head_dim] bf16
@@ -30,33 +30,8 @@ struct Unit {
   bool adjusted = false;  // the logits are masked or biased
 };
 
-// The tiles of the pages after a unit, kilobyte by kilobyte in the order in which they lie in
-// memory: fetched while the unit is multiplied, as many at a time as are read.
-class Ahead {
- public:
-  Ahead(const AttendArgs& args, size_t first) : tile_bytes_(args.layout->tile_bytes()) {
-    for (size_t p = 0; p < kUnitPages && first + p < args.pages.size(); ++p) {
-      const PageSpan& page = args.pages.data()[first + p];
-      tiles_[count_++] = page.k;
-      tiles_[count_++] = page.v;
-    }
-  }
-  void fetch() {
-    if (tile_ == count_) return;
-    const std::byte* from = tiles_[tile_] + offset_;
-    for (size_t line = 0; line < kTileRows; ++line) {
-      _mm_prefetch(reinterpret_cast<const char*>(from + line * kLine), _MM_HINT_T1);
-    }
-    offset_ += kTileRows * kLine;
-    if (offset_ < tile_bytes_) return;
-    offset_ = 0;
-    ++tile_;
-  }
-
- private:
-  const std::byte* tiles_[2 * kUnitPages];
-  size_t tile_bytes_, count_ = 0, tile_ = 0, offset_ = 0;
-};
+// The tiles of the pages after a unit, as many rows at a time as are read.
+using Ahead = TilesAhead<kUnitPages, 2>;
 
 // Tiles 0 to 3: sums [rows][16]. 4: q [rows][32]. 5: K [16 pairs of dims][16 tokens].
 // 6: weights [rows][16]. 7: V [8 pairs of tokens][16 dims].
@@ -125,16 +100,16 @@ void multiply_keys(const Unit& unit, size_t head_dim, const Buffers& b, Ahead& a
     _tile_loadd(4, b.q + dim, head_dim * sizeof(uint16_t));
     _tile_loadd(5, unit.k[0] + offset, kTileRowBytes);
     _tile_dpbf16ps(0, 4, 5);
-    ahead.fetch();
+    ahead.fetch<kTileRows>();
     _tile_loadd(5, unit.k[1] + offset, kTileRowBytes);
     _tile_dpbf16ps(1, 4, 5);
-    ahead.fetch();
+    ahead.fetch<kTileRows>();
     _tile_loadd(5, unit.k[2] + offset, kTileRowBytes);
     _tile_dpbf16ps(2, 4, 5);
-    ahead.fetch();
+    ahead.fetch<kTileRows>();
     _tile_loadd(5, unit.k[3] + offset, kTileRowBytes);
     _tile_dpbf16ps(3, 4, 5);
-    ahead.fetch();
+    ahead.fetch<kTileRows>();
   }
   _tile_stored(0, b.logits, stride);
   _tile_stored(1, b.logits + kPageTokens, stride);
@@ -160,13 +135,13 @@ void multiply_values(const Unit& unit, size_t head_dim, size_t dim, const Buffer
     _tile_dpbf16ps(0, 6, 7);
     _tile_loadd(7, v + kTileFloats, value_bytes);
     _tile_dpbf16ps(1, 6, 7);
-    ahead.fetch();
+    ahead.fetch<kTileRows>();
     if constexpr (N > 2) {
       _tile_loadd(7, v + 2 * kTileFloats, value_bytes);
       _tile_dpbf16ps(2, 6, 7);
       _tile_loadd(7, v + 3 * kTileFloats, value_bytes);
       _tile_dpbf16ps(3, 6, 7);
-      ahead.fetch();
+      ahead.fetch<kTileRows>();
     }
   }
   _tile_stored(0, sums, sum_bytes);

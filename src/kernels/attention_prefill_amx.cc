@@ -7,6 +7,7 @@
 #include "kernels/attention_tiles.h"
 #include "kernels/simd_avx512.h"
 #include "kernels/softmax_avx512.h"
+#include "kernels/tiles_ahead.h"
 
 namespace reprise::kernels {
 namespace {
@@ -126,28 +127,14 @@ Group find_group(const AttendArgs& args, const PageBlock& block, const Buffers& 
 class Prefetch {
  public:
   Prefetch(const AttendArgs& args, size_t next, size_t calls)
-      : tile_bytes_(args.layout->tile_bytes()) {
-    const size_t left = args.pages.size() - next;
-    for (size_t i = 0; i < left && i < kBlockPages; ++i) {
-      tiles_[tiles_left_++] = args.pages.data()[next + i].v;
-      tiles_[tiles_left_++] = args.pages.data()[next + i].k;
-    }
-    lines_ = tiles_left_ * tile_bytes_ / kLine / std::max<size_t>(calls, 1) + 1;
-  }
+      : tiles_(args, next), lines_(tiles_.lines() / std::max<size_t>(calls, 1) + 1) {}
   void call() {
-    for (size_t i = 0; i < lines_ && tiles_left_ > 0; ++i) {
-      _mm_prefetch(reinterpret_cast<const char*>(tiles_[tiles_left_ - 1] + offset_), _MM_HINT_T1);
-      offset_ += kLine;
-      if (offset_ < tile_bytes_) continue;
-      offset_ = 0;
-      --tiles_left_;
-    }
+    for (size_t i = 0; i < lines_; ++i) tiles_.fetch<1>();
   }
 
  private:
-  static constexpr size_t kLine = 64;
-  const std::byte* tiles_[2 * kBlockPages];
-  size_t tile_bytes_, tiles_left_ = 0, offset_ = 0, lines_ = 0;
+  TilesAhead<kBlockPages, 2> tiles_;
+  size_t lines_;
 };
 
 // The weights of one row and a block, as they are stored, and their sums lane by lane.
