@@ -239,7 +239,8 @@ void CpuExecutor::run(const Call& call, const AttentionJob& job, Scratch& scratc
 void CpuExecutor::read(const Call& call, const AttentionJob& job, const KeyRead& read,
                        Scratch& scratch, float* out, float* lse) {
   gather_queries(call, job, *read.part, scratch);
-  gather_pages(call.layer, job, read, scratch);
+  gather_pages(call.layer, job, read, read.blocks, scratch.pages);
+  gather_next(call.layer, job, scratch);
   const size_t results = size_t{job.rows} * job.heads;
   scratch.row_begin.resize(results);
   scratch.row_end.resize(results);
@@ -267,6 +268,7 @@ void CpuExecutor::read(const Call& call, const AttentionJob& job, const KeyRead&
   args.row_begin = scratch.row_begin.data();
   args.row_end = scratch.row_end.data();
   args.pages = scratch.pages;
+  args.next = scratch.next;
   args.scale = config_.attention_scale;
   args.soft_cap = config_.attention_soft_cap;
   args.rope_pairs = rotation_.rope(call.layer).pairs();
@@ -310,20 +312,30 @@ void CpuExecutor::gather_queries(const Call& call, const AttentionJob& job,
   }
 }
 
+// A thread mostly takes jobs in their order, and what it reads next can be on its way.
+void CpuExecutor::gather_next(uint32_t layer, const AttentionJob& job, Scratch& scratch) const {
+  constexpr size_t kPages = 4;
+  scratch.next.clear();
+  const AttentionJob* next = &job + 1;
+  if (next == plan_.jobs().data() + plan_.jobs().size() || next->reads == 0) return;
+  if (steps_[job.step].phase == kernels::Phase::kPrefill) return;
+  gather_pages(layer, *next, plan_.reads(*next).front(), kPages, scratch.next);
+}
+
 void CpuExecutor::gather_pages(uint32_t layer, const AttentionJob& job, const KeyRead& read,
-                               Scratch& scratch) const {
+                               size_t most, std::vector<kernels::PageSpan>& pages) const {
   const SequenceStep& step = steps_[job.step];
   const SequenceKv& kv = read.part->side ? *read.part->side : *step.kv;
   const kernels::KvLayout& layout = kv.pool().layout();
   const size_t kv_head = job.head / (config_.n_head / config_.n_kv_head);
   const size_t k_offset = layout.k_offset(kv_head), v_offset = layout.v_offset(kv_head);
   const bool rotate = step.policy->position_free() && read.part->rotate_keys && !read.part->side;
-  scratch.pages.clear();
-  for (const KeyBlock& block : plan_.blocks(read)) {
+  pages.clear();
+  for (const KeyBlock& block : plan_.blocks(read).first(std::min<size_t>(most, read.blocks))) {
     const std::byte* page = kv.page(layer, block.index);
-    scratch.pages.push_back(
-        {page + k_offset, page + v_offset, static_cast<int32_t>(block.index * kPageTokens),
-         block.slots, plan_.bias(block), rotate ? rotation_.keys(layer, block.position) : nullptr});
+    pages.push_back({page + k_offset, page + v_offset,
+                     static_cast<int32_t>(block.index * kPageTokens), block.slots,
+                     plan_.bias(block), rotate ? rotation_.keys(layer, block.position) : nullptr});
   }
 }
 

@@ -40,6 +40,7 @@ class CpuExecutor : public AttentionOp {
     std::vector<float> cos_sin;               // [pairs][2]
     std::vector<int32_t> row_begin, row_end;  // [rows, heads]
     std::vector<kernels::PageSpan> pages;
+    std::vector<kernels::PageSpan> next;  // the first of the job after
     std::vector<std::byte> kernel;
   };
   struct Call {  // the layer being computed
@@ -58,8 +59,9 @@ class CpuExecutor : public AttentionOp {
             float* out, float* lse);
   void gather_queries(const Call& call, const AttentionJob& job, const SelectionPart& part,
                       Scratch& scratch) const;
-  void gather_pages(uint32_t layer, const AttentionJob& job, const KeyRead& read,
-                    Scratch& scratch) const;
+  void gather_next(uint32_t layer, const AttentionJob& job, Scratch& scratch) const;
+  void gather_pages(uint32_t layer, const AttentionJob& job, const KeyRead& read, size_t most,
+                    std::vector<kernels::PageSpan>& pages) const;
   void use_mean_values(float* out) const;
   void tell_policies(uint32_t layer, const float* q, const float* out, double attend_ms);
   void finish(const Call& call, const AttentionJob& job, float* out, float* lse);

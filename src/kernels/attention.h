@@ -38,6 +38,7 @@ struct AttendArgs {
   const int32_t* row_begin = nullptr;  // [rows] first visible key index (0 without a window)
   const int32_t* row_end = nullptr;    // [rows] one past the last visible key index
   std::span<const PageSpan> pages;     // in ascending order of index
+  std::span<const PageSpan> next;      // what a call after this one reads first, or nothing: a hint
   float scale = 1.0f;                  // applied to q.k
   float soft_cap = 0.0f;               // logit = cap tanh(logit / cap) when > 0
   size_t rope_pairs = 0;               // pairs rotated when a page has cos_sin

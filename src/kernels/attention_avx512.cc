@@ -13,6 +13,7 @@ namespace reprise::kernels {
 namespace {
 
 constexpr size_t kGroupRows = 4, kUnitPages = 4, kVectorsAtOnce = 4, kLanes = 16;
+constexpr size_t kLine = 64;
 
 // A lane of a vector is a pair of bf16.
 struct Bf16Math {
@@ -65,7 +66,7 @@ struct Tiles {
   const uint32_t *k[kMaxBlockPages], *v[kMaxBlockPages];
 };
 
-using Ahead = TilesAhead<kUnitPages, 3>;
+using Ahead = TilesAhead<kUnitPages>;
 
 // Four slots of a block.
 struct Unit {
@@ -134,16 +135,21 @@ inline void score_unit(const uint32_t* q, size_t steps, const Unit& unit, Ahead&
   for (int r = 0; r < R; ++r) {
     for (__m512& sum : logits[r]) sum = _mm512_setzero_ps();
   }
-  for (size_t step = 0; step < steps; ++step) {
-    __m512i keys[kUnitPages];
-    for (size_t p = 0; p < kUnitPages; ++p) {
-      keys[p] = _mm512_loadu_si512(unit.k[p] + step * kLanes);
-    }
-    ahead.fetch<kUnitPages>();
-    for (int r = 0; r < R; ++r) {
-      const __m512i query = _mm512_set1_epi32(static_cast<int>(q[r * steps + step]));
+  // The tiles of two pages of the next unit are fetched meanwhile, a quarter each.
+  for (size_t quarter = 0, step = 0; quarter < 4; ++quarter) {
+    const size_t end = steps * (quarter + 1) / 4;
+    const std::byte* next = ahead.take((end - step) * kUnitPages);
+    for (; step < end; ++step, next += kUnitPages * kLine) {
+      __m512i keys[kUnitPages];
       for (size_t p = 0; p < kUnitPages; ++p) {
-        logits[r][p] = Math::mac(logits[r][p], query, keys[p]);
+        keys[p] = _mm512_loadu_si512(unit.k[p] + step * kLanes);
+      }
+      fetch_lines<kUnitPages, 3>(next);
+      for (int r = 0; r < R; ++r) {
+        const __m512i query = _mm512_set1_epi32(static_cast<int>(q[r * steps + step]));
+        for (size_t p = 0; p < kUnitPages; ++p) {
+          logits[r][p] = Math::mac(logits[r][p], query, keys[p]);
+        }
       }
     }
   }
@@ -161,13 +167,15 @@ inline void sum_unit(const uint32_t* weights, const Unit& unit, size_t head_dim,
   }
   for (size_t p = 0; p < kUnitPages; ++p) {
     const uint32_t* v = unit.v[p] + dim;
-    for (size_t step = 0; step < kSteps; ++step, v += head_dim, ++weights) {
+    const std::byte* next = ahead.take(kSteps * N);
+#pragma GCC unroll 1  // or all fetches are issued at once, more than can be under way
+    for (size_t step = 0; step < kSteps; ++step, v += head_dim, next += N * kLine, ++weights) {
       __m512i values[N];
       for (int n = 0; n < N; ++n) {
         values[n] = n + 1 < N ? _mm512_loadu_si512(v + n * kLanes)
                               : _mm512_maskz_loadu_epi32(last, v + n * kLanes);
       }
-      ahead.fetch<N>();
+      fetch_lines<N, 3>(next);
       for (int r = 0; r < R; ++r) {
         const __m512i weight =
             _mm512_set1_epi32(static_cast<int>(weights[r * kUnitPages * kSteps]));
@@ -250,7 +258,7 @@ void attend_block(const AttendArgs& args, const PageBlock& block, size_t page, c
   for (size_t slot = 0; slot < block.slots; slot += kUnitPages) {
     const Unit unit = {block.pages + slot, tiles.k + slot, tiles.v + slot, false};
     page += kUnitPages - std::count(unit.pages, unit.pages + kUnitPages, nullptr);
-    Ahead ahead(args, stored ? page : args.pages.size());
+    Ahead ahead(args, stored ? page : args.pages.size() + args.next.size());
     size_t row = 0;
     for (; row + kGroupRows <= args.rows; row += kGroupRows) {
       attend_group<Math, kGroupRows>(args, row, unit, b, ahead);

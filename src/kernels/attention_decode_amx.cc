@@ -31,7 +31,11 @@ struct Unit {
 };
 
 // The tiles of the pages after a unit, as many rows at a time as are read.
-using Ahead = TilesAhead<kUnitPages, 2>;
+using Ahead = TilesAhead<kUnitPages>;
+
+inline void fetch_rows(Ahead& ahead) {
+  if (!ahead.done()) fetch_lines<kTileRows, 2>(ahead.take(kTileRows));
+}
 
 // Tiles 0 to 3: sums [rows][16]. 4: q [rows][32]. 5: K [16 pairs of dims][16 tokens].
 // 6: weights [rows][16]. 7: V [8 pairs of tokens][16 dims].
@@ -100,16 +104,16 @@ void multiply_keys(const Unit& unit, size_t head_dim, const Buffers& b, Ahead& a
     _tile_loadd(4, b.q + dim, head_dim * sizeof(uint16_t));
     _tile_loadd(5, unit.k[0] + offset, kTileRowBytes);
     _tile_dpbf16ps(0, 4, 5);
-    ahead.fetch<kTileRows>();
+    fetch_rows(ahead);
     _tile_loadd(5, unit.k[1] + offset, kTileRowBytes);
     _tile_dpbf16ps(1, 4, 5);
-    ahead.fetch<kTileRows>();
+    fetch_rows(ahead);
     _tile_loadd(5, unit.k[2] + offset, kTileRowBytes);
     _tile_dpbf16ps(2, 4, 5);
-    ahead.fetch<kTileRows>();
+    fetch_rows(ahead);
     _tile_loadd(5, unit.k[3] + offset, kTileRowBytes);
     _tile_dpbf16ps(3, 4, 5);
-    ahead.fetch<kTileRows>();
+    fetch_rows(ahead);
   }
   _tile_stored(0, b.logits, stride);
   _tile_stored(1, b.logits + kPageTokens, stride);
@@ -135,13 +139,13 @@ void multiply_values(const Unit& unit, size_t head_dim, size_t dim, const Buffer
     _tile_dpbf16ps(0, 6, 7);
     _tile_loadd(7, v + kTileFloats, value_bytes);
     _tile_dpbf16ps(1, 6, 7);
-    ahead.fetch<kTileRows>();
+    fetch_rows(ahead);
     if constexpr (N > 2) {
       _tile_loadd(7, v + 2 * kTileFloats, value_bytes);
       _tile_dpbf16ps(2, 6, 7);
       _tile_loadd(7, v + 3 * kTileFloats, value_bytes);
       _tile_dpbf16ps(3, 6, 7);
-      ahead.fetch<kTileRows>();
+      fetch_rows(ahead);
     }
   }
   _tile_stored(0, sums, sum_bytes);

@@ -129,11 +129,11 @@ class Prefetch {
   Prefetch(const AttendArgs& args, size_t next, size_t calls)
       : tiles_(args, next), lines_(tiles_.lines() / std::max<size_t>(calls, 1) + 1) {}
   void call() {
-    for (size_t i = 0; i < lines_; ++i) tiles_.fetch<1>();
+    for (size_t i = 0; i < lines_ && !tiles_.done(); ++i) fetch_lines<1, 2>(tiles_.take(1));
   }
 
  private:
-  TilesAhead<kBlockPages, 2> tiles_;
+  TilesAhead<kBlockPages> tiles_;
   size_t lines_;
 };
 

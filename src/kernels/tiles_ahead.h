@@ -7,40 +7,50 @@ namespace reprise::kernels {
 namespace {  // each instruction set compiles its own
 
 /// The K and V tiles of up to kPages pages, line by line in the order in which they lie in memory.
-/// Fetched in the order in which they are multiplied, several tiles at once, they come at little
-/// more than half the speed of a stream that the memory follows. kLocality: 3 brings them into the
-/// first cache, 2 into the second.
-template <size_t kPages, int kLocality>
+/// Fetched in the order in which they are multiplied, several tiles at once, they come slower than
+/// a stream that the memory follows.
+template <size_t kPages>
 class TilesAhead {
  public:
-  TilesAhead(const AttendArgs& args, size_t first) : tile_bytes_(args.layout->tile_bytes()) {
-    for (size_t p = 0; p < kPages && first + p < args.pages.size(); ++p) {
-      const PageSpan& page = args.pages.data()[first + p];
+  static constexpr size_t kLine = 64;
+
+  /// Page first of the list, or of those that are read next, and so on; none past their end.
+  TilesAhead(const AttendArgs& args, size_t first)
+      : last_(args.pages.data()->k), tile_bytes_(args.layout->tile_bytes()) {
+    for (size_t p = first; p < first + kPages && p < args.pages.size() + args.next.size(); ++p) {
+      const bool own = p < args.pages.size();
+      const PageSpan& page = own ? args.pages.data()[p] : args.next.data()[p - args.pages.size()];
       tiles_[count_++] = page.k;
       tiles_[count_++] = page.v;
     }
   }
   size_t lines() const { return count_ * tile_bytes_ / kLine; }
 
-  /// Up to kLines lines more, and some past a tile's end that kLines does not divide.
-  template <size_t kLines>
-  void fetch() {
-    if (tile_ == count_) return;
+  /// The next lines, whose place is asked for once for many fetches; some past a tile's end that
+  /// their number does not divide. A tile that is there already when all were taken.
+  const std::byte* take(size_t lines) {
+    if (done()) return last_;
     const std::byte* from = tiles_[tile_] + offset_;
-    for (size_t line = 0; line < kLines; ++line) {
-      __builtin_prefetch(from + line * kLine, 0, kLocality);
+    offset_ += lines * kLine;
+    if (offset_ >= tile_bytes_) {
+      offset_ = 0;
+      last_ = tiles_[tile_++];
     }
-    offset_ += kLines * kLine;
-    if (offset_ < tile_bytes_) return;
-    offset_ = 0;
-    ++tile_;
+    return from;
   }
+  bool done() const { return tile_ == count_; }
 
  private:
-  static constexpr size_t kLine = 64;
   const std::byte* tiles_[2 * kPages];
+  const std::byte* last_;
   size_t tile_bytes_, count_ = 0, tile_ = 0, offset_ = 0;
 };
+
+/// kLocality: 3 brings lines into the first cache, 2 into the second.
+template <size_t kLines, int kLocality>
+[[gnu::always_inline]] inline void fetch_lines(const std::byte* from) {
+  for (size_t line = 0; line < kLines; ++line) __builtin_prefetch(from + line * 64, 0, kLocality);
+}
 
 }  // namespace
 }  // namespace reprise::kernels

@@ -86,6 +86,24 @@ TEST(AttentionRows, PagesThatARowDoesNotSeeChangeNothing) {
   });
 }
 
+TEST(AttentionPages, WhatIsReadNextChangesNothing) {
+  for_all_kernels([](CaseOptions options) {
+    for (const size_t keys : {5, 64, 300}) {
+      options.keys = keys;
+      const AttentionCase problem(options);
+      const AttendResult alone = problem.attend_all();
+      AttendResult before;
+      AttendArgs args = problem.args(0, options.rows, before);
+      args.next = std::span(problem.pages).first(std::min<size_t>(3, problem.pages.size()));
+      std::vector<std::byte> scratch(attend_scratch_bytes(args));
+      attend(args, scratch.data());
+      EXPECT_TRUE(same_bits(alone.out.data(), before.out.data(), alone.out.size()) &&
+                  same_bits(alone.lse.data(), before.lse.data(), alone.lse.size()))
+          << describe(options);
+    }
+  });
+}
+
 TEST(AttentionRows, UnreadSlotsMayHoldAnythingFinite) {
   for_all_kernels([](CaseOptions options) {
     options.rows = 20;
