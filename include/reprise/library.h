@@ -16,6 +16,7 @@ struct LibraryOptions {
   std::string store;
   uint64_t store_size = uint64_t{20} << 30;
   uint32_t chunk_tokens = 512;
+  std::string store_codec = "none";
 };
 
 template <class Visitor>
@@ -27,6 +28,10 @@ void visit_options(LibraryOptions& o, Visitor&& visit) {
   visit(OptionSpec{"chunk-tokens", "most tokens of a chunk that a document is cut into", "tokens",
                    16, 65536},
         o.chunk_tokens);
+  visit(OptionSpec{"store-codec",
+                   "how the KV of chunks that are added is kept: zstd loses nothing, q8_0 rounds",
+                   "", 0, 0, "none|zstd|q8_0|q8_0+zstd"},
+        o.store_codec);
 }
 
 /// A chunk that search() found.
@@ -51,6 +56,7 @@ struct PartedPrompt {
 /// Rows are of one layer. Times in milliseconds.
 struct FusionReport {
   uint64_t chunks = 0, missing_chunks = 0, damaged_chunks = 0;
+  uint64_t rounded_chunks = 0;  ///< of those found, kept in q8_0
   uint64_t prompt_tokens = 0;
   uint64_t reused_rows = 0;      ///< exact KV that the prefix cache held
   uint64_t loaded_rows = 0;      ///< from the store

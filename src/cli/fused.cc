@@ -14,6 +14,9 @@ std::string fusion_summary(const FusionReport& report) {
       report.chunks - report.missing_chunks - report.damaged_chunks, report.chunks,
       bytes_text(report.loaded_bytes), report.total_ms / 1e3, grouped(report.loaded_rows),
       grouped(report.recomputed_rows), grouped(report.computed_rows));
+  if (report.rounded_chunks > 0) {
+    text += fmt::format("; {} chunks are kept in q8_0", report.rounded_chunks);
+  }
   if (report.damaged_chunks > 0) {
     text += fmt::format("; {} chunks were damaged and were computed", report.damaged_chunks);
   }
@@ -30,6 +33,7 @@ nlohmann::ordered_json fusion_json(const FusionReport& report) {
   return {{"chunks", report.chunks},
           {"missing_chunks", report.missing_chunks},
           {"damaged_chunks", report.damaged_chunks},
+          {"rounded_chunks", report.rounded_chunks},
           {"prompt_tokens", report.prompt_tokens},
           {"reused_rows", report.reused_rows},
           {"loaded_rows", report.loaded_rows},

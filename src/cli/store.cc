@@ -19,6 +19,8 @@ class StoreCommand : public Command {
   std::string_view examples() const override {
     return R"(  reprise store add --store notes.kv notes/*.txt
                                        cuts files into chunks, reads each once, keeps its KV
+  reprise store add --store notes.kv notes/*.txt --store-codec zstd
+                                       the same in less room
   reprise store list --store notes.kv  what is there
   reprise store rm --store notes.kv notes/old.txt
   reprise store verify --store notes.kv
@@ -106,6 +108,12 @@ class StoreCommand : public Command {
     return ChunkStore::open(library_.store, false, {.bytes = library_.store_size});
   }
 
+  static std::string form_of(const ChunkStore& store, const ChunkRow& row) {
+    const auto chunk = store.read(row);
+    if (!chunk || !*chunk) return "damaged";
+    return std::string(codec_name((*chunk)->record().codec));
+  }
+
   Status list(Console& console) {
     REPRISE_TRY(ChunkStore store, open());
     REPRISE_TRY(const auto rows, store.list());
@@ -116,6 +124,7 @@ class StoreCommand : public Command {
         chunks.push_back({{"document", row.document},
                           {"part", row.part + 1},
                           {"tokens", row.tokens},
+                          {"codec", form_of(store, row)},
                           {"bytes", row.place.bytes},
                           {"used", row.used}});
       }
@@ -126,8 +135,10 @@ class StoreCommand : public Command {
     }
     std::string text;
     for (const ChunkRow& row : rows) {
-      text += fmt::format("{} part {}: {} tokens, {}\n", row.document, row.part + 1,
-                          grouped(row.tokens), bytes_text(row.place.bytes));
+      const std::string form = form_of(store, row);
+      text += fmt::format("{} part {}: {} tokens, {}{}\n", row.document, row.part + 1,
+                          grouped(row.tokens), bytes_text(row.place.bytes),
+                          form == "none" ? "" : ", " + form);
     }
     text += fmt::format("{} chunks, {} tokens, {} ({} on disk)\n", grouped(stats.chunks),
                         grouped(stats.tokens), bytes_text(stats.live_bytes),

@@ -54,10 +54,11 @@ double ms_since(std::chrono::steady_clock::time_point start) {
 }  // namespace
 
 struct Library::Impl {
-  Impl(Engine::Impl& owner, ChunkStore chunks, const LibraryOptions& how)
+  Impl(Engine::Impl& owner, ChunkStore chunks, const LibraryOptions& how, BlockCodec form)
       : engine(owner),
         store(std::move(chunks)),
         options(how),
+        codec(form),
         identity(identity_of(owner)),
         context(context_of(*owner.tokenizer)),
         fuser(*owner.model, *owner.threads, kPassRows) {}
@@ -65,6 +66,7 @@ struct Library::Impl {
   Engine::Impl& engine;
   ChunkStore store;
   LibraryOptions options;
+  BlockCodec codec;
   ChunkIdentity identity;
   std::vector<int32_t> context;
   Fuser fuser;
@@ -95,8 +97,9 @@ Result<Library> Library::open(Engine& engine, const LibraryOptions& options, boo
   if (options.store.empty()) {
     return fail(ErrorCode::kInvalidArgument, "name the store's folder with --store DIR");
   }
+  REPRISE_TRY(const BlockCodec codec, parse_codec(options.store_codec));
   REPRISE_TRY(auto store, ChunkStore::open(options.store, create, {.bytes = options.store_size}));
-  return Library(std::make_unique<Impl>(engine.impl(), std::move(store), options));
+  return Library(std::make_unique<Impl>(engine.impl(), std::move(store), options, codec));
 }
 
 std::vector<std::vector<int32_t>> Library::cut(std::string_view text) const {
@@ -129,10 +132,11 @@ Result<bool> Library::add(std::string_view document, uint32_t part,
                           std::span<const int32_t> tokens) {
   const ChunkTokens chunk = {impl_->context, tokens};
   REPRISE_TRY(const auto there, impl_->store.find(impl_->identity, chunk));
-  if (there) return false;
+  if (there && there->record().codec.serves(impl_->codec)) return false;
   REPRISE_TRY(const auto blocks, impl_->fuser.read_chunk(impl_->identity, chunk, impl_->engine.kv));
   const std::string text = replace_invalid_utf8(impl_->engine.tokenizer->decode(tokens));
-  return impl_->store.add(impl_->identity, chunk, {std::string(document), part, text}, blocks);
+  return impl_->store.add(impl_->identity, chunk, {std::string(document), part, text}, blocks,
+                          impl_->codec);
 }
 
 Result<std::vector<Passage>> Library::search(std::string_view query, size_t count) {
@@ -175,6 +179,7 @@ Result<FusionReport> Library::fuse(Session& session, const PartedPrompt& prompt,
   for (const auto& chunk : prompt.chunks) {
     found.push_back(impl_->find(chunk));
     if (!found.back()) ++report.missing_chunks;
+    if (found.back() && found.back()->record().codec.lossy()) ++report.rounded_chunks;
     fused.chunks.push_back({at, at + static_cast<int32_t>(chunk.size()), nullptr});
     at = fused.chunks.back().end;
   }

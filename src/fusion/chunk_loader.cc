@@ -99,10 +99,8 @@ Status ChunkLoader::load_through(uint32_t layer) {
     place(placed_, read);
     place_ms_ += ms_since(placing);
     const std::lock_guard lock(mutex_);
-    for (auto& block : read.blocks) {
-      bytes_ += block.size();
-      spare_.push_back(std::move(block));
-    }
+    for (const ChunkLoad& load : loads_) bytes_ += load.chunk->record().blocks[placed_].bytes;
+    for (auto& block : read.blocks) spare_.push_back(std::move(block));
   }
   return {};
 }

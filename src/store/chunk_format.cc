@@ -13,7 +13,7 @@ namespace {
 
 ChunkHeader make_header(const ChunkIdentity& identity) {
   ChunkHeader header;
-  header.kv_type = static_cast<uint32_t>(identity.type);
+  header.kv_type = static_cast<uint16_t>(identity.type);
   header.model = identity.kv.model;
   header.tokenizer = identity.kv.tokenizer;
   header.numerics = identity.kv.numerics;
@@ -75,33 +75,50 @@ ChunkIdentity ChunkRecord::identity() const {
           header.head_dim};
 }
 
+bool ChunkRecord::is(const ChunkIdentity& identity, const ChunkTokens& ids) const {
+  return this->identity() == identity && std::ranges::equal(context, ids.context) &&
+         std::ranges::equal(tokens, ids.tokens);
+}
+
 Result<RecordLayout> record_layout(const ChunkHeader& header) {
   const auto type = static_cast<kernels::KvType>(header.kv_type);
   if (type != kernels::KvType::kBF16 && type != kernels::KvType::kF32) {
     return fail(ErrorCode::kCorrupt, "a chunk of KV type {}", header.kv_type);
   }
+  REPRISE_TRY(const BlockCodec codec, codec_from_bits(header.codec));
   const uint64_t value = type == kernels::KvType::kF32 ? sizeof(float) : sizeof(uint16_t);
   const CheckedSize ids = (CheckedSize(header.context_tokens) + header.tokens) * sizeof(int32_t);
-  const CheckedSize about = ids + header.document_bytes + header.text_bytes +
-                            (CheckedSize(header.n_layer) + 1) * sizeof(uint64_t);
+  const CheckedSize numbers = CheckedSize(header.n_layer) * (codec.zstd ? 2 : 1) + 1;
+  const CheckedSize about =
+      ids + header.document_bytes + header.text_bytes + numbers * sizeof(uint64_t);
   const CheckedSize offset = (about + sizeof(ChunkHeader)).align_up(kRecordAlignment);
   const CheckedSize block =
       CheckedSize(header.tokens) * 2 * header.n_kv_head * header.head_dim * value;
-  const CheckedSize record = (offset + block * header.n_layer).align_up(kRecordAlignment);
-  if (!record.valid()) return fail(ErrorCode::kCorrupt, "the size of a chunk overflows");
-  return RecordLayout{*about.value(), *offset.value(), *block.value(), *record.value()};
+  // Twice as much is more than any codec makes of a block.
+  if (!offset.valid() || !(block * 2 * header.n_layer + kRecordAlignment).valid()) {
+    return fail(ErrorCode::kCorrupt, "the size of a chunk overflows");
+  }
+  return RecordLayout{*about.value(), *offset.value(), *block.value()};
 }
 
 uint64_t block_checksum(const ChunkHeader& header, uint32_t layer,
-                        std::span<const std::byte> block) {
-  return XXH3_64bits_withSeed(block.data(), block.size(), header.checksum + layer);
+                        std::span<const std::byte> stored) {
+  return XXH3_64bits_withSeed(stored.data(), stored.size(), header.checksum + layer);
 }
 
-Result<std::vector<std::byte>> encode_record(const ChunkIdentity& identity,
-                                             const ChunkTokens& tokens, const ChunkSource& source,
-                                             std::span<const std::byte> blocks) {
-  ChunkHeader header = make_header(identity);
+std::vector<std::span<const std::byte>> EncodedRecord::parts() const {
+  std::vector<std::span<const std::byte>> parts = {head};
+  parts.insert(parts.end(), blocks.begin(), blocks.end());
+  return parts;
+}
+
+Result<EncodedRecord> encode_record(const ChunkIdentity& identity, const ChunkTokens& tokens,
+                                    const ChunkSource& source, std::span<const std::byte> blocks,
+                                    BlockCodec codec) {
+  EncodedRecord record = {make_header(identity), source, {}, {}};
+  ChunkHeader& header = record.header;
   const ChunkKey key = chunk_key(identity, tokens);
+  header.codec = codec_bits(codec);
   header.key_low = key.low;
   header.key_high = key.high;
   header.part = source.part;
@@ -114,26 +131,57 @@ Result<std::vector<std::byte>> encode_record(const ChunkIdentity& identity,
     return fail(ErrorCode::kInvalidArgument, "{} tokens do not have {} bytes of KV", header.tokens,
                 blocks.size());
   }
-  header.record_bytes = layout.record_bytes;
+  uint64_t end = layout.blocks_offset;
+  for (uint32_t layer = 0; layer < header.n_layer; ++layer) {
+    const auto raw = blocks.subspan(layer * layout.block_bytes, layout.block_bytes);
+    REPRISE_TRY(record.blocks.emplace_back(), encode_block(codec, identity.type, raw));
+    end += record.blocks.back().size();
+  }
+  header.record_bytes = *CheckedSize(end).align_up(kRecordAlignment).value();
   header.checksum = header_checksum(header);
-  std::vector<std::byte> out;
+  std::vector<std::byte>& out = record.head;
   append(out, std::span<const ChunkHeader>(&header, 1));
   append(out, tokens.context);
   append(out, tokens.tokens);
   append(out, std::span<const char>(source.document));
   append(out, std::span<const char>(source.text));
   for (uint32_t layer = 0; layer < header.n_layer; ++layer) {
-    const uint64_t sum = block_checksum(
-        header, layer, blocks.subspan(layer * layout.block_bytes, layout.block_bytes));
+    const uint64_t sum = block_checksum(header, layer, record.blocks[layer]);
     append(out, std::span<const uint64_t>(&sum, 1));
+  }
+  for (uint32_t layer = 0; codec.zstd && layer < header.n_layer; ++layer) {
+    const uint64_t bytes = record.blocks[layer].size();
+    append(out, std::span<const uint64_t>(&bytes, 1));
   }
   const size_t about = out.size() + sizeof(uint64_t) - sizeof header;
   out.resize(layout.blocks_offset);
   const auto whole = std::span<const std::byte>(out).subspan(sizeof header, about);
   const uint64_t sum = about_checksum(header, whole);
   std::memcpy(out.data() + sizeof header + about - sizeof sum, &sum, sizeof sum);
-  return out;
+  return record;
 }
+
+namespace {
+
+// Where every block lies, from what follows the source; false when a block's size is impossible.
+bool place_blocks(std::span<const std::byte> about, ChunkRecord& record) {
+  const ChunkHeader& header = record.header;
+  const auto type = static_cast<kernels::KvType>(header.kv_type);
+  const uint64_t most = most_encoded_bytes(record.codec, type, record.layout.block_bytes);
+  record.blocks.resize(header.n_layer);
+  for (StoredBlock& block : record.blocks) take(about, std::span(&block.checksum, 1));
+  CheckedSize end = record.layout.blocks_offset;
+  for (StoredBlock& block : record.blocks) {
+    block.bytes = most;
+    if (record.codec.zstd) take(about, std::span(&block.bytes, 1));
+    if (block.bytes > most) return false;
+    block.offset = end.value().value_or(0);
+    end = end + block.bytes;
+  }
+  return end.align_up(kRecordAlignment).value() == header.record_bytes;
+}
+
+}  // namespace
 
 Result<ChunkRecord> decode_record(const RecordReader& reader, uint64_t room) {
   const auto corrupt = [](std::string_view what) {
@@ -150,8 +198,9 @@ Result<ChunkRecord> decode_record(const RecordReader& reader, uint64_t room) {
                 kChunkVersion);
   }
   REPRISE_TRY(record.layout, record_layout(header));
-  if (header.tokens == 0 || record.layout.record_bytes != header.record_bytes ||
-      header.record_bytes > room) {
+  REPRISE_TRY(record.codec, codec_from_bits(header.codec));
+  if (header.tokens == 0 || header.record_bytes > room ||
+      record.layout.blocks_offset > header.record_bytes) {
     return corrupt("length is not what its header says");
   }
   std::vector<std::byte> bytes(record.layout.about_bytes);
@@ -164,13 +213,12 @@ Result<ChunkRecord> decode_record(const RecordReader& reader, uint64_t room) {
   record.source.document.resize(header.document_bytes);
   record.source.text.resize(header.text_bytes);
   record.source.part = header.part;
-  record.block_checksums.resize(header.n_layer);
   std::span<const std::byte> from = bytes;
   take(from, std::span(record.context));
   take(from, std::span(record.tokens));
   take(from, std::span(record.source.document));
   take(from, std::span(record.source.text));
-  take(from, std::span(record.block_checksums));
+  if (!place_blocks(from, record)) return corrupt("blocks do not fill it");
   return record;
 }
 

@@ -14,6 +14,7 @@
 #include "kernels/kv_page.h"
 #include "kv/session_file.h"
 #include "reprise/error.h"
+#include "store/block_codec.h"
 
 namespace reprise {
 
@@ -25,6 +26,7 @@ struct ChunkIdentity {
   kernels::KvType type = kernels::KvType::kBF16;  ///< of stored values: bf16 or f32
   uint32_t n_layer = 0, n_kv_head = 0, head_dim = 0;
 
+  bool operator==(const ChunkIdentity&) const = default;
   uint64_t hash() const;
   /// Of one token's keys, or values, in one layer.
   size_t row_bytes() const;
@@ -59,7 +61,8 @@ inline constexpr uint64_t kRecordAlignment = 4096;
 struct ChunkHeader {
   std::array<char, 8> magic = kChunkMagic;
   uint32_t version = kChunkVersion;
-  uint32_t kv_type = 0;
+  uint16_t kv_type = 0;
+  uint16_t codec = 0;  // not part of the key: a chunk is found in whatever form it is kept
   uint64_t model = 0, tokenizer = 0, numerics = 0;
   uint32_t n_layer = 0, n_kv_head = 0, head_dim = 0, part = 0;
   uint32_t context_tokens = 0, tokens = 0, document_bytes = 0, text_bytes = 0;
@@ -71,34 +74,51 @@ static_assert(sizeof(ChunkHeader) == 104 && std::is_trivially_copyable_v<ChunkHe
 
 /// Sizes that follow from a header.
 struct RecordLayout {
-  uint64_t about_bytes = 0;    ///< tokens, source, block checksums and their own checksum
-  uint64_t blocks_offset = 0;  ///< of layer 0's block; all are equal and side by side
-  uint64_t block_bytes = 0;    ///< K [tokens, n_kv_head, head_dim], then V
-  uint64_t record_bytes = 0;
+  uint64_t about_bytes = 0;    ///< tokens, source, what is said of blocks, and their own checksum
+  uint64_t blocks_offset = 0;  ///< of layer 0's block; the others follow, side by side
+  uint64_t block_bytes = 0;    ///< decoded: K [tokens, n_kv_head, head_dim], then V
 };
 /// kCorrupt when the numbers of a header cannot be those of a record.
 Result<RecordLayout> record_layout(const ChunkHeader& header);
+
+/// A layer's keys and values as they are stored.
+struct StoredBlock {
+  uint64_t offset = 0, bytes = 0;  // in the record
+  uint64_t checksum = 0;           // of the stored bytes
+};
 
 /// What a record says of its blocks.
 struct ChunkRecord {
   ChunkHeader header;
   RecordLayout layout;
+  BlockCodec codec;
   std::vector<int32_t> context, tokens;
   ChunkSource source;
-  std::vector<uint64_t> block_checksums;  // [n_layer]
+  std::vector<StoredBlock> blocks;  // [n_layer]
 
   ChunkIdentity identity() const;
   ChunkKey key() const { return {header.key_low, header.key_high}; }
+  /// Whether it is the chunk of this identity and these tokens.
+  bool is(const ChunkIdentity& identity, const ChunkTokens& ids) const;
 };
 
 uint64_t block_checksum(const ChunkHeader& header, uint32_t layer,
-                        std::span<const std::byte> block);
+                        std::span<const std::byte> stored);
 
-/// The bytes of a record before its blocks, which are [n_layer][block_bytes]. kInvalidArgument when
-/// blocks have another size.
-Result<std::vector<std::byte>> encode_record(const ChunkIdentity& identity,
-                                             const ChunkTokens& tokens, const ChunkSource& source,
-                                             std::span<const std::byte> blocks);
+/// A record as it is written: head, every layer's block, then zeros up to header.record_bytes.
+struct EncodedRecord {
+  ChunkHeader header;
+  ChunkSource source;
+  std::vector<std::byte> head;
+  std::vector<std::vector<std::byte>> blocks;  // [n_layer]
+
+  std::vector<std::span<const std::byte>> parts() const;
+};
+/// blocks: [n_layer][block], decoded. kInvalidArgument when they have another size, or values that
+/// the codec cannot hold.
+Result<EncodedRecord> encode_record(const ChunkIdentity& identity, const ChunkTokens& tokens,
+                                    const ChunkSource& source, std::span<const std::byte> blocks,
+                                    BlockCodec codec);
 /// Reads bytes at an offset from the start of a record.
 class RecordReader {
  public:

@@ -94,12 +94,22 @@ Result<std::optional<ChunkRow>> ChunkIndex::find(const ChunkKey& key) {
   return std::move(found.front());
 }
 
+Status ChunkIndex::erase_key(const ChunkKey& key) {
+  for (const char* sql : {"DELETE FROM texts WHERE rowid IN (SELECT id FROM chunks WHERE key = ?1)",
+                          "DELETE FROM chunks WHERE key = ?1"}) {
+    REPRISE_TRY(auto statement, database_.prepare(sql));
+    REPRISE_CHECK(statement.bind(1, key_bytes(key)).run());
+  }
+  return {};
+}
+
 Status ChunkIndex::insert(const ChunkRecord& record, const RecordPlace& place, int64_t now) {
   REPRISE_TRY(auto transaction, SqlTransaction::begin(database_));
   REPRISE_TRY(auto chunk, database_.prepare("INSERT INTO chunks(key, identity, segment, offset, "
                                             "bytes, tokens, document, part, used) "
                                             "VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)"));
   const ChunkKey key = record.key();
+  REPRISE_CHECK(erase_key(key));
   chunk.bind(1, key_bytes(key)).bind(2, static_cast<int64_t>(record.identity().hash()));
   chunk.bind(3, int64_t{place.segment}).bind(4, static_cast<int64_t>(place.offset));
   chunk.bind(5, static_cast<int64_t>(place.bytes)).bind(6, int64_t{record.header.tokens});

@@ -40,6 +40,7 @@ class ChunkIndex {
   Status set_filled();
 
   Result<std::optional<ChunkRow>> find(const ChunkKey& key);
+  /// In the place of the row of this key, if there is one.
   Status insert(const ChunkRecord& record, const RecordPlace& place, int64_t now);
   Status erase(std::span<const int64_t> ids);
   /// Only rows that still lie where the caller saw them.
@@ -58,6 +59,7 @@ class ChunkIndex {
  private:
   explicit ChunkIndex(SqlDatabase database) : database_(std::move(database)) {}
   Result<std::vector<ChunkRow>> rows(SqlStatement statement);
+  Status erase_key(const ChunkKey& key);
 
   SqlDatabase database_;
 };

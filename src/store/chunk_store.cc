@@ -23,18 +23,26 @@ bool is_damage(const Error& error) {
 
 }  // namespace
 
-Status StoredChunk::read_layer(uint32_t layer, std::span<std::byte> out) const {
-  const RecordLayout& layout = record_.layout;
-  REPRISE_CHECK(file_.read(layout.blocks_offset + layer * layout.block_bytes, out));
-  if (block_checksum(record_.header, layer, out) == record_.block_checksums[layer]) return {};
+Status StoredChunk::read_stored(uint32_t layer, std::span<std::byte> out) const {
+  const StoredBlock& block = record_.blocks[layer];
+  REPRISE_CHECK(file_.read(block.offset, out));
+  if (block_checksum(record_.header, layer, out) == block.checksum) return {};
   return fail(ErrorCode::kCorrupt, "the KV of layer {} of a chunk of '{}' is damaged", layer,
               record_.source.document);
 }
 
+Status StoredChunk::read_layer(uint32_t layer, std::span<std::byte> out) const {
+  if (record_.codec == BlockCodec{}) return read_stored(layer, out);
+  std::vector<std::byte> stored(record_.blocks[layer].bytes);
+  REPRISE_CHECK(read_stored(layer, stored));
+  return decode_block(record_.codec, record_.identity().type, stored, out);
+}
+
 Status StoredChunk::check() const {
-  std::vector<std::byte> block(block_bytes());
+  std::vector<std::byte> stored;
   for (uint32_t layer = 0; layer < record_.header.n_layer; ++layer) {
-    REPRISE_CHECK(read_layer(layer, block));
+    stored.resize(record_.blocks[layer].bytes);
+    REPRISE_CHECK(read_stored(layer, stored));
   }
   return {};
 }
@@ -73,21 +81,21 @@ Status ChunkStore::flush_use() {
   return status;
 }
 
-Result<std::optional<StoredChunk>> ChunkStore::open_chunk(const ChunkRow& row) {
+Result<std::optional<StoredChunk>> ChunkStore::read(const ChunkRow& row) const {
   auto file = segments_.open(row.place);
   if (!file && is_damage(file.error())) return std::nullopt;
   if (!file) return tl::unexpected<Error>(file.error());
   auto record = decode_record(*file, row.place.bytes);
   if (!record && is_damage(record.error())) return std::nullopt;
   if (!record) return tl::unexpected<Error>(record.error());
-  if (record->key() != row.key || record->layout.record_bytes != row.place.bytes) {
+  if (record->key() != row.key || record->header.record_bytes != row.place.bytes) {
     return std::nullopt;
   }
   return StoredChunk(row, std::move(*record), std::move(*file));
 }
 
 Result<std::optional<StoredChunk>> ChunkStore::find(const ChunkRow& row) {
-  REPRISE_TRY(auto chunk, open_chunk(row));
+  REPRISE_TRY(auto chunk, read(row));
   if (chunk) return chunk;
   // A collection may have moved it after the row was read.
   REPRISE_TRY(auto again, index_.find(row.key));
@@ -103,32 +111,24 @@ Result<std::optional<StoredChunk>> ChunkStore::find(const ChunkIdentity& identit
   REPRISE_TRY(const auto row, index_.find(chunk_key(identity, tokens)));
   if (!row) return std::nullopt;
   REPRISE_TRY(auto chunk, find(*row));
-  if (!chunk) return std::nullopt;
-  const ChunkRecord& record = chunk->record();
-  const ChunkIdentity found = record.identity();
-  const bool same = found.kv == identity.kv && found.type == identity.type &&
-                    found.n_layer == identity.n_layer && found.n_kv_head == identity.n_kv_head &&
-                    found.head_dim == identity.head_dim &&
-                    std::ranges::equal(record.context, tokens.context) &&
-                    std::ranges::equal(record.tokens, tokens.tokens);
-  if (!same) return std::nullopt;
+  if (!chunk || !chunk->record().is(identity, tokens)) return std::nullopt;
   used_.push_back(chunk->row().id);
   return chunk;
 }
 
 Result<bool> ChunkStore::add(const ChunkIdentity& identity, const ChunkTokens& tokens,
-                             const ChunkSource& source, std::span<const std::byte> blocks) {
-  REPRISE_TRY(const auto head, encode_record(identity, tokens, source, blocks));
+                             const ChunkSource& source, std::span<const std::byte> blocks,
+                             BlockCodec codec) {
+  REPRISE_TRY(const EncodedRecord encoded, encode_record(identity, tokens, source, blocks, codec));
   REPRISE_TRY(const WriterLock lock, WriterLock::take(folder_));
   REPRISE_TRY(const auto there, find(identity, tokens));
-  if (there) return false;
+  if (there && there->record().codec.serves(codec)) return false;
   ChunkRecord record;
-  std::memcpy(&record.header, head.data(), sizeof record.header);
-  record.source = source;
+  record.header = encoded.header;
+  record.source = encoded.source;
   const uint64_t bytes = record.header.record_bytes;
   REPRISE_CHECK(make_room(bytes));
-  const std::span<const std::byte> parts[] = {head, blocks};
-  REPRISE_TRY(const RecordPlace place, segments_.append(parts, bytes, segment_limit()));
+  REPRISE_TRY(const RecordPlace place, segments_.append(encoded.parts(), bytes, segment_limit()));
   const Status indexed = index_.insert(record, place, now_seconds());
   if (!indexed) {
     segments_.undo(place);

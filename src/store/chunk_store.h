@@ -28,13 +28,15 @@ class StoredChunk {
   const ChunkRow& row() const { return row_; }
   const ChunkRecord& record() const { return record_; }
   size_t block_bytes() const { return record_.layout.block_bytes; }
-  /// K [tokens, n_kv_head, head_dim], then V, of one layer; out: block_bytes(). kCorrupt when they
-  /// are not what was stored, kTruncated, kFileUnreadable.
+  /// K [tokens, n_kv_head, head_dim], then V, of one layer, decoded; out: block_bytes(). kCorrupt
+  /// when they are not what was stored, kTruncated, kFileUnreadable.
   Status read_layer(uint32_t layer, std::span<std::byte> out) const;
-  /// Every layer.
+  /// Every layer's bytes as they are stored.
   Status check() const;
 
  private:
+  Status read_stored(uint32_t layer, std::span<std::byte> out) const;
+
   ChunkRow row_;
   ChunkRecord record_;
   RecordFile file_;
@@ -63,11 +65,15 @@ class ChunkStore {
   Result<std::optional<StoredChunk>> find(const ChunkIdentity& identity, const ChunkTokens& tokens);
   /// The chunk of a row.
   Result<std::optional<StoredChunk>> find(const ChunkRow& row);
-  /// blocks: [n_layer][block], see StoredChunk::read_layer. False when it was there already.
+  /// The chunk that lies where a row says; nothing when it is not there, or damaged. Drops nothing.
+  Result<std::optional<StoredChunk>> read(const ChunkRow& row) const;
+  /// blocks: [n_layer][block], see StoredChunk::read_layer. False when it was there already, in a
+  /// form that serves this codec; another one is replaced.
   /// Errors: kInvalidArgument, kOutOfMemory when it exceeds the store's limit alone,
   /// kFileUnwritable; the store is as it was then.
   Result<bool> add(const ChunkIdentity& identity, const ChunkTokens& tokens,
-                   const ChunkSource& source, std::span<const std::byte> blocks);
+                   const ChunkSource& source, std::span<const std::byte> blocks,
+                   BlockCodec codec = {});
   /// Drops chunks.
   Status remove(std::span<const ChunkRow> rows);
 
@@ -88,7 +94,7 @@ class ChunkStore {
  private:
   ChunkStore(std::string folder, ChunkIndex index, const StoreLimits& limits)
       : folder_(std::move(folder)), segments_(folder_), index_(std::move(index)), limits_(limits) {}
-  Result<std::optional<StoredChunk>> open_chunk(const ChunkRow& row);
+  Result<bool> improves(const StoredChunk& chunk);
   Status fill_index();
   Status make_room(uint64_t bytes);
   // Small beside the store's limit: a collection needs room for one segment more.

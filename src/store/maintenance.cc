@@ -21,12 +21,12 @@ Result<std::vector<ChunkRow>> ChunkStore::verify() {
   std::vector<ChunkRow> bad;
   REPRISE_TRY(const auto rows, index_.all());
   for (const ChunkRow& row : rows) {
-    REPRISE_TRY(const auto chunk, open_chunk(row));
+    REPRISE_TRY(const auto chunk, read(row));
     if (chunk && chunk->check()) continue;
     REPRISE_TRY(const auto again, index_.find(row.key));
     if (!again) continue;  // dropped meanwhile
     if (again->place != row.place) {
-      REPRISE_TRY(const auto moved, open_chunk(*again));
+      REPRISE_TRY(const auto moved, read(*again));
       if (moved && moved->check()) continue;
     }
     bad.push_back(*again);
@@ -71,7 +71,7 @@ Status ChunkStore::collect_segment(uint32_t segment, double min_live) {
   std::vector<std::pair<ChunkRow, RecordPlace>> moves;
   std::vector<int64_t> lost;
   for (const ChunkRow& row : rows) {
-    REPRISE_TRY(const auto chunk, open_chunk(row));
+    REPRISE_TRY(const auto chunk, read(row));
     if (!chunk || !chunk->check()) {
       lost.push_back(row.id);
       continue;
@@ -98,6 +98,14 @@ Result<uint64_t> ChunkStore::collect(double min_live) {
   return sum(before) - sum(after);
 }
 
+// Whether a chunk is not in the index, or in a form that this one is better than.
+Result<bool> ChunkStore::improves(const StoredChunk& chunk) {
+  REPRISE_TRY(const auto row, index_.find(chunk.record().key()));
+  if (!row) return true;
+  REPRISE_TRY(const auto there, read(*row));
+  return !there || !there->record().codec.serves(chunk.record().codec);
+}
+
 // Every whole record of every segment. What was evicted and not collected yet comes back.
 Status ChunkStore::fill_index() {
   REPRISE_TRY(const auto sizes, segments_.sizes());
@@ -112,11 +120,11 @@ Status ChunkStore::fill_index() {
       if (!record) continue;
       ChunkRow row;
       row.key = record->key();
-      row.place = {segment, rest.offset, record->layout.record_bytes};
+      row.place = {segment, rest.offset, record->header.record_bytes};
       const StoredChunk chunk(row, std::move(*record), std::move(file));
       if (!chunk.check()) continue;
-      REPRISE_TRY(const auto there, index_.find(row.key));
-      if (!there) REPRISE_CHECK(index_.insert(chunk.record(), row.place, now.count()));
+      REPRISE_TRY(const bool better, improves(chunk));
+      if (better) REPRISE_CHECK(index_.insert(chunk.record(), row.place, now.count()));
       at = rest.offset + row.place.bytes;
     }
   }

@@ -65,6 +65,27 @@ TEST_F(StoreTest, VerifyFindsDamageAndGcDropsIt) {
   EXPECT_EQ(run(in_store({"store", "verify", "--rebuild"})).code, 0);
 }
 
+TEST_F(StoreTest, FormsOfChunks) {
+  const auto add_as = [&](const std::string& codec) {
+    return run(in_store({"store", "add", files_[0], "--store-codec", codec, "--json"}));
+  };
+  const auto live_bytes = [&] {
+    return run(in_store({"store", "list", "--json"})).json()["live_bytes"].get<int>();
+  };
+  const int chunks = add_as("q8_0").json()["added"];
+  const int rounded = live_bytes();
+  EXPECT_THAT(run(in_store({"store", "list"})).out, HasSubstr(", q8_0"));
+  const auto asked = run(in_store({"ask", "Who keeps bees?", "-n", "4", "--json"})).json();
+  EXPECT_EQ(asked["fusion"]["rounded_chunks"], asked["fusion"]["chunks"]);
+  EXPECT_EQ(add_as("zstd").json()["added"], chunks);  // exact: computed again
+  EXPECT_NE(live_bytes(), rounded);
+  EXPECT_EQ(add_as("none").json()["known"], chunks);
+  EXPECT_EQ(run(in_store({"store", "verify"})).code, 0);
+  const Outcome wrong = add_as("zst");
+  EXPECT_EQ(wrong.code, 2);
+  EXPECT_THAT(wrong.err, HasSubstr("did you mean zstd?"));
+}
+
 TEST_F(StoreTest, RunAnswersAsWithoutAStoreWhenEverythingIsComputed) {
   ASSERT_EQ(add().code, 0);
   const auto answer = [&](const std::string& fusion) {

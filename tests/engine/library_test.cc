@@ -4,98 +4,18 @@
 
 #include <gmock/gmock.h>
 
-#include <fstream>
-#include <set>
-
-#include "engine/engine_impl.h"
-#include "engine/tiny_model.h"
+#include "engine/library_testing.h"
 
 namespace reprise {
 namespace {
 
+using test::Books;
+using test::distance;
+using test::stored;
+using test::three_chunks;
 using test::tiny_engine;
 using test::tiny_options;
 using test::tiny_prompt;
-
-/// An engine over a model of five layers, a store, and what it says of prompts.
-class Books {
- public:
-  explicit Books(const std::string& kv_type, const std::string& scaling = "") {
-    static int stores = 0;
-    EngineOptions options = tiny_options();
-    options.model = test::tiny_model({32, 5, scaling});
-    options.kv_type = kv_type;
-    options.prefix_cache = false;
-    engine = tiny_engine(options);
-    folder = test::scratch_folder() + "/store" + std::to_string(stores++);
-    auto opened = Library::open(*engine, {.store = folder}, true);
-    if (!opened) throw std::runtime_error(opened.error().message);
-    library.emplace(std::move(*opened));
-  }
-
-  void add(const PartedPrompt& prompt) {
-    for (const auto& chunk : prompt.chunks) ASSERT_TRUE(library->add("book", 0, chunk));
-  }
-  /// Logits of eight forced tokens.
-  std::vector<float> logits(Session& session, const PartedPrompt& prompt) const {
-    std::vector<float> all;
-    Request request;
-    request.prompt = prompt.tokens();
-    request.forced = tiny_prompt(8, 99);
-    request.max_tokens = 8;
-    request.on_logits = [&](std::span<const float> row) {
-      all.insert(all.end(), row.begin(), row.end());
-    };
-    const auto answer = session.generate(request);
-    EXPECT_TRUE(answer) << answer.error().message;
-    return all;
-  }
-  std::vector<float> full(const PartedPrompt& prompt) const {
-    return logits(**engine->open(), prompt);
-  }
-  std::vector<float> fused(const PartedPrompt& prompt, const char* fusion,
-                           const char* policy = "full") {
-    auto session = *engine->open(policy);
-    const auto done = library->fuse(*session, prompt, fusion);
-    EXPECT_TRUE(done) << done.error().message;
-    if (done) report = *done;
-    return logits(*session, prompt);
-  }
-
-  std::unique_ptr<Engine> engine;
-  std::string folder;
-  std::optional<Library> library;
-  FusionReport report;
-};
-
-PartedPrompt three_chunks() {
-  return {tiny_prompt(21, 1),
-          {tiny_prompt(100, 2), tiny_prompt(37, 3), tiny_prompt(150, 4)},
-          tiny_prompt(25, 5)};
-}
-
-/// Keys or values of a session's tokens [begin, end) in a layer.
-std::vector<float> stored(Session& session, uint32_t layer, int32_t begin, int32_t end, bool keys) {
-  const SequenceKv& kv = session.impl().sequence.kv;
-  const kernels::KvLayout& layout = kv.pool().layout();
-  const size_t width = size_t{layout.n_kv_head} * layout.head_dim;
-  std::vector<float> out, k(width), v(width);
-  for (auto at = static_cast<size_t>(begin); at < static_cast<size_t>(end); ++at) {
-    kernels::load_token(layout, kv.page(layer, at / kPageTokens), at % kPageTokens, k.data(),
-                        v.data());
-    out.insert(out.end(), keys ? k.begin() : v.begin(), keys ? k.end() : v.end());
-  }
-  return out;
-}
-
-double distance(const std::vector<float>& a, const std::vector<float>& b) {
-  double difference = 0, norm = 0;
-  for (size_t i = 0; i < a.size(); ++i) {
-    difference += (a[i] - b[i]) * (a[i] - b[i]);
-    norm += b[i] * b[i];
-  }
-  return std::sqrt(difference / norm);
-}
 
 class FusionTypes : public testing::TestWithParam<const char*> {};
 
@@ -226,26 +146,6 @@ TEST(Fusion, OneChunkTwiceAndTwoPrompts) {
   ASSERT_TRUE(books.library->fuse(*again, prompt, "pie"));  // a session that held another prompt
   EXPECT_EQ(stored(*again, 3, 0, 280, true), stored(*one, 3, 0, 280, true));
   EXPECT_EQ(books.fused(prompt, "a3:ratio=1"), books.full(prompt));
-}
-
-// Damage that shows when a deep layer is read makes the chunk one that is computed.
-TEST(Fusion, DamagedChunkIsComputed) {
-  Books books("bf16");
-  PartedPrompt prompt = three_chunks();
-  books.add(prompt);
-  const std::string segment = books.folder + "/seg-00000001.kv";
-  {
-    std::fstream file(segment, std::ios::binary | std::ios::in | std::ios::out);
-    file.seekp(-5000, std::ios::end).put('\x55').put('\x55').put('\x55');  // third chunk
-  }
-  const auto damaged = books.fused(prompt, "legolink:first=5");
-  EXPECT_EQ(books.report.damaged_chunks, 1u);
-  EXPECT_EQ(books.report.loaded_rows, 137u);
-  Books others("bf16");
-  ASSERT_TRUE(others.library->add("book", 0, prompt.chunks[0]));
-  ASSERT_TRUE(others.library->add("book", 0, prompt.chunks[1]));
-  EXPECT_EQ(others.fused(prompt, "legolink:first=5"), damaged);
-  EXPECT_EQ(others.report.missing_chunks, 1u);
 }
 
 TEST(Fusion, AnswersUnderAnyPolicy) {

@@ -20,6 +20,9 @@ namespace reprise {
 inline const bool kInMemory =
     std::filesystem::is_directory("/dev/shm") && ::setenv("TMPDIR", "/dev/shm", 0) == 0;
 
+inline constexpr BlockCodec kCodecs[] = {
+    {}, {.zstd = true}, {.q8_0 = true}, {.q8_0 = true, .zstd = true}};
+
 inline constexpr ChunkIdentity kIdentity = {{11, 22, 33}, kernels::KvType::kBF16, 3, 2, 4};
 inline const std::vector<int32_t> kContext = {0};
 
@@ -39,7 +42,12 @@ inline TestChunk make_chunk(uint32_t number, const ChunkIdentity& identity = kId
     chunk.tokens.push_back(static_cast<int32_t>(random() % 50000));
   }
   chunk.blocks.resize(2 * identity.row_bytes() * chunk.tokens.size() * identity.n_layer);
-  for (std::byte& byte : chunk.blocks) byte = static_cast<std::byte>(random());
+  // Numbers of a size, so that every codec can hold them.
+  for (size_t i = 0; i < chunk.blocks.size(); i += 2) {
+    const uint32_t bits = 0x3f00 + random() % 0x100 + (random() % 2 << 15);
+    chunk.blocks[i] = static_cast<std::byte>(bits);
+    chunk.blocks[i + 1] = static_cast<std::byte>(bits >> 8);
+  }
   chunk.source = {"document", number, "chunk number" + std::to_string(number)};
   return chunk;
 }
@@ -50,15 +58,25 @@ inline ChunkStore open_store(const std::string& folder, const StoreLimits& limit
   return std::move(store.value());
 }
 
-inline Result<bool> add_chunk(ChunkStore& store, uint32_t number) {
+inline Result<bool> add_chunk(ChunkStore& store, uint32_t number, BlockCodec codec = {}) {
   const TestChunk chunk = make_chunk(number);
-  return store.add(kIdentity, chunk.ids(), chunk.source, chunk.blocks);
+  return store.add(kIdentity, chunk.ids(), chunk.source, chunk.blocks, codec);
+}
+
+/// A chunk's layer as it comes back from a form.
+inline std::vector<std::byte> layer_as(const TestChunk& chunk, uint32_t layer, BlockCodec codec) {
+  const size_t size = chunk.blocks.size() / kIdentity.n_layer;
+  const auto raw = std::span(chunk.blocks).subspan(layer * size, size);
+  std::vector<std::byte> out(size);
+  const auto encoded = encode_block(codec, kIdentity.type, raw);
+  EXPECT_TRUE(encoded && decode_block(codec, kIdentity.type, *encoded, out));
+  return out;
 }
 
 enum class Found { kMissing, kRight, kWrong };
 
 /// What the store says of a chunk: a layer that cannot be read back makes it missing.
-inline Found look_up(ChunkStore& store, uint32_t number) {
+inline Found look_up(ChunkStore& store, uint32_t number, BlockCodec codec = {}) {
   const TestChunk chunk = make_chunk(number);
   const auto found = store.find(kIdentity, chunk.ids());
   if (!found || !*found) return Found::kMissing;
@@ -67,9 +85,7 @@ inline Found look_up(ChunkStore& store, uint32_t number) {
   std::vector<std::byte> block(size);
   for (uint32_t layer = 0; layer < kIdentity.n_layer; ++layer) {
     if (!(*found)->read_layer(layer, block)) return Found::kMissing;
-    if (!std::equal(block.begin(), block.end(), chunk.blocks.begin() + layer * size)) {
-      return Found::kWrong;
-    }
+    if (block != layer_as(chunk, layer, codec)) return Found::kWrong;
   }
   return Found::kRight;
 }

@@ -7,8 +7,9 @@
 // (list of {title, text}) or positive and negative (lists of texts). Where an item has fewer than
 // PASSAGES passages, those of the next items stand around its own. Every method answers the same
 // prompts; rows say by how much it differs from full prefill, with 95 % intervals over items, and
-// the medians of the time to the first token, loading included. RUNS=n in the environment repeats
-// each timing.
+// the medians of the time to the first token, loading included. In the environment, RUNS=n repeats
+// each timing, COLD=1 drops the store from the system's cache before each, CODEC=name is the form
+// in which chunks are stored (then the last column is the KL to the same method over exact chunks).
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
@@ -21,6 +22,7 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <optional>
 #include <sstream>
 
 #include "base/percentile.h"
@@ -128,6 +130,27 @@ void drop_cached(const std::filesystem::path& folder) {
   }
 }
 
+double segment_bytes(const std::filesystem::path& folder) {
+  double bytes = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    if (entry.path().extension() == ".kv") bytes += static_cast<double>(entry.file_size());
+  }
+  return bytes;
+}
+
+PartedPrompt prompt_of(Library& library, const std::vector<std::string>& passages,
+                       const std::string& question) {
+  std::vector<std::vector<int32_t>> chunks;
+  for (const auto& text : passages) {
+    for (auto& chunk : library.cut(text)) chunks.push_back(std::move(chunk));
+  }
+  const Message message = {"user",
+                           fmt::format("Answer the question with a few words from the passages "
+                                       "above.\n\nQuestion: {}\nAnswer:",
+                                       question)};
+  return must(library.chat_prompt({&message, 1}, std::move(chunks)));
+}
+
 Reply answer(Engine& engine, Library& library, const PartedPrompt& prompt,
              const std::string& method, const std::vector<int32_t>* forced) {
   Reply reply;
@@ -171,7 +194,7 @@ double score(const Item& item, const std::string& text) {
 
 struct Column {
   std::string method;
-  std::vector<double> f1, kl, ttft, ttft_full, rows, wait, place, select;
+  std::vector<double> f1, kl, ttft, ttft_full, rows, wait, place, select, form_kl;
 };
 
 void print_row(const Column& column, const std::vector<double>& full) {
@@ -187,10 +210,15 @@ void print_row(const Column& column, const std::vector<double>& full) {
   const auto median = [](std::vector<double> values) { return percentile(values, 0.5); };
   fmt::print(
       "| {} | {:.1f} | {:.1f} | {:.3f} | {:+.1f} [{:+.1f}, {:+.1f}] | {:.3f} [{:.3f}, {:.3f}] | "
-      "{:.0f} | {:.2f} | {:.0f} | {:.0f} | {:.0f} |\n",
+      "{:.0f} | {:.2f} | {:.0f} | {:.0f} | {:.0f} |",
       column.method, 100 * median(column.rows), 100 * f1.mean, f1.mean / base, 100 * change.mean,
       100 * change.low, 100 * change.high, kl.mean, kl.low, kl.high, median(column.ttft),
       median(ratios), median(column.wait), median(column.place), median(column.select));
+  if (!column.form_kl.empty()) {
+    const auto form = eval::bootstrap_mean(column.form_kl);
+    fmt::print(" {:.5f} [{:.5f}, {:.5f}] |", form.mean, form.low, form.high);
+  }
+  fmt::print("\n");
 }
 
 }  // namespace
@@ -211,23 +239,25 @@ int main(int argc, char** argv) {
   const auto engine = must(Engine::load(options));
   const auto folder = std::filesystem::temp_directory_path() / "reprise_fusion_bench";
   std::filesystem::remove_all(folder);
-  Library library = must(Library::open(*engine, {.store = folder.string()}, true));
+  LibraryOptions stored = {.store = folder.string()};
+  if (const char* codec = std::getenv("CODEC"); codec != nullptr) stored.store_codec = codec;
+  Library library = must(Library::open(*engine, stored, true));
+  std::optional<Library> exact;
+  if (stored.store_codec != "none") {
+    exact.emplace(must(Library::open(*engine, {.store = folder.string() + "_exact"}, true)));
+  }
   std::vector<Column> columns;
   for (int i = 4; i < argc; ++i) columns.emplace_back().method = argv[i];
   std::vector<double> full_f1, tokens;
+  uint64_t stored_tokens = 0;
   for (size_t index = 0; index < count; ++index) {
-    std::vector<std::vector<int32_t>> chunks;
-    for (const auto& text : passages_of(items, index, passages)) {
-      for (auto& chunk : library.cut(text)) chunks.push_back(std::move(chunk));
-    }
-    const Message message = {
-        "user", fmt::format("Answer the question with a few words from the passages above.\n\n"
-                            "Question: {}\nAnswer:",
-                            items[index].question)};
-    const PartedPrompt prompt = must(library.chat_prompt({&message, 1}, std::move(chunks)));
+    const PartedPrompt prompt =
+        prompt_of(library, passages_of(items, index, passages), items[index].question);
     if (prompt.tokens().size() + kAnswerTokens > engine->info().context) continue;
-    for (const auto& chunk : prompt.chunks)
-      static_cast<void>(must(library.add("passage", 0, chunk)));
+    for (const auto& chunk : prompt.chunks) {
+      if (must(library.add("passage", 0, chunk))) stored_tokens += chunk.size();
+      if (exact) static_cast<void>(must(exact->add("passage", 0, chunk)));
+    }
     tokens.push_back(static_cast<double>(prompt.tokens().size()));
     const Reply full = answer(*engine, library, prompt, "none", nullptr);
     full_f1.push_back(score(items[index], full.text));
@@ -247,21 +277,29 @@ int main(int argc, char** argv) {
         if (run > 0) continue;
         column.f1.push_back(score(items[index], reply.text));
         column.kl.push_back(divergence(full, reply));
+        if (exact) {
+          const Reply same = answer(*engine, *exact, prompt, column.method, &full.tokens);
+          column.form_kl.push_back(divergence(same, reply));
+        }
         column.rows.push_back(static_cast<double>(report.recomputed_rows) /
                               static_cast<double>(std::max<uint64_t>(1, report.loaded_rows)));
       }
     }
     fmt::print(stderr, "\r{}/{}", index + 1, count);
   }
+  const double stored_bytes = segment_bytes(folder);
   std::filesystem::remove_all(folder);
+  std::filesystem::remove_all(folder.string() + "_exact");
   fmt::print(stderr, "\r");
   const auto base = eval::bootstrap_mean(full_f1);
   fmt::print(
-      "\n{} items, {} passages, median {:.0f} tokens; full prefill: F1 {:.1f} [{:.1f}, {:.1f}]\n\n",
+      "\n{} items, {} passages, median {:.0f} tokens; full prefill: F1 {:.1f} [{:.1f}, {:.1f}]; "
+      "stored as {}: {:.0f} bytes a token\n\n",
       full_f1.size(), passages, percentile(tokens, 0.5), 100 * base.mean, 100 * base.low,
-      100 * base.high);
+      100 * base.high, stored.store_codec, stored_bytes / static_cast<double>(stored_tokens));
   fmt::print(
       "| method | rows % | F1 | of full | F1 - full | KL to full | TTFT ms | x full | wait ms | "
-      "place ms | select ms |\n|---|---|---|---|---|---|---|---|---|---|---|\n");
+      "place ms | select ms |{}\n|---|---|---|---|---|---|---|---|---|---|---|{}\n",
+      exact ? " KL by form |" : "", exact ? "---|" : "");
   for (const Column& column : columns) print_row(column, full_f1);
 }
