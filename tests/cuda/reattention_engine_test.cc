@@ -31,42 +31,41 @@ TEST_F(CudaEngine, ReAttentionOfEverythingIsFullAttention) {
   }
 }
 
-// Of one layer, whose KV does not depend on what is read: where rounding decides which of two keys
-// wins, it is one row that differs.
-TEST_F(CudaEngine, ReAttentionReadsWhatItReadsOnTheCpu) {
-  EngineOptions options = roomy_options();
-  options.model = tiny_model({64, 1});
-  EngineOptions cpu = options;
-  cpu.device = "cpu";
-  const auto here = tiny_engine(options), there = tiny_engine(cpu);
-  for (const std::string policy :
-       {"reattention:sink=8,local=64,span=8,spans=6,activate=80",
-        "reattention:sink=0,local=48,span=5,spans=20,picks=2,stride=3,chunk=48,activate=1",
-        "reattention:sink=5,local=64,span=32,spans=4,activate=300,score=mean",
-        "reattention:sink=8,local=64,activate=80"}) {
+// Half of the rows: where rounding decides which of two keys wins, one row differs, and with it
+// what deeper layers see of it.
+void expect_the_cpus(EngineOptions options, const std::vector<std::string>& policies,
+                     double bound) {
+  const auto here = tiny_engine(options);
+  options.device = "cpu";
+  const auto there = tiny_engine(options);
+  for (const std::string& policy : policies) {
     SCOPED_TRACE(policy);
     Request request = request_of(tiny_prompt(700), 60);
     const Logits want = logits_of(*there, request, policy);
     request.forced = best_tokens(want);
-    // Rows of the CPU round activations to 8 bits where the device has 16.
-    EXPECT_LT(median_distance(logits_of(*here, request, policy), want), 5 * bf16_tolerance(1));
+    const double distance = median_distance(logits_of(*here, request, policy), want);
+    std::printf("  %.5f from the CPU, %.5f allowed\n", distance, bound);
+    EXPECT_LT(distance, bound);
   }
 }
 
-// Deeper layers see what was read otherwise in those before them.
+TEST_F(CudaEngine, ReAttentionReadsWhatItReadsOnTheCpu) {
+  EngineOptions options = roomy_options();
+  options.model = tiny_model({64, 1});
+  expect_the_cpus(
+      options,
+      {"reattention:sink=8,local=64,span=8,spans=6,activate=80",
+       "reattention:sink=0,local=48,span=5,spans=20,picks=2,stride=3,chunk=48,activate=1",
+       "reattention:sink=5,local=64,span=32,spans=4,activate=300,score=mean",
+       "reattention:sink=8,local=64,activate=80"},
+      bf16_tolerance(1));
+}
+
 TEST_F(CudaEngine, ReAttentionStaysNearTheCpusInDeeperLayers) {
-  EngineOptions cpu = roomy_options();
-  cpu.device = "cpu";
-  const auto here = tiny_engine(roomy_options()), there = tiny_engine(cpu);
-  for (const std::string policy :
-       {"reattention:sink=8,local=64,span=8,spans=6,activate=80",
-        "dense:first=1+reattention:sink=8,local=64,span=8,spans=6,activate=80"}) {
-    SCOPED_TRACE(policy);
-    Request request = request_of(tiny_prompt(700), 60);
-    const Logits want = logits_of(*there, request, policy);
-    request.forced = best_tokens(want);
-    EXPECT_LT(median_distance(logits_of(*here, request, policy), want), 10 * bf16_tolerance(2));
-  }
+  expect_the_cpus(roomy_options(),
+                  {"reattention:sink=8,local=64,span=8,spans=6,activate=80",
+                   "dense:first=1+reattention:sink=8,local=64,span=8,spans=6,activate=80"},
+                  10 * bf16_tolerance(2));
 }
 
 // Lists, votes and rows of a batch are those of each sequence, wherever it stands in the pass.
