@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "cuda/device_testing.h"
+#include "engine/answers.h"
 #include "engine/tiny_model.h"
 
 namespace reprise::test {
@@ -20,23 +21,6 @@ inline EngineOptions cuda_options() {
   options.model = tiny_model({64});
   options.device = "cuda";
   return options;
-}
-
-inline Request request_of(std::vector<int32_t> prompt, uint32_t max_tokens) {
-  Request request;
-  request.prompt = std::move(prompt);
-  request.max_tokens = max_tokens;
-  request.ignore_end = true;
-  return request;
-}
-
-inline Answer answer_of(Engine& engine, const Request& request, std::string_view policy = "full") {
-  auto session = engine.open(policy);
-  EXPECT_TRUE(session) << session.error().message;
-  if (!session) return {};
-  auto answer = (*session)->generate(request);
-  EXPECT_TRUE(answer) << policy << ": " << answer.error().message;
-  return answer ? std::move(*answer) : Answer{};
 }
 
 inline Logits logits_of(Engine& engine, Request request, std::string_view policy = "full") {

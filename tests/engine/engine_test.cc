@@ -3,31 +3,18 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "engine/answers.h"
 #include "engine/tiny_model.h"
 
 namespace reprise {
 namespace {
 
+using test::answer_of;
+using test::request_of;
 using test::tiny_engine;
 using test::tiny_options;
 using test::tiny_prompt;
 using ::testing::HasSubstr;
-
-Request request_of(std::vector<int32_t> prompt, uint32_t max_tokens = 24) {
-  Request request;
-  request.prompt = std::move(prompt);
-  request.max_tokens = max_tokens;
-  request.ignore_end = true;
-  return request;
-}
-
-Answer answer_of(Engine& engine, const Request& request, std::string_view policy = "full") {
-  auto session = engine.open(policy);
-  EXPECT_TRUE(session);
-  auto answer = (*session)->generate(request);
-  EXPECT_TRUE(answer) << answer.error().message;
-  return answer ? *answer : Answer{};
-}
 
 ErrorCode code_of(Engine& engine, const Request& request) {
   const auto answer = (*engine.open())->generate(request);

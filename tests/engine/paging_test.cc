@@ -5,6 +5,7 @@
 
 #include <map>
 
+#include "engine/answers.h"
 #include "engine/tiny_model.h"
 #include "kv/hidden_file.h"
 
@@ -28,20 +29,6 @@ EngineOptions small_options(const std::string& prefetch, uint64_t tokens = 400) 
   options.kv_disk_size = 16 << 20;
   options.kv_prefetch = prefetch;
   return options;
-}
-
-Request request_of(std::vector<int32_t> prompt, uint32_t max_tokens = 12) {
-  Request request;
-  request.prompt = std::move(prompt);
-  request.max_tokens = max_tokens;
-  request.ignore_end = true;
-  return request;
-}
-
-Answer answer_of(Session& session, const Request& request) {
-  auto answer = session.generate(request);
-  EXPECT_TRUE(answer) << answer.error().message;
-  return answer ? std::move(*answer) : Answer{};
 }
 
 std::vector<float> last_logits(Session& session, Request request) {

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <map>
 
+#include "engine/answers.h"
 #include "engine/tiny_model.h"
 
 namespace reprise::test {
@@ -29,20 +30,6 @@ const char* const kSpecs[] = {
     "auto:from=120+quest:budget=48",
     "mac:min_context=0,window=16,band=16,sink=4,align=4,tau=0.1",
     "mac:min_context=0,window=16,band=16,mode=paper,tau=0+quest:budget=48"};
-
-Request request_of(std::vector<int32_t> prompt, uint32_t max_tokens) {
-  Request request;
-  request.prompt = std::move(prompt);
-  request.max_tokens = max_tokens;
-  request.ignore_end = true;
-  return request;
-}
-
-Answer answer_of(Engine& engine, const Request& request, std::string_view policy) {
-  auto answer = (*engine.open(policy))->generate(request);
-  EXPECT_TRUE(answer) << policy << ": " << answer.error().message;
-  return answer ? std::move(*answer) : Answer{};
-}
 
 TEST(EnginePolicies, ASharedPrefixChangesNothing) {
   EngineOptions alone = tiny_options();

@@ -3,22 +3,16 @@
 #include <filesystem>
 #include <fstream>
 
+#include "engine/answers.h"
 #include "engine/tiny_model.h"
 
 namespace reprise {
 namespace {
 
+using test::request_of;
 using test::tiny_engine;
 using test::tiny_options;
 using test::tiny_prompt;
-
-Request request_of(std::vector<int32_t> prompt) {
-  Request request;
-  request.prompt = std::move(prompt);
-  request.max_tokens = 12;
-  request.ignore_end = true;
-  return request;
-}
 
 class SessionFile : public ::testing::TestWithParam<const char*> {};
 

@@ -3,25 +3,12 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include "engine/answers.h"
 #include "engine/tiny_model.h"
 #include "kv/hidden_file.h"
 
 namespace reprise::test {
 namespace {
-
-Request request_of(std::vector<int32_t> prompt, uint32_t max_tokens = 12) {
-  Request request;
-  request.prompt = std::move(prompt);
-  request.max_tokens = max_tokens;
-  request.ignore_end = true;
-  return request;
-}
-
-Answer answer_of(Session& session, const Request& request) {
-  auto answer = session.generate(request);
-  EXPECT_TRUE(answer) << answer.error().message;
-  return answer ? std::move(*answer) : Answer{};
-}
 
 EngineOptions small_options() {
   EngineOptions options = tiny_options();
