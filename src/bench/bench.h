@@ -67,8 +67,10 @@ struct BenchRow {
   double bytes_per_token = 0;        ///< decode: weights, KV and index that a step reads / batch
   double index_bytes_per_token = 0;  ///< decode: of these, the policy's own structures
   double flops_per_token = 0;        ///< prefill: of matrices and attention
-  double roof_gb_s = 0;  ///< decode: measured read bandwidth of a working set of that many bytes
-  double roof_pct = 0;   ///< of that bandwidth (decode), or of bf16 throughput (prefill)
+  /// decode: read bandwidth of a working set of that many bytes, the median of what was measured
+  /// between the rounds, because a shared machine's changes from one second to the next
+  double roof_gb_s = 0;
+  double roof_pct = 0;  ///< of that bandwidth (decode), or of bf16 throughput (prefill)
   double vs_full = 0, vs_peer = 0;
   std::string note;  ///< e.g. the peer's setting that was faster
 };

@@ -42,6 +42,7 @@ class Bench {
     bool is_peer = false;
     std::vector<std::unique_ptr<Session>> sessions;  // hold the contexts while decode is measured
     std::vector<double> prefill_ms, decode_ms;
+    std::vector<double> roof_gb_s;  // [rounds], measured right after a round's steps
     double decode_bytes = 0, index_bytes = 0, select_ms = 0;  // of a step
   };
 
@@ -55,10 +56,10 @@ class Bench {
   Status measure_prefill(Subject& subject, uint32_t context);
   Status measure_decode(Subject& subject);
   Status decode_sessions(Subject& subject);
-  Status add_rows(uint32_t context);
+  void add_rows(uint32_t context);
   static BenchRow timed_row(const Subject& subject, uint32_t context,
                             const std::vector<double>& ms);
-  Result<BenchRow> decode_row(const Subject& subject, uint32_t context) const;
+  BenchRow decode_row(const Subject& subject, uint32_t context) const;
   BenchRow prefill_row(const Subject& subject, uint32_t context) const;
   std::vector<int32_t> prompt(uint32_t context, uint32_t sequence) const;
 
@@ -129,6 +130,7 @@ Status Bench::measure_context(uint32_t context) {
   for (Subject& subject : subjects_) {
     subject.prefill_ms.clear();
     subject.decode_ms.clear();
+    subject.roof_gb_s.clear();
   }
   const auto subjects = subjects_at(context);
   const uint32_t rounds = plan_.bench.rounds;
@@ -143,7 +145,7 @@ Status Bench::measure_context(uint32_t context) {
   }
   for (Subject& subject : subjects_) subject.sessions.clear();
   const size_t first_row = report_.rows.size();
-  REPRISE_CHECK(add_rows(context));
+  add_rows(context);
   if (plan_.on_rows) plan_.on_rows(report_, first_row);
   return {};
 }
@@ -201,6 +203,9 @@ Status Bench::prepare(Subject& subject, uint32_t context) {
 Status Bench::measure_decode(Subject& subject) {
   if (!subject.is_peer) {
     REPRISE_CHECK(decode_sessions(subject));
+    subject.roof_gb_s.emplace_back();
+    REPRISE_TRY(subject.roof_gb_s.back(),
+                roof_.read_gb_s(static_cast<size_t>(subject.decode_bytes)));
     return progress_.tick();
   }
   REPRISE_TRY(const auto times, peer_->decode(subject.setting, plan_.bench.max_tokens));
@@ -256,7 +261,7 @@ BenchRow Bench::timed_row(const Subject& subject, uint32_t context, const std::v
   return row;
 }
 
-Result<BenchRow> Bench::decode_row(const Subject& subject, uint32_t context) const {
+BenchRow Bench::decode_row(const Subject& subject, uint32_t context) const {
   BenchRow row = timed_row(subject, context, subject.decode_ms);
   row.phase = "decode";
   row.batch = subject.is_peer ? 1 : plan_.bench.sequences;
@@ -265,7 +270,7 @@ Result<BenchRow> Bench::decode_row(const Subject& subject, uint32_t context) con
     row.select_ms = subject.select_ms;
     row.bytes_per_token = subject.decode_bytes / row.batch;
     row.index_bytes_per_token = subject.index_bytes / row.batch;
-    REPRISE_TRY(row.roof_gb_s, roof_.read_gb_s(static_cast<size_t>(subject.decode_bytes)));
+    row.roof_gb_s = percentile(subject.roof_gb_s, 0.5);
     row.roof_pct = subject.decode_bytes / (row.roof_gb_s * 1e6) / row.median_ms * 100;
   }
   return row;
@@ -284,13 +289,12 @@ BenchRow Bench::prefill_row(const Subject& subject, uint32_t context) const {
   return row;
 }
 
-Status Bench::add_rows(uint32_t context) {
+void Bench::add_rows(uint32_t context) {
   for (const bool decode : {false, true}) {
     std::vector<BenchRow> rows;
     for (const Subject& subject : subjects_) {
       if (decode ? subject.decode_ms.empty() : subject.prefill_ms.empty()) continue;
-      REPRISE_TRY(const BenchRow row,
-                  decode ? decode_row(subject, context) : prefill_row(subject, context));
+      const BenchRow row = decode ? decode_row(subject, context) : prefill_row(subject, context);
       const bool again = !rows.empty() && subject.is_peer && rows.back().policy == row.policy;
       if (!again)
         rows.push_back(row);
@@ -308,7 +312,6 @@ Status Bench::add_rows(uint32_t context) {
       report_.rows.push_back(row);
     }
   }
-  return {};
 }
 
 }  // namespace
