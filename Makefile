@@ -57,7 +57,7 @@ lint: setup-dev  ## clang-format and clang-tidy (not of CUDA code); every findin
 setup:  ## install the packages that the build needs
 	@tools/setup.sh
 
-setup-dev:  ## also install clang, clang-tidy and clang-format
+setup-dev:  ## also install clang, its tools and redis-server (for tests)
 	@tools/setup.sh --dev
 
 model:  ## fetch the default model into the cache

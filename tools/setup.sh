@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # Installs the packages that the build needs, and nothing when all are there.
-# usage: tools/setup.sh [--dev]     --dev adds clang, clang-tidy and clang-format
+# usage: tools/setup.sh [--dev]     --dev adds clang, its tools and redis-server
 set -euo pipefail
 
 packages=(build-essential cmake ninja-build pkg-config python3 python3-venv ca-certificates
           libcli11-dev libfmt-dev nlohmann-json3-dev libsimdjson-dev libpcre2-dev libxxhash-dev
-          libexpected-dev libutf8proc-dev libsqlite3-dev libzstd-dev libedit-dev
+          libexpected-dev libutf8proc-dev libsqlite3-dev libzstd-dev libhiredis-dev libedit-dev
           libgtest-dev libgmock-dev librapidcheck-dev)
 if [[ ${1:-} == --dev ]]; then
-  packages+=(clang clang-tidy clang-format)
+  packages+=(clang clang-tidy clang-format redis-server)
 fi
 
 if ! command -v dpkg-query >/dev/null; then

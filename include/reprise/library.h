@@ -13,10 +13,12 @@
 namespace reprise {
 
 struct LibraryOptions {
-  std::string store;
+  std::string store = {};
   uint64_t store_size = uint64_t{20} << 30;
   uint32_t chunk_tokens = 512;
   std::string store_codec = "none";
+  std::string store_remote = {};
+  uint32_t store_timeout = 2000;
 };
 
 template <class Visitor>
@@ -32,6 +34,14 @@ void visit_options(LibraryOptions& o, Visitor&& visit) {
                    "how the KV of chunks that are added is kept: zstd loses nothing, q8_0 rounds",
                    "", 0, 0, "none|zstd|q8_0|q8_0+zstd"},
         o.store_codec);
+  visit(OptionSpec{"store-remote",
+                   "Redis server through which machines share chunks: "
+                   "redis://[[user]:password@]host[:port][/database] or unix:///path",
+                   "url"},
+        o.store_remote);
+  visit(OptionSpec{"store-timeout", "what takes the server longer for a chunk is computed instead",
+                   "ms", 1, 3600000},
+        o.store_timeout);
 }
 
 /// A chunk that search() found.
@@ -57,6 +67,7 @@ struct PartedPrompt {
 struct FusionReport {
   uint64_t chunks = 0, missing_chunks = 0, damaged_chunks = 0;
   uint64_t rounded_chunks = 0;  ///< of those found, kept in q8_0
+  uint64_t fetched_chunks = 0;  ///< of those found, from the shared store
   uint64_t prompt_tokens = 0;
   uint64_t reused_rows = 0;      ///< exact KV that the prefix cache held
   uint64_t loaded_rows = 0;      ///< from the store
@@ -90,6 +101,10 @@ class Library {
   /// ...; see docs/fusion.md. What cannot be read from the store is computed.
   Result<FusionReport> fuse(Session& session, const PartedPrompt& prompt, std::string_view fusion,
                             const ProgressFn& progress = {});
+
+  /// What went wrong with the shared store since this was last asked, in one line; empty: nothing.
+  /// Answers are right all the same: what cannot be fetched is computed.
+  std::string take_warning();
 
   struct Impl;
 

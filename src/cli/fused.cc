@@ -14,6 +14,9 @@ std::string fusion_summary(const FusionReport& report) {
       report.chunks - report.missing_chunks - report.damaged_chunks, report.chunks,
       bytes_text(report.loaded_bytes), report.total_ms / 1e3, grouped(report.loaded_rows),
       grouped(report.recomputed_rows), grouped(report.computed_rows));
+  if (report.fetched_chunks > 0) {
+    text += fmt::format("; {} chunks came from the shared store", report.fetched_chunks);
+  }
   if (report.rounded_chunks > 0) {
     text += fmt::format("; {} chunks are kept in q8_0", report.rounded_chunks);
   }
@@ -34,6 +37,7 @@ nlohmann::ordered_json fusion_json(const FusionReport& report) {
           {"missing_chunks", report.missing_chunks},
           {"damaged_chunks", report.damaged_chunks},
           {"rounded_chunks", report.rounded_chunks},
+          {"fetched_chunks", report.fetched_chunks},
           {"prompt_tokens", report.prompt_tokens},
           {"reused_rows", report.reused_rows},
           {"loaded_rows", report.loaded_rows},
@@ -53,6 +57,7 @@ Status answer_fused(Conversation& conversation, Library& library, const PartedPr
   REPRISE_TRY(const FusionReport report,
               library.fuse(conversation.session(), prompt, fusion, console.progress()));
   console.end_progress();
+  if (const std::string warning = library.take_warning(); !warning.empty()) console.warn(warning);
   REPRISE_TRY(Answer answer, conversation.answer(prompt.tokens(), options));
   answer.timings.ttft_ms += report.total_ms;  // the answer waited for it
   if (answer.finish == FinishReason::kCancelled) console.stopped();

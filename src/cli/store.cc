@@ -21,6 +21,8 @@ class StoreCommand : public Command {
                                        cuts files into chunks, reads each once, keeps its KV
   reprise store add --store notes.kv notes/*.txt --store-codec zstd
                                        the same in less room
+  reprise store add --store cache.kv notes/*.txt --store-remote redis://host:6379
+                                       takes from a shared store what is there, adds the rest
   reprise store list --store notes.kv  what is there
   reprise store rm --store notes.kv notes/old.txt
   reprise store verify --store notes.kv
@@ -87,15 +89,17 @@ class StoreCommand : public Command {
         if (!progress({"store", done, total, "tokens"})) {
           console.end_progress();
           console.stopped();
-          return say_added(console, added, known, done);
+          return say_added(console, library, added, known, done);
         }
       }
     }
     console.end_progress();
-    return say_added(console, added, known, done);
+    return say_added(console, library, added, known, done);
   }
 
-  Status say_added(Console& console, uint64_t added, uint64_t known, uint64_t tokens) const {
+  Status say_added(Console& console, Library& library, uint64_t added, uint64_t known,
+                   uint64_t tokens) const {
+    if (const std::string warning = library.take_warning(); !warning.empty()) console.warn(warning);
     if (console.json()) {
       return console.print_json({{"added", added}, {"known", known}, {"tokens", tokens}});
     }

@@ -99,6 +99,11 @@ Result<Library> Library::open(Engine& engine, const LibraryOptions& options, boo
   }
   REPRISE_TRY(const BlockCodec codec, parse_codec(options.store_codec));
   REPRISE_TRY(auto store, ChunkStore::open(options.store, create, {.bytes = options.store_size}));
+  if (!options.store_remote.empty()) {
+    const RemoteOptions how = {.timeout = std::chrono::milliseconds(options.store_timeout)};
+    REPRISE_TRY(auto remote, RemoteStore::open(options.store_remote, how));
+    store.share_through(std::move(remote));
+  }
   return Library(std::make_unique<Impl>(engine.impl(), std::move(store), options, codec));
 }
 
@@ -132,12 +137,17 @@ Result<bool> Library::add(std::string_view document, uint32_t part,
                           std::span<const int32_t> tokens) {
   const ChunkTokens chunk = {impl_->context, tokens};
   REPRISE_TRY(const auto there, impl_->store.find(impl_->identity, chunk));
-  if (there && there->record().codec.serves(impl_->codec)) return false;
+  if (there && there->record().codec.serves(impl_->codec)) {
+    impl_->store.share(*there);
+    return false;
+  }
   REPRISE_TRY(const auto blocks, impl_->fuser.read_chunk(impl_->identity, chunk, impl_->engine.kv));
   const std::string text = replace_invalid_utf8(impl_->engine.tokenizer->decode(tokens));
   return impl_->store.add(impl_->identity, chunk, {std::string(document), part, text}, blocks,
                           impl_->codec);
 }
+
+std::string Library::take_warning() { return impl_->store.take_warning(); }
 
 Result<std::vector<Passage>> Library::search(std::string_view query, size_t count) {
   REPRISE_TRY(const auto rows, impl_->store.search(impl_->identity, query, count));
@@ -176,6 +186,7 @@ Result<FusionReport> Library::fuse(Session& session, const PartedPrompt& prompt,
   FusedPrompt fused;
   fused.tokens = tokens;
   auto at = static_cast<int32_t>(prompt.head.size());
+  const uint64_t fetched_before = impl_->store.fetched();
   for (const auto& chunk : prompt.chunks) {
     found.push_back(impl_->find(chunk));
     if (!found.back()) ++report.missing_chunks;
@@ -186,6 +197,7 @@ Result<FusionReport> Library::fuse(Session& session, const PartedPrompt& prompt,
   for (size_t i = 0; i < found.size(); ++i) {
     if (found[i]) fused.chunks[i].stored = &*found[i];
   }
+  report.fetched_chunks = impl_->store.fetched() - fetched_before;
   fused.question = at;
   report.look_up_ms = ms_since(start);
 

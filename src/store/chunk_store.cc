@@ -38,6 +38,17 @@ Status StoredChunk::read_layer(uint32_t layer, std::span<std::byte> out) const {
   return decode_block(record_.codec, record_.identity().type, stored, out);
 }
 
+Result<EncodedRecord> StoredChunk::encoded() const {
+  EncodedRecord encoded = {record_.header, record_.source, {}, {}};
+  encoded.head.resize(record_.layout.blocks_offset);
+  REPRISE_CHECK(file_.read(0, encoded.head));
+  for (uint32_t layer = 0; layer < record_.header.n_layer; ++layer) {
+    auto& block = encoded.blocks.emplace_back(record_.blocks[layer].bytes);
+    REPRISE_CHECK(read_stored(layer, block));
+  }
+  return encoded;
+}
+
 Status StoredChunk::check() const {
   std::vector<std::byte> stored;
   for (uint32_t layer = 0; layer < record_.header.n_layer; ++layer) {
@@ -106,8 +117,8 @@ Result<std::optional<StoredChunk>> ChunkStore::find(const ChunkRow& row) {
   return std::nullopt;
 }
 
-Result<std::optional<StoredChunk>> ChunkStore::find(const ChunkIdentity& identity,
-                                                    const ChunkTokens& tokens) {
+Result<std::optional<StoredChunk>> ChunkStore::find_here(const ChunkIdentity& identity,
+                                                         const ChunkTokens& tokens) {
   REPRISE_TRY(const auto row, index_.find(chunk_key(identity, tokens)));
   if (!row) return std::nullopt;
   REPRISE_TRY(auto chunk, find(*row));
@@ -116,12 +127,23 @@ Result<std::optional<StoredChunk>> ChunkStore::find(const ChunkIdentity& identit
   return chunk;
 }
 
-Result<bool> ChunkStore::add(const ChunkIdentity& identity, const ChunkTokens& tokens,
-                             const ChunkSource& source, std::span<const std::byte> blocks,
-                             BlockCodec codec) {
-  REPRISE_TRY(const EncodedRecord encoded, encode_record(identity, tokens, source, blocks, codec));
+Result<std::optional<StoredChunk>> ChunkStore::find(const ChunkIdentity& identity,
+                                                    const ChunkTokens& tokens) {
+  REPRISE_TRY(auto here, find_here(identity, tokens));
+  if (here || !remote_) return here;
+  const auto fetched = remote_->fetch(identity, tokens);
+  if (!fetched) return std::nullopt;
+  REPRISE_CHECK(write(*fetched, identity, tokens));
+  ++fetched_;
+  return find_here(identity, tokens);
+}
+
+// False when it is there already, in a form that serves.
+Result<bool> ChunkStore::write(const EncodedRecord& encoded, const ChunkIdentity& identity,
+                               const ChunkTokens& tokens) {
+  REPRISE_TRY(const BlockCodec codec, codec_from_bits(encoded.header.codec));
   REPRISE_TRY(const WriterLock lock, WriterLock::take(folder_));
-  REPRISE_TRY(const auto there, find(identity, tokens));
+  REPRISE_TRY(const auto there, find_here(identity, tokens));
   if (there && there->record().codec.serves(codec)) return false;
   ChunkRecord record;
   record.header = encoded.header;
@@ -135,6 +157,21 @@ Result<bool> ChunkStore::add(const ChunkIdentity& identity, const ChunkTokens& t
     return tl::unexpected<Error>(indexed.error());
   }
   return true;
+}
+
+Result<bool> ChunkStore::add(const ChunkIdentity& identity, const ChunkTokens& tokens,
+                             const ChunkSource& source, std::span<const std::byte> blocks,
+                             BlockCodec codec) {
+  REPRISE_TRY(const EncodedRecord encoded, encode_record(identity, tokens, source, blocks, codec));
+  REPRISE_TRY(const bool added, write(encoded, identity, tokens));
+  if (remote_ && remote_->lacks(encoded.header)) remote_->share(encoded);
+  return added;
+}
+
+void ChunkStore::share(const StoredChunk& chunk) {
+  if (!remote_ || !remote_->lacks(chunk.record().header)) return;
+  const auto encoded = chunk.encoded();
+  if (encoded) remote_->share(*encoded);
 }
 
 Status ChunkStore::remove(std::span<const ChunkRow> rows) {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "store/chunk_index.h"
+#include "store/remote_store.h"
 #include "store/segment.h"
 
 namespace reprise {
@@ -33,6 +34,8 @@ class StoredChunk {
   Status read_layer(uint32_t layer, std::span<std::byte> out) const;
   /// Every layer's bytes as they are stored.
   Status check() const;
+  /// The whole record as it is stored.
+  Result<EncodedRecord> encoded() const;
 
  private:
   Status read_stored(uint32_t layer, std::span<std::byte> out) const;
@@ -61,6 +64,9 @@ class ChunkStore {
   ChunkStore(ChunkStore&&) noexcept = default;
   ~ChunkStore();
 
+  /// From now on, chunks that are not here are taken from there, and what is added goes there, too.
+  void share_through(RemoteStore remote) { remote_.emplace(std::move(remote)); }
+
   /// Nothing when it is not there, or damaged: then it is dropped.
   Result<std::optional<StoredChunk>> find(const ChunkIdentity& identity, const ChunkTokens& tokens);
   /// The chunk of a row.
@@ -74,7 +80,9 @@ class ChunkStore {
   Result<bool> add(const ChunkIdentity& identity, const ChunkTokens& tokens,
                    const ChunkSource& source, std::span<const std::byte> blocks,
                    BlockCodec codec = {});
-  /// Drops chunks.
+  /// Gives a chunk of this store to the shared one, unless it is there.
+  void share(const StoredChunk& chunk);
+  /// Drops chunks; what is shared stays there.
   Status remove(std::span<const ChunkRow> rows);
 
   Result<std::vector<ChunkRow>> list() { return index_.all(); }
@@ -90,10 +98,17 @@ class ChunkStore {
   Result<uint64_t> collect(double min_live = 0.5);
 
   uint64_t damaged() const { return damaged_; }  // chunks that find() dropped
+  uint64_t fetched() const { return fetched_; }  // chunks that came from the shared store
+  /// What went wrong with the shared store since it was last asked; empty: nothing.
+  std::string take_warning() { return remote_ ? remote_->take_warning() : std::string(); }
 
  private:
   ChunkStore(std::string folder, ChunkIndex index, const StoreLimits& limits)
       : folder_(std::move(folder)), segments_(folder_), index_(std::move(index)), limits_(limits) {}
+  Result<std::optional<StoredChunk>> find_here(const ChunkIdentity& identity,
+                                               const ChunkTokens& tokens);
+  Result<bool> write(const EncodedRecord& encoded, const ChunkIdentity& identity,
+                     const ChunkTokens& tokens);
   Result<bool> improves(const StoredChunk& chunk);
   Status fill_index();
   Status make_room(uint64_t bytes);
@@ -107,7 +122,8 @@ class ChunkStore {
   ChunkIndex index_;
   StoreLimits limits_;
   std::vector<int64_t> used_;  // found since the last flush_use()
-  uint64_t damaged_ = 0;
+  uint64_t damaged_ = 0, fetched_ = 0;
+  std::optional<RemoteStore> remote_;
 };
 
 }  // namespace reprise

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 
@@ -84,6 +85,25 @@ TEST_F(StoreTest, FormsOfChunks) {
   const Outcome wrong = add_as("zst");
   EXPECT_EQ(wrong.code, 2);
   EXPECT_THAT(wrong.err, HasSubstr("did you mean zstd?"));
+}
+
+TEST_F(StoreTest, GoesOnWithoutItsServer) {
+  const std::string nobody = "unix://:secret@" + folder_.file("none");
+  const Outcome added =
+      run(in_store({"store", "add", files_[0], "--store-remote", nobody, "--json"}));
+  EXPECT_EQ(added.code, 0) << added.err;
+  EXPECT_GT(added.json()["added"], 1);
+  EXPECT_THAT(added.err, HasSubstr("reprise: the shared store at unix:///"));
+  EXPECT_THAT(added.err, testing::Not(HasSubstr("secret")));
+  EXPECT_EQ(std::count(added.err.begin(), added.err.end(), '\n'), 1);
+  const Outcome answered = run(in_store({"run", "-f", files_[0], "-f", files_[1], "-p", "Who?",
+                                         "-n", "4", "--store-remote", nobody, "--json"}));
+  EXPECT_EQ(answered.code, 0) << answered.err;
+  EXPECT_GT(answered.json()["fusion"]["missing_chunks"], 0);
+  EXPECT_THAT(answered.err, HasSubstr("going on with the local store alone"));
+  const Outcome wrong = run(in_store({"ask", "Who?", "--store-remote", "http://:secret@host"}));
+  EXPECT_EQ(wrong.code, 2);
+  EXPECT_THAT(wrong.err, AllOf(HasSubstr("redis://"), testing::Not(HasSubstr("secret"))));
 }
 
 TEST_F(StoreTest, RunAnswersAsWithoutAStoreWhenEverythingIsComputed) {

@@ -2,6 +2,7 @@
 #include <fstream>
 
 #include "engine/library_testing.h"
+#include "store/redis_testing.h"
 
 namespace reprise {
 namespace {
@@ -13,7 +14,7 @@ using test::three_chunks;
 // Damage that shows when a deep layer is read makes the chunk one that is computed.
 TEST(LibraryStore, DamagedChunkIsComputed) {
   for (const char* codec : {"none", "zstd", "q8_0", "q8_0+zstd"}) {
-    Books books("bf16", "", codec);
+    Books books("bf16", "", {.store_codec = codec});
     PartedPrompt prompt = three_chunks();
     books.add(prompt);
     const std::string segment = books.folder + "/seg-00000001.kv";
@@ -24,7 +25,7 @@ TEST(LibraryStore, DamagedChunkIsComputed) {
     const auto damaged = books.fused(prompt, "legolink:first=5");
     EXPECT_EQ(books.report.damaged_chunks, 1u) << codec;
     EXPECT_EQ(books.report.loaded_rows, 137u);
-    Books others("bf16", "", codec);
+    Books others("bf16", "", {.store_codec = codec});
     ASSERT_TRUE(others.library->add("book", 0, prompt.chunks[0]));
     ASSERT_TRUE(others.library->add("book", 0, prompt.chunks[1]));
     EXPECT_EQ(others.fused(prompt, "legolink:first=5"), damaged) << codec;
@@ -35,7 +36,8 @@ TEST(LibraryStore, DamagedChunkIsComputed) {
 // Compression changes nothing; rounding changes little, and is counted.
 TEST(LibraryStore, StoredFormsGiveTheSameOrNearlySo) {
   for (const char* type : {"bf16", "f32"}) {
-    Books exact(type), packed(type, "", "zstd"), rounded(type, "", "q8_0+zstd");
+    Books exact(type), packed(type, "", {.store_codec = "zstd"}),
+        rounded(type, "", {.store_codec = "q8_0+zstd"});
     const PartedPrompt prompt = three_chunks();
     for (Books* books : {&exact, &packed, &rounded}) books->add(prompt);
     const auto full = exact.full(prompt), loaded = exact.fused(prompt, "pie");
@@ -50,6 +52,32 @@ TEST(LibraryStore, StoredFormsGiveTheSameOrNearlySo) {
     EXPECT_EQ(rounded.fused(prompt, "a3:ratio=1"), full);
     EXPECT_FALSE(*packed.library->add("book", 0, prompt.chunks[0]));
   }
+}
+
+// Chunks that another machine computed answer as one's own; without the server they are computed.
+TEST(LibraryStore, SharesThroughAServer) {
+  const TemporaryFolder folder;
+  RedisServer server(folder.file(""));
+  if (!server.installed()) {
+    GTEST_SKIP() << "redis-server is not installed; tools/setup.sh --dev installs it";
+  }
+  const LibraryOptions shared = {.store_remote = server.url(), .store_timeout = 120'000};
+  Books one("bf16", "", shared), other("bf16", "", shared), late("bf16", "", shared);
+  const PartedPrompt prompt = three_chunks();
+  one.add(prompt);
+  const auto own = one.fused(prompt, "a3");
+  EXPECT_EQ(one.report.fetched_chunks, 0u);
+  EXPECT_EQ(other.fused(prompt, "a3"), own);
+  EXPECT_EQ(other.report.fetched_chunks, 3u);
+  EXPECT_EQ(other.report.loaded_rows, 287u);
+  EXPECT_FALSE(*late.library->add("book", 0, prompt.chunks[0]));  // fetched, not computed
+  EXPECT_EQ(other.library->take_warning(), "");
+  server.stop();
+  EXPECT_EQ(other.fused(prompt, "a3"), own);  // from its own disk
+  EXPECT_EQ(other.library->take_warning(), "");
+  EXPECT_EQ(late.fused(prompt, "a3:ratio=1"), one.full(prompt));
+  EXPECT_EQ(late.report.missing_chunks, 2u);
+  EXPECT_THAT(late.library->take_warning(), testing::HasSubstr("the local store alone"));
 }
 
 }  // namespace

@@ -16,7 +16,7 @@ namespace reprise::test {
 class Books {
  public:
   explicit Books(const std::string& kv_type, const std::string& scaling = "",
-                 const std::string& codec = "none") {
+                 LibraryOptions how = {}) {
     static int stores = 0;
     EngineOptions options = tiny_options();
     options.model = tiny_model({32, 5, scaling});
@@ -24,7 +24,8 @@ class Books {
     options.prefix_cache = false;
     engine = tiny_engine(options);
     folder = scratch_folder() + "/store" + std::to_string(stores++);
-    auto opened = Library::open(*engine, {.store = folder, .store_codec = codec}, true);
+    how.store = folder;
+    auto opened = Library::open(*engine, how, true);
     if (!opened) throw std::runtime_error(opened.error().message);
     library.emplace(std::move(*opened));
   }

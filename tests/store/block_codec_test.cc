@@ -26,7 +26,7 @@ std::vector<std::byte> raw_of(const std::vector<T>& values) {
 }
 
 TEST(BlockCodec, NamesAndBitsGoBothWays) {
-  for (const BlockCodec codec : kCodecs) {
+  for (const BlockCodec codec : kTestCodecs) {
     EXPECT_EQ(parse_codec(codec_name(codec)).value(), codec);
     EXPECT_EQ(codec_from_bits(codec_bits(codec)).value(), codec);
   }
@@ -101,7 +101,7 @@ TEST(BlockCodec, TakesAnyBytes) {
   std::mt19937 random(4);
   const auto raw = make_chunk(30).blocks;
   std::vector<std::byte> back(raw.size());
-  for (const BlockCodec codec : kCodecs) {
+  for (const BlockCodec codec : kTestCodecs) {
     const auto whole = *encode_block(codec, KvType::kBF16, raw);
     int refused = 0;
     for (int round = 0; round < 2000; ++round) {

@@ -85,7 +85,7 @@ TEST_P(Damaged, LostIndexIsMadeAgain) {
   remove_index();
   ChunkStore store = open_store(path);
   for (uint32_t n = 0; n < kChunks; ++n) EXPECT_EQ(look_up(store, n, codec), Found::kRight);
-  EXPECT_EQ(store.search(kIdentity, "number2", 3)->size(), 1u);
+  EXPECT_EQ(store.search(kTestIdentity, "number2", 3)->size(), 1u);
 }
 
 // Records behind a damaged one are found again, too.

@@ -53,9 +53,9 @@ TEST(ChunkStore, IdentityAndTokensMustAgree) {
     const auto found = store.find(identity, tokens);
     return found && !*found;
   };
-  EXPECT_FALSE(missing(kIdentity, chunk.ids()));
+  EXPECT_FALSE(missing(kTestIdentity, chunk.ids()));
   for (int field = 0; field < 7; ++field) {
-    ChunkIdentity other = kIdentity;
+    ChunkIdentity other = kTestIdentity;
     if (field == 0) ++other.kv.model;
     if (field == 1) ++other.kv.tokenizer;
     if (field == 2) ++other.kv.numerics;
@@ -68,17 +68,17 @@ TEST(ChunkStore, IdentityAndTokensMustAgree) {
   for (size_t i = 0; i < chunk.tokens.size(); ++i) {
     TestChunk other = chunk;
     ++other.tokens[i];
-    EXPECT_TRUE(missing(kIdentity, other.ids()));
+    EXPECT_TRUE(missing(kTestIdentity, other.ids()));
   }
   TestChunk shorter = chunk;
   shorter.tokens.pop_back();
-  EXPECT_TRUE(missing(kIdentity, shorter.ids()));
+  EXPECT_TRUE(missing(kTestIdentity, shorter.ids()));
   const std::vector<int32_t> other_context = {1};
-  EXPECT_TRUE(missing(kIdentity, {other_context, chunk.tokens}));
-  EXPECT_TRUE(missing(kIdentity, {{}, chunk.tokens}));
+  EXPECT_TRUE(missing(kTestIdentity, {other_context, chunk.tokens}));
+  EXPECT_TRUE(missing(kTestIdentity, {{}, chunk.tokens}));
   // The same row of ids, cut elsewhere.
   const std::span<const int32_t> ids = chunk.tokens;
-  EXPECT_TRUE(missing(kIdentity, {ids.first(1), ids.subspan(1)}));
+  EXPECT_TRUE(missing(kTestIdentity, {ids.first(1), ids.subspan(1)}));
 }
 
 TEST(ChunkStore, RefusesWhatDoesNotFit) {
@@ -86,8 +86,8 @@ TEST(ChunkStore, RefusesWhatDoesNotFit) {
   ChunkStore store = open_store(folder.file("store"), {.bytes = 8192});
   TestChunk chunk = make_chunk(1);
   chunk.blocks.pop_back();
-  EXPECT_EQ(code_of(store.add(kIdentity, chunk.ids(), {}, chunk.blocks)), "invalid_argument");
-  EXPECT_EQ(code_of(store.add(kIdentity, {kContext, {}}, {}, {})), "invalid_argument");
+  EXPECT_EQ(code_of(store.add(kTestIdentity, chunk.ids(), {}, chunk.blocks)), "invalid_argument");
+  EXPECT_EQ(code_of(store.add(kTestIdentity, {kTestContext, {}}, {}, {})), "invalid_argument");
   const ChunkIdentity large = {{1, 2, 3}, kernels::KvType::kF32, 30, 8, 64};
   const TestChunk big = make_chunk(1, large);
   const auto added = store.add(large, big.ids(), {}, big.blocks);
@@ -152,17 +152,17 @@ TEST(ChunkStore, SearchesTextOfOneIdentity) {
   for (uint32_t n = 0; n < 3; ++n) {
     TestChunk chunk = make_chunk(n);
     chunk.source.text = texts[n];
-    ASSERT_TRUE(store.add(kIdentity, chunk.ids(), chunk.source, chunk.blocks));
+    ASSERT_TRUE(store.add(kTestIdentity, chunk.ids(), chunk.source, chunk.blocks));
   }
-  const auto found = store.search(kIdentity, "Who keeps BEES? (\"OR\" NOT near*)", 5);
+  const auto found = store.search(kTestIdentity, "Who keeps BEES? (\"OR\" NOT near*)", 5);
   ASSERT_TRUE(found) << found.error().message;
   ASSERT_EQ(found->size(), 2u);
   EXPECT_NE((*found)[0].part, 1u);
   EXPECT_NE((*found)[1].part, 1u);
   EXPECT_GE((*found)[0].score, (*found)[1].score);
-  EXPECT_EQ(store.search(kIdentity, "bees", 1)->size(), 1u);
-  EXPECT_TRUE(store.search(kIdentity, "?!", 5)->empty());
-  ChunkIdentity other = kIdentity;
+  EXPECT_EQ(store.search(kTestIdentity, "bees", 1)->size(), 1u);
+  EXPECT_TRUE(store.search(kTestIdentity, "?!", 5)->empty());
+  ChunkIdentity other = kTestIdentity;
   ++other.kv.model;
   EXPECT_TRUE(store.search(other, "bees", 5)->empty());
 }

@@ -20,21 +20,21 @@ namespace reprise {
 inline const bool kInMemory =
     std::filesystem::is_directory("/dev/shm") && ::setenv("TMPDIR", "/dev/shm", 0) == 0;
 
-inline constexpr BlockCodec kCodecs[] = {
+inline constexpr BlockCodec kTestCodecs[] = {
     {}, {.zstd = true}, {.q8_0 = true}, {.q8_0 = true, .zstd = true}};
 
-inline constexpr ChunkIdentity kIdentity = {{11, 22, 33}, kernels::KvType::kBF16, 3, 2, 4};
-inline const std::vector<int32_t> kContext = {0};
+inline constexpr ChunkIdentity kTestIdentity = {{11, 22, 33}, kernels::KvType::kBF16, 3, 2, 4};
+inline const std::vector<int32_t> kTestContext = {0};
 
 struct TestChunk {
   std::vector<int32_t> tokens;
   std::vector<std::byte> blocks;
   ChunkSource source;
 
-  ChunkTokens ids() const { return {kContext, tokens}; }
+  ChunkTokens ids() const { return {kTestContext, tokens}; }
 };
 
-inline TestChunk make_chunk(uint32_t number, const ChunkIdentity& identity = kIdentity) {
+inline TestChunk make_chunk(uint32_t number, const ChunkIdentity& identity = kTestIdentity) {
   std::mt19937 random(number);
   TestChunk chunk;
   chunk.tokens = {static_cast<int32_t>(number)};
@@ -60,16 +60,16 @@ inline ChunkStore open_store(const std::string& folder, const StoreLimits& limit
 
 inline Result<bool> add_chunk(ChunkStore& store, uint32_t number, BlockCodec codec = {}) {
   const TestChunk chunk = make_chunk(number);
-  return store.add(kIdentity, chunk.ids(), chunk.source, chunk.blocks, codec);
+  return store.add(kTestIdentity, chunk.ids(), chunk.source, chunk.blocks, codec);
 }
 
 /// A chunk's layer as it comes back from a form.
 inline std::vector<std::byte> layer_as(const TestChunk& chunk, uint32_t layer, BlockCodec codec) {
-  const size_t size = chunk.blocks.size() / kIdentity.n_layer;
+  const size_t size = chunk.blocks.size() / kTestIdentity.n_layer;
   const auto raw = std::span(chunk.blocks).subspan(layer * size, size);
   std::vector<std::byte> out(size);
-  const auto encoded = encode_block(codec, kIdentity.type, raw);
-  EXPECT_TRUE(encoded && decode_block(codec, kIdentity.type, *encoded, out));
+  const auto encoded = encode_block(codec, kTestIdentity.type, raw);
+  EXPECT_TRUE(encoded && decode_block(codec, kTestIdentity.type, *encoded, out));
   return out;
 }
 
@@ -78,12 +78,12 @@ enum class Found { kMissing, kRight, kWrong };
 /// What the store says of a chunk: a layer that cannot be read back makes it missing.
 inline Found look_up(ChunkStore& store, uint32_t number, BlockCodec codec = {}) {
   const TestChunk chunk = make_chunk(number);
-  const auto found = store.find(kIdentity, chunk.ids());
+  const auto found = store.find(kTestIdentity, chunk.ids());
   if (!found || !*found) return Found::kMissing;
   if ((*found)->record().tokens != chunk.tokens) return Found::kWrong;
   const size_t size = (*found)->block_bytes();
   std::vector<std::byte> block(size);
-  for (uint32_t layer = 0; layer < kIdentity.n_layer; ++layer) {
+  for (uint32_t layer = 0; layer < kTestIdentity.n_layer; ++layer) {
     if (!(*found)->read_layer(layer, block)) return Found::kMissing;
     if (block != layer_as(chunk, layer, codec)) return Found::kWrong;
   }

@@ -4,7 +4,7 @@
 namespace reprise {
 namespace {
 
-BlockCodec codec_of(uint32_t number) { return kCodecs[number % std::size(kCodecs)]; }
+BlockCodec codec_of(uint32_t number) { return kTestCodecs[number % std::size(kTestCodecs)]; }
 
 void expect_all(ChunkStore& store, uint32_t count) {
   for (uint32_t n = 0; n < count; ++n) {
@@ -46,7 +46,7 @@ TEST(StoredForms, EvictionCountsStoredBytes) {
       const TestChunk chunk = make_chunk(20, wide);
       auto ids = chunk.tokens;
       ids[0] = static_cast<int32_t>(n);
-      ASSERT_TRUE(store.add(wide, {kContext, ids}, chunk.source, chunk.blocks, {.zstd = zstd}));
+      ASSERT_TRUE(store.add(wide, {kTestContext, ids}, chunk.source, chunk.blocks, {.zstd = zstd}));
       EXPECT_LE(store.stats()->disk_bytes, 3'000'000u);
     }
     kept[zstd ? 1 : 0] = store.stats()->chunks;
@@ -68,7 +68,7 @@ TEST(StoredForms, ExactReplacesRounded) {
     EXPECT_EQ(look_up(store, 1), Found::kRight);
     EXPECT_EQ(look_up(store, 1, rounded), Found::kWrong);
     EXPECT_EQ(store.stats()->chunks, 1u);
-    EXPECT_EQ(store.search(kIdentity, "number1", 5)->size(), 1u);
+    EXPECT_EQ(store.search(kTestIdentity, "number1", 5)->size(), 1u);
     EXPECT_EQ((*store.find(before))->record().codec, rounded);  // its bytes are still there
     EXPECT_FALSE(add_chunk(store, 1, rounded).value());
     EXPECT_FALSE(add_chunk(store, 1, {}).value());
@@ -85,7 +85,7 @@ TEST(StoredForms, WhatCannotBeRoundedIsAnError) {
   TestChunk chunk = make_chunk(1);
   chunk.blocks[3] = std::byte{0x7f};
   chunk.blocks[2] = std::byte{0xff};
-  const auto added = store.add(kIdentity, chunk.ids(), {}, chunk.blocks, {.q8_0 = true});
+  const auto added = store.add(kTestIdentity, chunk.ids(), {}, chunk.blocks, {.q8_0 = true});
   ASSERT_FALSE(added);
   EXPECT_EQ(added.error().code, ErrorCode::kInvalidArgument);
   EXPECT_EQ(store.stats()->chunks, 0u);
