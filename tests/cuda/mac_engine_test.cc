@@ -47,6 +47,18 @@ TEST_F(MacEngine, ReuseTurnedOffIsFullAttention) {
   EXPECT_EQ(logits_of(*engine, request, "mac:tau=1"), want);
 }
 
+// Contexts this short cannot gain: every step is decode attention, which leaves queries in rings.
+TEST_F(MacEngine, RestingIsFullAttention) {
+  const auto engine = tiny_engine(cuda_options());
+  Request request = request_of(tiny_prompt(300), 30);
+  const Logits want = logits_of(*engine, request);
+  const std::string policy = "mac:window=64,band=32,sink=16,min_context=64,tau=0.1";
+  expect_near(logits_of(*engine, request, policy), want, bf16_tolerance(2));
+  const Answer answer = answer_of(*engine, request, policy);
+  EXPECT_EQ(figure(answer, "mac_off"), 1.0);
+  EXPECT_EQ(figure(answer, "mac_nonfinite"), 0.0);
+}
+
 // In the first layer equal tokens have equal queries: none comes twice.
 TEST_F(MacEngine, WithoutAMatchOnlyRoundingDiffers) {
   const auto engine = tiny_engine(cuda_options());

@@ -37,6 +37,9 @@ struct MacSum {
   }
 };
 
+/// See kernels/cuda/mac_guard.cuh.
+enum class MacMode { kRest, kTry, kReuse };
+
 /// The entries of one ring, in the order of MacRings.
 class MacModel {
  public:
@@ -45,6 +48,7 @@ class MacModel {
                 {-1, -1, std::nanf(""), 0.0f, 0.0f, 0}),
         q(entries.size() * shape.head_dim),
         out(entries.size() * shape.head_dim),
+        guards(shape.n_kv_head),
         shape_(shape),
         rules_(rules) {}
 
@@ -71,22 +75,61 @@ class MacModel {
     }
   }
 
-  /// One row of n_head heads. key: key(kv_head, token, d), value the same. Results as of MacArgs.
-  void step(int32_t position, bool stores, const float* plain, const uint16_t* rotated, float scale,
-            const auto& key, const auto& value, double* result, double* lse) {
-    std::vector<int32_t> matches(shape_.n_head, -1);
-    const bool compares = stores && position >= rules_.min_context;
-    for (uint32_t head = 0; compares && head < shape_.n_head; ++head) {
-      matches[head] = nearest(head, position, plain + size_t{head} * shape_.head_dim);
-      head_hits += matches[head] >= 0 ? 1 : 0;
-    }
+  /// What the guard of a KV head makes of a row.
+  struct Prospect {
+    double gain = 0.0, missed = 0.0, hope = 0.0;
+    bool due = false;
+  };
+  Prospect prospect(int32_t position, bool has_ring, uint32_t kv_head) const {
+    Prospect own;
+    if (position < 0) return own;
+    const int32_t most = pages_from(position, 0);
+    own.missed = most > pages_from(position, cut(position - rules_.max_gap)) ? 1.0 : 0.0;
+    if (!may_reuse(position, has_ring)) return own;
+    const Guard& guard = guards[kv_head];
+    own.hope = std::max(0.0, most * double{kPageTokens} * key_bytes() - ring_bytes());
+    const int32_t since = position - guard.tried;
+    own.due = guard.seen < 4 || since < 0 || since >= 64 << guard.pauses;
+    if (guard.seen < 4 || guard.saved <= ring_bytes()) return own;
+    own.gain = guard.saved - ring_bytes();
+    own.missed *= guard.missed;
+    return own;
+  }
+  /// Whether a row leaves an entry.
+  bool stores(int32_t position, bool has_ring) const {
+    return has_ring && position >= first_position() && position + window() >= rules_.min_context;
+  }
+
+  /// One row of n_head heads in a launch of a mode. key: key(kv_head, token, d), value the same.
+  /// Results as of MacArgs.
+  void step(int32_t position, bool has_ring, MacMode mode, const float* plain,
+            const uint16_t* rotated, float scale, const auto& key, const auto& value,
+            double* result, double* lse) {
+    const bool asks = may_reuse(position, has_ring), reuses = mode == MacMode::kReuse;
     for (uint32_t first = 0; first < shape_.n_head; first += shape_.group()) {
-      decide(position, compares, &matches[first]);
-      for (uint32_t head = first; head < first + shape_.group(); ++head) {
-        const size_t at = size_t{head} * shape_.head_dim;
-        attend(position, stores, head, matches[head], plain + at, rotated + at, scale, key, value,
-               result + at, lse + head);
+      const uint32_t kv_head = first / shape_.group();
+      const Prospect own = prospect(position, has_ring, kv_head);
+      const bool compares = asks && mode != MacMode::kRest &&
+                            (!rules_.guarded || own.due || (reuses && own.gain > 0.0));
+      std::vector<int32_t> matches(shape_.group(), -1);
+      for (uint32_t i = 0; compares && i < matches.size(); ++i) {
+        matches[i] =
+            nearest(first + i, position, plain + size_t{first + i} * shape_.head_dim, reuses);
       }
+      if (asks) {
+        ++steps;
+        keys += static_cast<uint64_t>(position) + 1;
+      }
+      if (reuses) count(matches, compares);
+      decide(matches);
+      if (reuses && compares) count_reused(position, matches);
+      if (compares && rules_.guarded) tell(position, reuses, matches, guards[kv_head]);
+      for (uint32_t i = 0; i < matches.size(); ++i) {
+        const size_t at = size_t{first + i} * shape_.head_dim;
+        attend(position, has_ring, reuses, first + i, reuses ? matches[i] : -1, plain + at,
+               rotated + at, scale, key, value, result + at, lse + first + i);
+      }
+      if (!reuses && stores(position, has_ring)) guards[kv_head].rested = position;
     }
   }
 
@@ -98,9 +141,32 @@ class MacModel {
   std::vector<MacEntry> entries;
   std::vector<uint16_t> q;
   std::vector<double> out;
-  uint64_t group_hits = 0, head_hits = 0, reused = 0, skipped = 0, keys = 0, lag = 0;
+  struct Guard {
+    double saved = 0.0, missed = 0.0;
+    uint32_t seen = 0, pauses = 0;
+    int32_t tried = 0, rested = 0;
+  };
+  std::vector<Guard> guards;  // [n_kv_head]
+  uint64_t steps = 0, compared = 0, group_hits = 0, head_hits = 0, reused = 0, skipped = 0,
+           keys = 0, lag = 0;
 
  private:
+  bool may_reuse(int32_t position, bool has_ring) const {
+    return has_ring && position >= rules_.min_context;
+  }
+  // Of a KV head.
+  double key_bytes() const { return 2.0 * tile_bytes(shape_.type, shape_.head_dim) / kPageTokens; }
+  double ring_bytes() const {
+    const double entry = shape_.head_dim * 2.0 + sizeof(MacEntry);
+    return shape_.window * shape_.group() * entry + double{rules_.costs.pair};
+  }
+  // Pages of keys between sinks and cut of a row that hold keys from one on.
+  int32_t pages_from(int32_t position, int32_t begin) const {
+    constexpr int32_t kTokens = kPageTokens;
+    const int32_t sink = std::min(rules_.sink, position + 1), end = std::max(sink, cut(position));
+    if (end <= sink) return 0;
+    return (end + kTokens - 1) / kTokens - std::max(sink, begin) / kTokens;
+  }
   int32_t window() const { return static_cast<int32_t>(shape_.window); }
   int32_t first_position() const {
     return rules_.band - 1 + (rules_.sink / rules_.align + 1) * rules_.align;
@@ -110,14 +176,16 @@ class MacModel {
     return (size_t{head / group} * shape_.window + slot) * group + head % group;
   }
 
-  int32_t nearest(uint32_t head, int32_t position, const float* plain) const {
+  // results: among entries that have one.
+  int32_t nearest(uint32_t head, int32_t position, const float* plain, bool results) const {
     int32_t best = -1;
     double least = rules_.distance2, norm2 = 0.0;
     for (int32_t at = position - 1; at >= std::max(0, position - rules_.max_gap); --at) {
       const size_t i = index(head, at);
       const MacEntry& entry = entries[i];
-      if (entry.position != at || !std::isfinite(entry.lse) || cut(at) <= rules_.sink) continue;
-      if (position - entry.anchor > rules_.max_age) continue;
+      if (entry.position != at || cut(at) <= rules_.sink) continue;
+      if (results && !std::isfinite(entry.lse)) continue;
+      if (results && position - entry.anchor > rules_.max_age) continue;
       double distance2 = 0.0;
       norm2 = 0.0;
       for (uint32_t d = 0; d < shape_.head_dim; ++d) {
@@ -135,25 +203,52 @@ class MacModel {
     return error > rules_.max_error * std::sqrt(norm2) ? -1 : best;
   }
 
-  void decide(int32_t position, bool compares, int32_t* matches) {
-    const bool all =
-        std::all_of(matches, matches + shape_.group(), [](int32_t m) { return m >= 0; });
-    int32_t begin = std::numeric_limits<int32_t>::max();
-    for (uint32_t i = 0; i < shape_.group(); ++i) {
-      if (!all && !rules_.split) matches[i] = -1;
-      begin = std::min(begin, matches[i] >= 0 ? cut(matches[i]) : rules_.sink);
-      reused += matches[i] >= 0 ? 1 : 0;
-      lag += matches[i] >= 0 ? static_cast<uint64_t>(position - matches[i]) : 0;
+  void count(const std::vector<int32_t>& matches, bool compares) {
+    compared += compares ? 1 : 0;
+    for (const int32_t match : matches) head_hits += match >= 0 ? 1 : 0;
+  }
+
+  void decide(std::vector<int32_t>& matches) const {
+    const bool all = std::all_of(matches.begin(), matches.end(), [](int32_t m) { return m >= 0; });
+    if (!all && !rules_.split) std::fill(matches.begin(), matches.end(), -1);
+  }
+
+  int32_t begin_of(const std::vector<int32_t>& matches) const {
+    const int32_t least = *std::min_element(matches.begin(), matches.end());
+    return least >= 0 ? cut(least) : rules_.sink;
+  }
+
+  void count_reused(int32_t position, const std::vector<int32_t>& matches) {
+    for (const int32_t match : matches) {
+      reused += match >= 0 ? 1 : 0;
+      lag += match >= 0 ? static_cast<uint64_t>(position - match) : 0;
     }
-    if (!compares) return;
-    keys += static_cast<uint64_t>(position) + 1;
+    const int32_t begin = begin_of(matches);
     skipped += static_cast<uint64_t>(std::max(0, begin - rules_.sink));
     group_hits += begin > rules_.sink ? 1 : 0;
   }
 
-  void attend(int32_t position, bool stores, uint32_t head, int32_t match, const float* plain,
-              const uint16_t* rotated, float scale, const auto& key, const auto& value,
-              double* result, double* lse) {
+  void tell(int32_t position, bool reuses, const std::vector<int32_t>& matches,
+            Guard& guard) const {
+    if (reuses) {
+      guard.rested = std::min(guard.rested, position - 1);
+      if (position - guard.rested <= rules_.max_gap) return;
+    }
+    const int32_t begin = begin_of(matches);
+    const double saves = std::max(0, begin - rules_.sink) * key_bytes();
+    const bool far =
+        pages_from(position, begin) > pages_from(position, cut(position - rules_.max_gap));
+    const double weight = std::max(1.0 / (guard.seen + 1), reuses ? 1.0 / 64 : 1.0 / 8);
+    guard.saved += (saves - guard.saved) * weight;
+    guard.missed += ((far ? 1.0 : 0.0) - guard.missed) * weight;
+    ++guard.seen;
+    guard.tried = position;
+    guard.pauses = saves <= ring_bytes() ? std::min(guard.pauses + 1, 4u) : 0;
+  }
+
+  void attend(int32_t position, bool has_ring, bool reuses, uint32_t head, int32_t match,
+              const float* plain, const uint16_t* rotated, float scale, const auto& key,
+              const auto& value, double* result, double* lse) {
     const uint32_t dim = shape_.head_dim, kv_head = head / shape_.group();
     MacSum fresh(dim), captured(dim);
     const size_t from = match >= 0 ? index(head, match) : 0;
@@ -183,20 +278,19 @@ class MacModel {
     for (uint32_t d = 0; d < dim; ++d) {
       result[d] = (captured.sum[d] + fresh.sum[d]) / (captured.total + fresh.total);
     }
-    const bool writes =
-        stores && position >= first_position() && position + window() >= rules_.min_context;
-    if (!writes) return;
+    if (!stores(position, has_ring)) return;
     const size_t to = index(head, position);
     MacEntry& entry = entries[to];
     entry.position = position;
     entry.anchor = match >= 0 ? old.anchor : position;
-    entry.lse = match >= 0 && rules_.anchored ? -std::numeric_limits<float>::infinity()
-                                              : static_cast<float>(lse_x);
-    entry.share = static_cast<float>(std::exp(lse_x - *lse));
+    const bool leaves = reuses && !(match >= 0 && rules_.anchored);
+    entry.lse = leaves ? static_cast<float>(lse_x) : -std::numeric_limits<float>::infinity();
+    entry.share = reuses ? static_cast<float>(std::exp(lse_x - *lse)) : 0.0f;
     entry.drift = match >= 0 ? old.drift + static_cast<float>(std::sqrt(distance2)) : 0.0f;
     entry.depth = match >= 0 ? old.depth + 1 : 0;
     for (uint32_t d = 0; d < dim; ++d) {
       q[to * dim + d] = to_bf16(plain[d]).bits;
+      if (!reuses) continue;
       out[to * dim + d] = captured.total > 0.0 ? captured.sum[d] / captured.total : 0.0;
     }
   }

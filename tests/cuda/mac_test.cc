@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <numeric>
 #include <string>
 
@@ -87,7 +88,7 @@ class Case {
       copy(ring_out.get() + rings_[row] * ring_entries * dim, out);
     }
     const size_t rows = size_t{batch_} * shape_.n_head;
-    const DeviceArray<int32_t> positions(batch_);
+    const DeviceArray<int32_t> positions(batch_), keys(batch_);
     const DeviceArray<float> plain(rows * dim), out(rows * dim, 0xff), lse(rows, 0xff);
     const DeviceArray<float> q(rows * dim);
     const DeviceArray<char> workspace(
@@ -96,6 +97,7 @@ class Case {
     args.kv = {kv.get(), shape_.type, shape_.n_kv_head, shape_.head_dim};
     args.pages = pages.get();
     args.positions = positions.get();
+    args.keys = keys.get();
     args.rings = rings.get();
     args.batch = batch_;
     args.capacity = capacity_;
@@ -114,6 +116,9 @@ class Case {
     for (int32_t step = 0; step < steps_; ++step) {
       make_queries();
       copy(positions.get(), positions_);
+      copy(keys.get(), key_counts());
+      mode_ = find_mode();
+      ++modes_[static_cast<size_t>(mode_)];
       copy(plain.get(), plain_);
       copy(q.get(), bf16_floats(rotated_));
       graph.run();
@@ -137,7 +142,37 @@ class Case {
     check_counters(all);
   }
 
+  /// Steps that a launch spent so.
+  int32_t steps(MacMode mode) const { return modes_[static_cast<size_t>(mode)]; }
+
  private:
+  std::vector<int32_t> key_counts() const {
+    std::vector<int32_t> keys;
+    for (const int32_t position : positions_) keys.push_back(position + 1);
+    return keys;
+  }
+
+  MacMode find_mode() const {
+    double gain = 0.0, missed = 0.0, hope = 0.0;
+    bool due = false, stores = false;
+    for (uint32_t row = 0; row < batch_; ++row) {
+      const bool has_ring = rings_[row] != kNoRing;
+      stores = stores || models_[row].stores(positions_[row], has_ring);
+      for (uint32_t kv_head = 0; kv_head < shape_.n_kv_head; ++kv_head) {
+        const auto own = models_[row].prospect(positions_[row], has_ring, kv_head);
+        gain += own.gain;
+        missed += own.missed;
+        hope += own.hope;
+        due = due || own.due;
+      }
+    }
+    if (!rules_.guarded) return stores ? MacMode::kReuse : MacMode::kRest;
+    const MacCosts& costs = rules_.costs;
+    const double far = double{costs.far} * std::min(1.0, missed);
+    if (gain > 1.1 * (double{costs.meeting} + far)) return MacMode::kReuse;
+    return due && hope > 1.1 * double{costs.meeting} ? MacMode::kTry : MacMode::kRest;
+  }
+
   float scale() const { return 1.0f / std::sqrt(static_cast<float>(shape_.head_dim)); }
 
   template <class T>
@@ -180,7 +215,7 @@ class Case {
     std::vector<double> expected(shape_.n_head * dim), expected_lse(shape_.n_head);
     largest_ = 4.0;  // of the stored results
     models_[row].step(
-        positions_[row], rings_[row] != kNoRing, &plain_[first], &rotated_[first], scale(),
+        positions_[row], rings_[row] != kNoRing, mode_, &plain_[first], &rotated_[first], scale(),
         [&](uint32_t kv_head, int32_t token, uint32_t d) {
           return element(row, kv_head, token, 0, d);
         },
@@ -242,6 +277,8 @@ class Case {
   void check_counters(const MacCounters& counters) const {
     MacCounters sums = {};
     for (const MacModel& model : models_) {
+      sums.steps += model.steps;
+      sums.compared += model.compared;
       sums.group_hits += model.group_hits;
       sums.head_hits += model.head_hits;
       sums.reused_heads += model.reused;
@@ -255,11 +292,8 @@ class Case {
     EXPECT_EQ(counters.skipped, sums.skipped);
     EXPECT_EQ(counters.lag, sums.lag);
     EXPECT_EQ(counters.keys, sums.keys);
-    if (rules_.guarded) {
-      EXPECT_LT(counters.compared, counters.steps);
-    } else {
-      EXPECT_EQ(counters.compared, counters.steps);
-    }
+    EXPECT_EQ(counters.steps, sums.steps);
+    EXPECT_EQ(counters.compared, sums.compared);
     EXPECT_EQ(counters.nonfinite, 0u);
     std::printf("  %u/%u/%u: %llu of %llu groups hit, %llu heads\n", shape_.n_head,
                 shape_.n_kv_head, shape_.head_dim, counters.group_hits, counters.compared,
@@ -279,6 +313,8 @@ class Case {
   std::vector<uint32_t> pages_, rings_;
   std::vector<MacModel> models_;
   double largest_ = 0.0;
+  MacMode mode_ = MacMode::kRest;
+  std::array<int32_t, 3> modes_ = {};
 };
 
 MacRules rules(int32_t sink, int32_t band, int32_t align, uint32_t window, float distance2) {
@@ -345,11 +381,51 @@ TEST(Mac, ServesAllRules) {
   }
 }
 
-TEST(Mac, GuardStopsComparing) {
+// Nothing matches: it looks a few times and rests.
+TEST(Mac, RestsWhereNothingMatches) {
   REPRISE_NEEDS_DEVICE();
   MacRules each = rules(16, 32, 16, 16, 0.0f);
   each.guarded = true;
-  Case({4, 2, 64, 16}, each, {60, 100, -1}, 9, 50).run();
+  each.costs = {1e3f, 1e3f, 0.0f};
+  Case steps({4, 2, 64, 16}, each, {160, 200, -1, 90}, 9, 50);
+  steps.run();
+  EXPECT_EQ(steps.steps(MacMode::kTry), 4);
+  EXPECT_EQ(steps.steps(MacMode::kReuse), 0);
+}
+
+// Nor does it look where contexts are too short to gain.
+TEST(Mac, ShortContextsRest) {
+  REPRISE_NEEDS_DEVICE();
+  MacRules each = rules(16, 32, 16, 16, 20.0f);
+  each.guarded = true;
+  Case steps({4, 2, 64, 16}, each, {160, 200, -1, 90}, 9, 20);
+  steps.run();
+  EXPECT_EQ(steps.steps(MacMode::kRest), 20);
+}
+
+// It begins, and goes on as long as it pays: where it must read far it does not.
+TEST(Mac, GuardWeighsCosts) {
+  REPRISE_NEEDS_DEVICE();
+  unsigned seed = 200;
+  for (const uint32_t batch : {2u, 5u, 70u}) {
+    for (const MacCosts& costs : {MacCosts{1e3f, 1e3f, 0.0f}, MacCosts{2e4f, 1e5f, 0.0f}}) {
+      SCOPED_TRACE(std::to_string(batch) + " rows, far " + std::to_string(costs.far));
+      MacRules each = rules(16, 32, 16, 16, 20.0f);
+      each.guarded = true;
+      each.costs = costs;
+      std::vector<int32_t> starts;
+      for (uint32_t i = 0; i < batch; ++i) {
+        starts.push_back(i % 9 == 4 ? -1 : 300 + static_cast<int32_t>(i) * 37 % 211);
+      }
+      Case steps({8, 4, 64, 16}, each, starts, ++seed, batch > 5 ? 30 : 120);
+      steps.run();
+      std::printf("  rests %d, tries %d, reuses %d\n", steps.steps(MacMode::kRest),
+                  steps.steps(MacMode::kTry), steps.steps(MacMode::kReuse));
+      EXPECT_GE(steps.steps(MacMode::kTry), 4);
+      EXPECT_GT(steps.steps(MacMode::kReuse), 0);
+      if (HasFailure()) return;
+    }
+  }
 }
 
 TEST(Mac, PublishedSizes) {

@@ -1,16 +1,18 @@
 // Times MAC-Attention's decode step against full attention: layers, whose rings and read pages are
-// more than the L2 cache holds, one after the other in a CUDA graph. Hit rates are synthetic: of KV
-// heads, chosen independently; a match is 300 tokens back, other entries are far away.
+// more than the L2 cache holds, one after the other in a CUDA graph; graphs in turns, medians. Hit
+// rates are synthetic: of KV heads, chosen independently; a match is 300 tokens back, other entries
+// are far away.
 //
 //     cmake --build build --target mac_bench
-//     build/mac_bench [context [batch [rate]]]
+//     build/mac_bench [context [batch]]
 //
-// Columns: microseconds a layer of full attention, of MAC where launches overlap ("o") and where
-// not; how many times faster the former is; bytes that it had to read, in GB/s. "off": sequences
-// without rings. "guard": no hits, after the guard has seen it.
+// Columns: microseconds a layer of full attention; of MAC without its guard, and with it once it
+// has settled; how many times faster than full attention; the share of steps that compare then.
+// "off": sequences without rings. "try": every step compares for the guard alone.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <memory>
 #include <numeric>
 #include <random>
 #include <string>
@@ -72,9 +74,6 @@ class Bench {
         entries_(layers_ * entries()),
         ring_q_(layers_ * entries() * kDim),
         ring_out_(layers_ * entries() * kDim),
-        guards_(layers_ * pairs()),
-        counters_(batch),
-        plain_(layers_ * row_size()),
         out_(row_size()),
         lse_(size_t{batch} * kHeads),
         workspace_(mac_workspace(MacRules{}, batch, kHeads, kKvHeads, kDim)),
@@ -85,25 +84,31 @@ class Bench {
     check(cudaDeviceSynchronize());
   }
 
-  void run(const std::string& only) {
-    const double full = time_full();
-    for (const std::string name : {"off", "guard", "0", "0.5", "0.8", "0.95", "0.99", "1"}) {
-      if (!only.empty() && name != only) continue;
-      set_hits(name == "off" || name == "guard" ? 0.0 : std::stod(name));
-      check(cudaMemset(counters_.get(), 0, batch_ * sizeof(MacCounters)));
-      check(cudaMemset(guards_.get(), 0, guards_.size() * sizeof(MacGuardState)));
-      const int warm_up = name == "guard" ? 320 / 4 : 2;
-      const double us = time_mac(name, true, warm_up), apart = time_mac(name, false, warm_up);
-      MacCounters counters;  // all sequences are alike
-      check(cudaMemcpy(&counters, counters_.get(), sizeof counters, cudaMemcpyDeviceToHost));
-      const double compared = static_cast<double>(std::max(1ull, counters.compared));
-      std::printf(
-          "%7d %5u %6s | full %8.2f | mac o %8.2f  %8.2f | %6.2fx | %5.0f GB/s | hits %.3f\n",
-          context_, batch_, name.c_str(), full, us, apart, full / us,
-          bytes(name == "off" || name == "guard", counters) / us / 1e3,
-          static_cast<double>(counters.group_hits) / compared);
-      std::fflush(stdout);
+  void run() {
+    std::vector<std::unique_ptr<Case>> cases;
+    for (const double rate : {0.0, 0.5, 0.8, 0.9, 0.95, 0.99, 1.0}) {
+      const size_t first = cases.size();
+      for (const bool guarded : {false, true}) {
+        cases.push_back(std::make_unique<Case>(layers_ * pairs(), batch_));
+        cases.back()->rate = rate;
+        cases.back()->guarded = guarded;
+      }
+      set_hits(rate, cases[first]->plain);
+      cases[first + 1]->plain = cases[first]->plain;
     }
+    for (const bool tries : {false, true}) {
+      cases.push_back(std::make_unique<Case>(layers_ * pairs(), batch_));
+      Case& each = *cases.back();
+      each.plain = cases[0]->plain;
+      each.has_rings = each.guarded = each.tries = tries;
+    }
+    const TimedGraph full(
+        layers_, [&](size_t layer, cudaStream_t stream) { decode(*cases[0], layer, stream); });
+    for (auto& each : cases) {
+      each->graph = std::make_unique<TimedGraph>(
+          layers_, [&](size_t layer, cudaStream_t stream) { reuse(*each, layer, stream); });
+    }
+    time(full, cases);
   }
 
  private:
@@ -126,70 +131,111 @@ class Bench {
     return rings;
   }
 
-  void set_hits(double rate) {
+  // Queries of some rate of hits, and what guards know of them.
+  struct Case {
+    Case(size_t heads, uint32_t batch) : guards(heads), counters(batch) {
+      check(cudaMemset(guards.get(), 0, guards.size() * sizeof(MacGuardState)));
+    }
+
+    double rate = 0.0;
+    bool guarded = false, has_rings = true, tries = false;
+    std::shared_ptr<Array<float>> plain;
+    Array<MacGuardState> guards;
+    Array<MacCounters> counters;
+    std::unique_ptr<TimedGraph> graph;
+    std::vector<double> times;
+  };
+
+  void time(const TimedGraph& full, std::vector<std::unique_ptr<Case>>& cases) {
+    constexpr int kSettling = 9, kRounds = 15;
+    std::vector<double> full_times;
+    for (int round = 0; round < kSettling + kRounds; ++round) {
+      const bool counts = round >= kSettling;
+      if (counts) full_times.push_back(full.replay());
+      for (auto& each : cases) {
+        if (each->tries) {
+          check(cudaMemset(each->guards.get(), 0, each->guards.size() * sizeof(MacGuardState)));
+        }
+        if (round <= kSettling) {
+          check(cudaMemset(each->counters.get(), 0, batch_ * sizeof(MacCounters)));
+        }
+        check(cudaDeviceSynchronize());
+        const double us = each->graph->replay();
+        if (counts) each->times.push_back(us);
+      }
+    }
+    const double all = median(full_times);
+    for (size_t i = 0; i < cases.size(); i += 2) {
+      const Case &one = *cases[i], &two = *cases[i + 1];
+      const double us = median(one.times), guarded = median(two.times);
+      const std::string name = one.has_rings ? std::to_string(one.rate).substr(0, 4) : "off/try";
+      std::printf("%7d %5u %7s | full %8.2f | mac %8.2f %6.2fx | guard %8.2f %6.2fx | %.3f\n",
+                  context_, batch_, name.c_str(), all, us, all / us, guarded, all / guarded,
+                  compared(two));
+    }
+    std::fflush(stdout);
+  }
+
+  static double compared(const Case& of) {
+    MacCounters counters;  // all sequences are alike
+    check(cudaMemcpy(&counters, of.counters.get(), sizeof counters, cudaMemcpyDeviceToHost));
+    return static_cast<double>(counters.compared) /
+           static_cast<double>(std::max(1ull, counters.steps));
+  }
+
+  void set_hits(double rate, std::shared_ptr<Array<float>>& plain) {
     std::vector<uint8_t> hits(layers_ * pairs());
     std::fill_n(hits.begin(), static_cast<size_t>(rate * static_cast<double>(hits.size()) + 0.5),
                 uint8_t{1});
     std::shuffle(hits.begin(), hits.end(), random_);
     const Array<uint8_t> device(hits);
-    make_queries<<<1024, 256>>>(device.get(), ring_q_.get(), context_ - 1, plain_.size(), 3,
-                                plain_.get());
+    plain = std::make_shared<Array<float>>(layers_ * row_size());
+    make_queries<<<1024, 256>>>(device.get(), ring_q_.get(), context_ - 1, plain->size(), 3,
+                                plain->get());
     check(cudaDeviceSynchronize());
   }
 
-  double time_full() {
-    return time_graph(layers_, 2, [&](size_t layer, cudaStream_t stream) {
-      PagedDecodeArgs args;
-      args.kv = {kv_.get(), KvType::kBF16, kKvHeads, kDim};
-      args.lists.pages = table_.get() + layer * batch_ * capacity_;
-      args.lists.keys = keys_.get();
-      args.lists.capacity = capacity_;
-      args.batch = batch_;
-      args.n_head = kHeads;
-      args.q = plain_.get() + layer * row_size();
-      args.scale = 0.088f;
-      args.out = out_.get();
-      args.lse = lse_.get();
-      args.workspace = decode_workspace_.get();
-      check(paged_decode(args, stream));
-    });
+  void decode(const Case& with, size_t layer, cudaStream_t stream) {
+    PagedDecodeArgs args;
+    args.kv = {kv_.get(), KvType::kBF16, kKvHeads, kDim};
+    args.lists.pages = table_.get() + layer * batch_ * capacity_;
+    args.lists.keys = keys_.get();
+    args.lists.capacity = capacity_;
+    args.batch = batch_;
+    args.n_head = kHeads;
+    args.q = with.plain->get() + layer * row_size();
+    args.scale = 0.088f;
+    args.out = out_.get();
+    args.lse = lse_.get();
+    args.workspace = decode_workspace_.get();
+    check(paged_decode(args, stream));
   }
 
-  double time_mac(const std::string& name, bool overlap, int warm_up) {
-    return time_graph(layers_, warm_up, [&](size_t layer, cudaStream_t stream) {
-      MacArgs args;
-      args.kv = {kv_.get(), KvType::kBF16, kKvHeads, kDim};
-      args.pages = table_.get() + layer * batch_ * capacity_;
-      args.positions = positions_.get();
-      args.rings = name == "off" ? no_rings_.get() : rings_.get();
-      args.batch = batch_;
-      args.capacity = capacity_;
-      args.n_head = kHeads;
-      args.q_plain = plain_.get() + layer * row_size();
-      args.q = plain_.get() + layer * row_size();
-      args.scale = 0.088f;
-      args.ring = {ring_q_.get() + layer * entries() * kDim,
-                   ring_out_.get() + layer * entries() * kDim,
-                   entries_.get() + layer * entries(),
-                   guards_.get() + layer * pairs(),
-                   counters_.get(),
-                   kWindow};
-      args.rules.distance2 = 2 * kDim * 0.4f * 0.4f;
-      args.rules.guarded = name == "guard";
-      args.out = out_.get();
-      args.lse = lse_.get();
-      args.workspace = workspace_.get();
-      args.overlap = overlap;
-      check(mac_decode(args, stream));
-    });
-  }
-
-  // That a layer's step had to read.
-  double bytes(bool off, const MacCounters& counters) const {
-    const double steps = static_cast<double>(std::max(1ull, counters.steps));
-    const double skipped = off ? 0.0 : static_cast<double>(counters.skipped) / steps;
-    const double ring = off ? 0.0 : kWindow * kGroup * (kDim * 2.0 + 16.0);
-    return static_cast<double>(pairs()) * ((context_ - skipped) * kDim * 4.0 + ring);
+  void reuse(const Case& with, size_t layer, cudaStream_t stream) {
+    MacArgs args;
+    args.kv = {kv_.get(), KvType::kBF16, kKvHeads, kDim};
+    args.pages = table_.get() + layer * batch_ * capacity_;
+    args.keys = keys_.get();
+    args.positions = positions_.get();
+    args.rings = with.has_rings ? rings_.get() : no_rings_.get();
+    args.batch = batch_;
+    args.capacity = capacity_;
+    args.n_head = kHeads;
+    args.q_plain = with.plain->get() + layer * row_size();
+    args.q = args.q_plain;
+    args.scale = 0.088f;
+    args.ring = {ring_q_.get() + layer * entries() * kDim,
+                 ring_out_.get() + layer * entries() * kDim,
+                 entries_.get() + layer * entries(),
+                 with.guards.get() + layer * pairs(),
+                 with.counters.get(),
+                 kWindow};
+    args.rules.distance2 = 2 * kDim * 0.4f * 0.4f;
+    args.rules.guarded = with.guarded;
+    args.out = out_.get();
+    args.lse = lse_.get();
+    args.workspace = workspace_.get();
+    check(mac_decode(args, stream));
   }
 
   int32_t context_;
@@ -205,9 +251,6 @@ class Bench {
   Array<MacEntry> entries_;
   Array<__nv_bfloat16> ring_q_;
   Array<float> ring_out_;
-  Array<MacGuardState> guards_;
-  Array<MacCounters> counters_;
-  Array<float> plain_;
   Array<float> out_, lse_;
   Array<char> workspace_, decode_workspace_;
 };
@@ -218,9 +261,10 @@ int main(int argc, char** argv) {
   std::printf("context batch  rate (synthetic) | microseconds a layer\n");
   for (const int32_t context : {2048 + 512, 8192, 16384, 32768, 131072, 262144}) {
     if (argc > 1 && std::to_string(context) != argv[1]) continue;
-    for (const uint32_t batch : {1, 8, 32}) {
+    for (const uint32_t batch : {1, 8, 32, 64}) {
       if (argc > 2 && std::to_string(batch) != argv[2]) continue;
-      Bench(context, batch).run(argc > 3 ? argv[3] : "");
+      if (static_cast<size_t>(context) * batch > 131072 * 64) continue;
+      Bench(context, batch).run();
     }
   }
 }

@@ -274,6 +274,7 @@ Status DeviceExecutor::read_group(const LayerHeads& heads, const DeviceGroup& gr
     queries.first = group.first;
     queries.count = group.count;
     queries.positions = rows_.positions + group.first;
+    queries.keys = keys_.data() + group.first;
     queries.pages = pages;
     queries.capacity = rows_.capacity;
     queries.q = q_.data() + group.first * q_width();

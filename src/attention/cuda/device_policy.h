@@ -69,6 +69,7 @@ struct DeviceQueries {
   uint32_t layer = 0, n_head = 0;
   uint32_t first = 0, count = 0;       // rows of the pass
   const int32_t* positions = nullptr;  // [count]
+  const int32_t* keys = nullptr;       // [count] that full attention reads
   const uint32_t* pages = nullptr;     // [count, capacity] page tables of the layer
   uint32_t capacity = 0;
   const __nv_bfloat16* q = nullptr;  // [count, n_head, head_dim] rotated, in kQueryUnit

@@ -4,6 +4,7 @@
 #include "kernels/cuda/kv_dispatch.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/mac_block.cuh"
+#include "kernels/cuda/mac_rest.cuh"
 
 namespace reprise::kernels::cuda {
 namespace mac {
@@ -26,54 +27,28 @@ __global__ __launch_bounds__(S::kThreads,
   if (threadIdx.x < S::kWarps) barrier_init(&shared.full[threadIdx.x], 1);
   publish_barriers();
 #endif
-  Block<S> block(p, shared);
-  block.run(search);
-  for (uint32_t pair = blockIdx.x; pair < p.pairs; pair += gridDim.x) {
+  const Lists lists(p, shared.first_page(p.group));
+  find_rows(p, lists);
+  const Verdict verdict = find_verdict<S>(p, lists);
+  if (verdict.mode != Mode::kReuse) {
+    return rest<S>(p, shared, search, verdict.mode == Mode::kTry);
+  }
+  if (blockIdx.x >= p.blocks) {
+    GridBarrier barrier{p.barrier};
+    if (threadIdx.x == 0) barrier.arrive();
+    return;
+  }
+  Block<S>(p, shared, lists, verdict.compares).run(search);
+  for (uint32_t pair = blockIdx.x; pair < p.pairs; pair += p.blocks) {
     if (p.positions[pair / p.n_kv_head] >= 0) continue;
-    for (uint32_t i = threadIdx.x * 2; i < p.group * S::kHeadDim; i += S::kThreads * 2) {
-      decode::write_result<S::kHeadDim>(p, pair, i, {});
-    }
+    decode::write_empty<S>(p, pair);
   }
 }
 
-constexpr uint32_t kFewPairs = 16;
-
-template <typename S>
-cudaError_t launch(Params params, bool overlap, cudaStream_t stream) {
-  const DeviceLimits device = device_limits();
-  const size_t bytes = shared_bytes<S>(params);
-  if (bytes > device.shared_bytes) return cudaErrorNotSupported;
-  cudaError_t status = cudaFuncSetAttribute(
-      mac_kernel<S>, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
-  if (status != cudaSuccess) return status;
-  // Blocks wait for one another: all of them must fit at once.
-  int fit = 0;
-  status = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&fit, mac_kernel<S>, S::kThreads, bytes);
-  if (status != cudaSuccess) return status;
-  if (fit == 0) return cudaErrorNotSupported;
-  // Room is left for blocks of the next kernel while the last of these merge. Of few pairs fewer
-  // pieces are merged sooner.
-  const bool few = params.pairs <= kFewPairs;
-  const uint32_t all = device.multiprocessors * (few ? 1 : std::min<uint32_t>(fit, S::kBlocks));
-  const uint32_t grid = std::min(all - (few ? 0 : std::min(all / 32, params.pairs)),
-                                 Weights::most_pieces(S::kWarps * S::kHeadDim) - params.chunks - 1);
-  // Where chunks are few, blocks without one compare.
-  const uint32_t chunks = params.pairs * params.chunks;
-  params.searches = Shares(params.pairs * params.units, 2 * chunks <= grid ? grid - chunks : grid);
-  params.near = Shares(chunks, grid);
-  if (overlap)
-    return launch_overlapped(mac_kernel<S>, dim3(grid), S::kThreads, bytes, stream, params);
-  mac_kernel<S><<<grid, S::kThreads, bytes, stream>>>(params);
-  return cudaGetLastError();
-}
-
-template <KvType type, int D>
-cudaError_t launch_groups(const Params& params, bool overlap, cudaStream_t stream) {
-  if (params.group > 8) return launch<Shape<type, D, 2>>(params, overlap, stream);
-  return launch<Shape<type, D, 1>>(params, overlap, stream);
-}
-
 constexpr uint32_t kMaxPairs = 4096, kMaxBlocks = 2;  // blocks: of a multiprocessor
+
+// Warps of a block, at least.
+constexpr uint32_t least_warps(uint32_t head_dim) { return head_dim > 128 ? 4 : 8; }
 
 // Of a pair, enough for every row: see mac_lists.cuh.
 struct ChunkCounts {
@@ -105,6 +80,9 @@ struct Room {
 Params params_of(const MacArgs& args) {
   Params params = {};
   params.pages = static_cast<const unsigned char*>(args.kv.pages);
+  params.lists.pages = args.pages;
+  params.lists.keys = args.keys;
+  params.lists.capacity = args.capacity;
   params.n_kv_head = args.kv.n_kv_head;
   params.pairs = args.batch * args.kv.n_kv_head;
   params.group = args.n_head / args.kv.n_kv_head;
@@ -113,17 +91,6 @@ Params params_of(const MacArgs& args) {
   params.soft_cap = args.soft_cap;
   params.out = args.out;
   params.lse = args.lse;
-  const uint32_t warps = warps_of(args.kv.head_dim, params.group);
-  const ChunkCounts chunks(args.rules, warps);
-  params.fresh_chunks = chunks.fresh;
-  params.chunks = chunks.fresh + chunks.near;
-  const Room room(params.pairs, params.group, params.chunks);
-  params.arrivals = static_cast<uint32_t*>(args.workspace);
-  params.barrier = params.arrivals + kMaxPairs;
-  params.candidates = reinterpret_cast<uint64_t*>(params.arrivals + Room::kWords);
-  params.part_sums = reinterpret_cast<float*>(params.candidates + room.candidates);
-  params.part_base = params.part_sums + room.rows * args.kv.head_dim;
-  params.part_total = params.part_base + room.rows;
   params.page_table = args.pages;
   params.capacity = args.capacity;
   params.positions = args.positions;
@@ -131,16 +98,84 @@ Params params_of(const MacArgs& args) {
   params.q_plain = args.q_plain;
   params.ring = args.ring;
   params.rules = args.rules;
-  params.slots = warps * 32 / 4 / params.group;
-  params.units = (args.ring.window + params.slots - 1) / params.slots;
   params.by_kv_head = Divider(params.n_kv_head);
   params.by_group = Divider(params.group);
+  params.by_window = Divider(args.ring.window);
+  return params;
+}
+
+// What depends on the warps of a block.
+void cut_lists(const MacArgs& args, uint32_t warps, Params& params) {
+  const ChunkCounts chunks(args.rules, warps);
+  params.fresh_chunks = chunks.fresh;
+  params.chunks = chunks.fresh + chunks.near;
+  params.slots = warps * 32 / 4 / params.group;
+  params.units = (args.ring.window + params.slots - 1) / params.slots;
   params.by_units = Divider(params.units);
   params.by_chunks = Divider(params.chunks);
-  params.by_window = Divider(args.ring.window);
-  constexpr float kBarrierBytes = 4e6f;  // that a launch could read while blocks wait
-  params.pair_bytes = kBarrierBytes / static_cast<float>(params.pairs);
-  return params;
+  const Room room(params.pairs, params.group, params.chunks);
+  params.arrivals = static_cast<uint32_t*>(args.workspace);
+  params.barrier = params.arrivals + kMaxPairs;
+  params.candidates = reinterpret_cast<uint64_t*>(params.arrivals + Room::kWords);
+  params.part_sums = reinterpret_cast<float*>(params.candidates + room.candidates);
+  params.part_base = params.part_sums + room.rows * args.kv.head_dim;
+  params.part_total = params.part_base + room.rows;
+}
+
+// Room is left for blocks of the next kernel while the last of many merge.
+uint32_t comparing_blocks(uint32_t grid, const Params& params, uint32_t most_pieces) {
+  constexpr uint32_t kFewPairs = 16;
+  const uint32_t left = params.pairs <= kFewPairs ? 0 : std::min(grid / 32, params.pairs);
+  return std::min(grid - left, most_pieces - params.chunks - 1);
+}
+
+template <typename S>
+cudaError_t launch(const MacArgs& args, Params params, cudaStream_t stream) {
+  const size_t bytes = shared_bytes<S>(params);
+  cudaError_t status = cudaFuncSetAttribute(
+      mac_kernel<S>, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
+  if (status != cudaSuccess) return status;
+  // Blocks wait for one another: all of them must fit at once.
+  int fit = 0;
+  status = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&fit, mac_kernel<S>, S::kThreads, bytes);
+  if (status != cudaSuccess) return status;
+  if (fit == 0) return cudaErrorNotSupported;
+  cut_lists(args, S::kWarps, params);
+  const uint32_t grid =
+      device_limits().multiprocessors * std::min<uint32_t>(static_cast<uint32_t>(fit), S::kBlocks);
+  params.splits = grid / params.pairs;
+  params.blocks = comparing_blocks(grid, params, Weights::most_pieces(S::kWarps * S::kHeadDim));
+  // Where chunks are few, blocks without one compare.
+  const uint32_t chunks = params.pairs * params.chunks;
+  params.searches = Shares(params.pairs * params.units,
+                           2 * chunks <= params.blocks ? params.blocks - chunks : params.blocks);
+  params.near = Shares(chunks, params.blocks);
+  if (args.overlap)
+    return launch_overlapped(mac_kernel<S>, dim3(grid), S::kThreads, bytes, stream, params);
+  mac_kernel<S><<<grid, S::kThreads, bytes, stream>>>(params);
+  return cudaGetLastError();
+}
+
+// Blocks are shaped as those of decode attention, which they do when they rest.
+template <KvType type, int D>
+cudaError_t launch_groups(const MacArgs& args, cudaStream_t stream) {
+  using Few = decode::Shape<type, D, 1, false>;
+  using Many = decode::Shape<type, D, 1, true>;
+  const Params params = params_of(args);
+  const DeviceLimits device = device_limits();
+  const auto fits = [&](size_t bytes) { return bytes <= device.shared_bytes; };
+  if (params.group <= 8) {
+    if (params.pairs <= device.multiprocessors && fits(shared_bytes<Few>(params))) {
+      return launch<Few>(args, params, stream);
+    }
+    if constexpr (D <= 128) {
+      if (!fits(shared_bytes<Many>(params))) return cudaErrorNotSupported;
+      return launch<Many>(args, params, stream);
+    }
+  }
+  using Wide = decode::Shape<type, D, 2, false>;
+  if (!fits(shared_bytes<Wide>(params))) return cudaErrorNotSupported;
+  return launch<Wide>(args, params, stream);
 }
 
 }  // namespace
@@ -149,7 +184,7 @@ Params params_of(const MacArgs& args) {
 size_t mac_workspace(const MacRules& rules, uint32_t max_batch, uint32_t n_head, uint32_t n_kv_head,
                      uint32_t head_dim) {
   const uint32_t group = n_head / n_kv_head;
-  const mac::ChunkCounts chunks(rules, mac::warps_of(head_dim, group));
+  const mac::ChunkCounts chunks(rules, mac::least_warps(head_dim));
   const mac::Room room(max_batch * n_kv_head, group, chunks.fresh + chunks.near);
   return mac::Room::kWords * sizeof(uint32_t) + room.candidates * sizeof(uint64_t) +
          room.rows * (head_dim + 2) * sizeof(float);
@@ -160,9 +195,8 @@ cudaError_t mac_decode(const MacArgs& args, cudaStream_t stream) {
   if (args.batch == 0) return cudaSuccess;
   const uint32_t group = args.n_head / args.kv.n_kv_head;
   if (group > kMaxGroup || args.batch * args.kv.n_kv_head > kMaxPairs) return cudaErrorNotSupported;
-  const Params params = params_of(args);
   return with_kv_shape(args.kv.type, args.kv.head_dim, [&](auto type, auto dim) {
-    return launch_groups<type.value, dim.value>(params, args.overlap, stream);
+    return launch_groups<type.value, dim.value>(args, stream);
   });
 }
 

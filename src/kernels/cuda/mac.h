@@ -22,20 +22,14 @@ struct alignas(16) MacEntry {
   uint32_t depth;    // matches since the anchor
 };
 
-/// Whether comparing has paid for one KV head of a ring: see MacRules::guarded. Starts as zeros.
+/// What reuse has saved one KV head of a ring: see MacRules::guarded. Starts as zeros.
 struct MacGuardState {
-  float saved;     // bytes a step, a moving average
-  uint32_t steps;  // that compared
-  uint32_t off, idle;
-
-  /// A step that compared saved and read so many bytes.
-  REPRISE_HOST_DEVICE void saw(float saves, float spends) {
-    constexpr float kWeight = 1.0f / 64, kRetryWeight = 1.0f / 8;
-    constexpr float kMargin = 1.25f, kStart = 2.0f;  // see src/methods/mac/guard.h
-    if (steps++ == 0) saved = kStart * spends;
-    saved += (saves - saved) * (off == 0 ? kWeight : kRetryWeight);
-    off = saved > kMargin * spends ? 0 : 1;
-  }
+  float saved;      // bytes a step, a moving average
+  float missed;     // share of steps that read keys far back, likewise
+  uint32_t seen;    // steps of these averages
+  uint32_t pauses;  // tries in a row in which reuse would not have paid
+  int32_t tried;    // position of the last step that was seen
+  int32_t rested;   // of the last one that left no result
 };
 
 /// Sums over the decode rows of a ring and KV heads, but where it says heads: query heads.
@@ -61,6 +55,14 @@ struct MacRings {
   uint32_t window = 0;
 };
 
+/// Of a launch that compares, in bytes that it could read meanwhile: see mac_guard.cuh. From times
+/// on an H200, which reads 4.7 MB a microsecond.
+struct MacCosts {
+  float meeting = 27e6f;  // in any case
+  float far = 45e6f;      // where some KV head reads keys far back
+  float pair = 0.6e6f;    // of each row and KV head that compares, beside its ring
+};
+
 /// See src/methods/mac/options.h.
 struct MacRules {
   int32_t sink = 64, band = 256, align = 16, min_context = 2048;
@@ -70,7 +72,8 @@ struct MacRules {
   float max_error = std::numeric_limits<float>::infinity();  // of share x relative distance
   bool split = false;                                        // heads of a group decide alone
   bool anchored = false;  // results built on reused ones are not stored
-  bool guarded = false;   // KV heads where comparing does not pay try it every 32nd step only
+  bool guarded = false;   // rests where comparing does not pay: see mac_guard.cuh
+  MacCosts costs;
 };
 
 inline constexpr uint32_t kNoRing = ~0u;
@@ -78,6 +81,7 @@ inline constexpr uint32_t kNoRing = ~0u;
 struct MacArgs {
   PagedKv kv;                          // holds keys up to each row's position
   const uint32_t* pages = nullptr;     // [batch, capacity] key i is token i % 16 of page i / 16
+  const int32_t* keys = nullptr;       // [batch] positions + 1
   const int32_t* positions = nullptr;  // [batch]; < 0: no row
   const uint32_t* rings = nullptr;     // [batch]; kNoRing: everything is read, nothing is stored
   uint32_t batch = 0, capacity = 0, n_head = 0;

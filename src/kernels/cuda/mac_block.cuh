@@ -5,6 +5,7 @@
 #pragma once
 
 #include "kernels/cuda/hopper.cuh"
+#include "kernels/cuda/mac_guard.cuh"
 #include "kernels/cuda/mac_merge.cuh"
 #include "kernels/cuda/mac_search.cuh"
 #include "kernels/cuda/mac_stream.cuh"
@@ -17,15 +18,6 @@ namespace mac {
 
 using decode::Warp;
 
-constexpr uint32_t warps_of(uint32_t head_dim, uint32_t group) {
-  return head_dim > 128 && group > 8 ? 4 : 8;
-}
-
-template <KvType type, int D, int NT>
-struct Shape : decode::Shape<type, D, NT, true> {
-  static constexpr int kWarps = warps_of(D, NT * 8), kThreads = kWarps * 32;
-};
-
 // Pages of one list in a block's shares.
 struct Unit {
   uint32_t pair;
@@ -36,42 +28,19 @@ struct Unit {
   uint32_t row;  // of the piece that comes of it
 };
 
-// Where blocks wait for one another, once in a launch; thread 0 calls. The highest bit of the word
-// changes when all have arrived, and the others are zero again.
-struct GridBarrier {
-  uint32_t* word;
-  uint32_t before = 0;
-
-  __device__ void arrive() {
-    const uint32_t add = blockIdx.x == 0 ? 0x80000001u - gridDim.x : 1;
-    asm volatile("atom.release.gpu.global.add.u32 %0, [%1], %2;"
-                 : "=r"(before)
-                 : "l"(word), "r"(add)
-                 : "memory");
-  }
-  __device__ void wait() const {
-    uint32_t now = 0;
-    do {
-      asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(now) : "l"(word) : "memory");
-    } while (((now ^ before) >> 31) == 0);
-  }
-};
-
 template <typename S>
 class Block {
   static constexpr uint32_t D = S::kHeadDim;
   static constexpr int NT = S::kHeadTiles;
-  static constexpr float kKeyBytes = 2.0f * S::kTileBytes / kPageTokens;
   using Stream = PageStream<S>;
 
  public:
-  __device__ Block(const Params& p, decode::Shared<S>& shared)
-      : p_(p), shared_(shared), lists_(p, shared.first_page(p.group)), barrier_{p.barrier} {}
+  __device__ Block(const Params& p, decode::Shared<S>& shared, const Lists& lists, bool compares)
+      : p_(p), shared_(shared), lists_(lists), barrier_{p.barrier}, compares_(compares) {}
 
   __device__ void run(SearchShared& search_shared) {
-    find_rows();
-    Search<S> search(p_, lists_, search_shared);
-    const uint32_t share = gridDim.x - 1 - blockIdx.x;  // chunks go to the last blocks
+    Search<S> search(p_, lists_, search_shared, true);
+    const uint32_t share = p_.blocks - 1 - blockIdx.x;  // chunks go to the last blocks
     first_chunk_ = p_.near.begin(share);
     near_count_ = (p_.near.begin(share + 1) - first_chunk_) * S::kWarps;
     const uint32_t warp = threadIdx.x / 32;
@@ -83,7 +52,7 @@ class Block {
     stream.fetch();
     if (compares_) search.run();
     if (threadIdx.x == 0) barrier_.arrive();
-    find_compared();
+    find_compared(p_, lists_);
     for (uint32_t at = 0; !decided_ || at < near_count_ + far_count_;) {
       Unit unit = at < near_count_ ? near_unit(at) : decided_ ? far_unit(at) : Unit{};
       const bool early = !decided_, attended = !early || goes_first(unit);
@@ -94,38 +63,14 @@ class Block {
       finish(unit);
       at += unit.end - unit.begin;
     }
-    for (uint32_t pair = blockIdx.x; pair < p_.pairs; pair += gridDim.x) {
+    for (uint32_t pair = blockIdx.x; pair < p_.pairs; pair += p_.blocks) {
       if (threadIdx.x != 0 || !lists_.row(p_, pair).may_reuse(p_)) continue;
       barrier_.wait();  // every block has asked the guards
-      count_step<D>(p_, lists_, pair, kKeyBytes);
+      count_step<S>(p_, lists_, pair);
     }
   }
 
  private:
-  __device__ void find_rows() {
-    const uint32_t batch = p_.row_of(p_.pairs);
-    for (uint32_t i = threadIdx.x; i < batch; i += S::kThreads) {
-      const int32_t position = __ldcg(p_.positions + i);
-      lists_.rows[i].find(p_, max(position, -1), __ldcg(p_.rings + i));
-    }
-    __syncthreads();
-    bool compares = false;
-    for (uint32_t pair = threadIdx.x; pair < p_.pairs; pair += S::kThreads) {
-      const bool pays = lists_.pays(p_, pair);
-      lists_.compares[pair] = pays ? 1 : 0;
-      compares = compares || pays;
-    }
-    compares_ = __syncthreads_or(compares ? 1 : 0) != 0;
-  }
-
-  __device__ void find_compared() {
-    for (uint32_t pair = threadIdx.x; pair < p_.pairs; pair += S::kThreads) {
-      const uint32_t first = pair * p_.units, last = first + p_.units - 1;
-      lists_.captured[pair] = 0;
-      lists_.blocks[pair] = p_.searches.owner(first) | p_.searches.owner(last) << 16;
-    }
-  }
-
   __device__ Unit near_unit(uint32_t at) const {
     const uint32_t number = first_chunk_ + at / S::kWarps;
     const Chunk chunk = Chunk::of<S>(p_, lists_, number);
@@ -160,7 +105,9 @@ class Block {
         const uint32_t near = lists_.row(p_, pair).near, all = lists_.captured_pages(pair);
         return all > near ? all - near : 0;
       });
-      far_ = Shares(lists_.far[p_.pairs], gridDim.x);
+      constexpr uint32_t kLeastShare = 32;  // of few pages fewer pieces are merged sooner
+      const uint32_t pages = lists_.far[p_.pairs];
+      far_ = Shares(pages, min(p_.blocks, max(1u, pages / kLeastShare)));
       far_begin_ = far_.begin(blockIdx.x);
       far_count_ = far_.begin(blockIdx.x + 1) - far_begin_;
       find_far_blocks();
@@ -267,20 +214,20 @@ class Block {
     __syncthreads();
     const PairPieces all = pieces(unit.pair);
     if (threadIdx.x == 0) {
-      shared_.last = decode::arrive(&p_.arrivals[unit.pair]) == all.count() - 1;
-      if (shared_.last) p_.arrivals[unit.pair] = 0;
+      shared_.arrived = decode::arrive(&p_.arrivals[unit.pair]);
+      if (shared_.arrived == all.count() - 1) p_.arrivals[unit.pair] = 0;
     }
     __syncthreads();
-    if (!shared_.last) return;
+    if (shared_.arrived != all.count() - 1) return;
     complete<D>(p_, lists_, all, unit.pair, shared_.sums());
     __syncthreads();
   }
 
   const Params& p_;
   decode::Shared<S>& shared_;
-  Lists lists_;
+  const Lists& lists_;
   GridBarrier barrier_;
-  bool decided_ = false, compares_ = false;  // compares_: any block
+  bool decided_ = false, compares_;  // compares_: any block
   Shares far_;
   uint32_t first_chunk_ = 0, near_count_ = 0;
   uint32_t far_begin_ = 0, far_count_ = 0, far_pair_ = 0;

@@ -41,6 +41,12 @@ struct Row {
     return has_ring() && position >= p.rules.min_context;
   }
 
+  // Whether it leaves an entry in its ring.
+  __device__ bool stores(const Params& p) const {
+    return has_ring() && position >= p.first_position() &&
+           position + static_cast<int32_t>(p.ring.window) >= p.rules.min_context;
+  }
+
   __device__ uint32_t fresh_page(uint32_t index) const {
     return index < sink_pages ? index : tail + index - sink_pages;
   }
@@ -74,8 +80,8 @@ struct Match {
 
 // In shared memory.
 struct Lists {
-  Row* rows;           // [batch]
   uint32_t* far;       // [pairs + 1] first pages of far lists
+  Row* rows;           // [batch]
   uint32_t* captured;  // [pairs] see captured_pages(); kMissed: a head without a match
   // [pairs] first and last << 16 of the blocks that compared with the ring, and once that is
   // decided, of those that read the far list.
@@ -88,12 +94,12 @@ struct Lists {
            size_t{pairs} * group * sizeof(Match);
   }
   __device__ Lists(const Params& p, void* memory) {
-    matches = static_cast<Match*>(memory);
-    rows = reinterpret_cast<Row*>(matches + p.pairs * p.group);
-    far = reinterpret_cast<uint32_t*>(rows + p.row_of(p.pairs));
+    far = static_cast<uint32_t*>(memory);
     captured = far + p.pairs + 1;
     blocks = captured + p.pairs;
     compares = blocks + p.pairs;
+    rows = reinterpret_cast<Row*>(compares + p.pairs);
+    matches = reinterpret_cast<Match*>(rows + p.row_of(p.pairs));
   }
   static constexpr uint32_t kMissed = 1u << 31;
 
@@ -112,13 +118,6 @@ struct Lists {
   }
   __device__ MacGuardState* guard(const Params& p, uint32_t pair) const {
     return p.ring.guards + p.ring_of(row(p, pair).ring, pair);
-  }
-  // Asks the guard.
-  __device__ bool pays(const Params& p, uint32_t pair) const {
-    if (!row(p, pair).may_reuse(p)) return false;
-    if (!p.rules.guarded) return true;
-    const MacGuardState state = *guard(p, pair);
-    return state.off == 0 || (state.idle + 1) % Params::kRetry == 0;
   }
   // That are read.
   __device__ uint32_t captured_pages(uint32_t pair) const { return captured[pair] & ~kMissed; }
@@ -148,6 +147,25 @@ struct Chunk {
     return chunk;
   }
 };
+
+// Of all rows of a launch. All threads.
+__device__ inline void find_rows(const Params& p, const Lists& lists) {
+  const uint32_t batch = p.row_of(p.pairs);
+  for (uint32_t i = threadIdx.x; i < batch; i += blockDim.x) {
+    const int32_t position = __ldcg(p.positions + i);
+    lists.rows[i].find(p, max(position, -1), __ldcg(p.rings + i));
+  }
+  __syncthreads();
+}
+
+// Which blocks compare with which rings, and that nothing is known to be captured.
+__device__ inline void find_compared(const Params& p, const Lists& lists) {
+  for (uint32_t pair = threadIdx.x; pair < p.pairs; pair += blockDim.x) {
+    const uint32_t first = pair * p.units, last = first + p.units - 1;
+    lists.captured[pair] = 0;
+    lists.blocks[pair] = p.searches.owner(first) | p.searches.owner(last) << 16;
+  }
+}
 
 // The least candidate of a query head, by lanes of a warp that share it.
 __device__ inline uint64_t least_candidate(const Params& p, const Lists& lists, uint32_t head,

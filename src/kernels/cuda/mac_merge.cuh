@@ -131,47 +131,6 @@ struct Sums {
   }
 };
 
-// Counts a pair's step, and judges whether comparing pays, once it is decided. One thread.
-template <int D>
-__device__ void count_step(const Params& p, const Lists& lists, uint32_t pair, float key_bytes) {
-  const Match* matches = lists.matches + pair * p.group;
-  const Row& row = lists.row(p, pair);
-  unsigned long long reused = 0, found = 0, lag = 0;
-  int32_t begin = row.cut;
-  float distance = 0.0f;
-#pragma unroll 1  // the code is rarely in a cache
-  for (uint32_t head = 0; head < p.group; ++head) {
-    const Match& match = matches[head];
-    found += match.position != -1 ? 1 : 0;
-    begin = min(begin, lists.begin(p, pair, head));
-    if (match.position < 0) continue;
-    ++reused;
-    lag += static_cast<uint32_t>(row.position - match.position);
-    distance += sqrtf(match.distance2);
-  }
-  const bool compared = lists.compares[pair] != 0;
-  const auto skipped = static_cast<uint32_t>(begin - row.sink);
-  MacCounters* counters = lists.counters(p, pair);
-  atomicAdd(&counters->steps, 1ull);
-  atomicAdd(&counters->keys, static_cast<unsigned long long>(row.position + 1));
-  MacGuardState* guard = lists.guard(p, pair);
-  if (p.rules.guarded && guard->off != 0) ++guard->idle;
-  if (!compared) return;
-  atomicAdd(&counters->compared, 1ull);
-  atomicAdd(&counters->head_hits, found);
-  if (reused > 0) {
-    atomicAdd(&counters->group_hits, skipped > 0 ? 1ull : 0ull);
-    atomicAdd(&counters->reused_heads, reused);
-    atomicAdd(&counters->skipped, static_cast<unsigned long long>(skipped));
-    atomicAdd(&counters->lag, lag);
-    atomicAdd(&counters->distance, static_cast<double>(distance));
-  }
-  if (!p.rules.guarded) return;
-  const float spent =
-      static_cast<float>(p.ring.window * p.group * D * 2 + reused * (D + 1) * 4) + p.pair_bytes;
-  guard->saw(skipped * key_bytes, spent);
-}
-
 // Entries of a pair's heads; lse, out_lse: [group] of what is captured and of everything.
 __device__ inline void write_entry(const Params& p, const Lists& lists, uint32_t pair,
                                    const MacEntry& old, bool finite, float lse, float out_lse) {
@@ -198,8 +157,7 @@ __device__ void complete(const Params& p, const Lists& lists, const PairPieces& 
                          uint32_t pair, void* scratch) {
   const uint32_t size = p.group * D, lane = threadIdx.x % 32;
   const Row& row = lists.row(p, pair);
-  const bool stores = row.has_ring() && row.position >= p.first_position() &&
-                      row.position + static_cast<int32_t>(p.ring.window) >= p.rules.min_context;
+  const bool stores = row.stores(p);
   const size_t own = stores ? lists.slot(p, pair, row.position) * p.group : 0;
   const auto entry_of = [&](uint32_t head) {  // that it reuses, if it does
     const int32_t position = lists.matches[pair * p.group + head].position;

@@ -36,7 +36,7 @@ struct Params : decode::Params {
   MacRules rules;
   uint64_t* candidates;  // [pairs + blocks, group] of pair and block: row pair + block
   uint32_t* barrier;     // of the grid
-  float pair_bytes;      // that a launch could read while blocks wait, for the guard
+  uint32_t blocks;       // that compare
 
   uint32_t slots, units;          // slots of a ring that a block compares with at once; such units
   uint32_t chunks, fresh_chunks;  // of a pair: see mac_lists.cuh
@@ -59,7 +59,6 @@ struct Params : decode::Params {
   __device__ int32_t first_position() const {
     return rules.band - 1 + (rules.sink / rules.align + 1) * rules.align;
   }
-  static constexpr uint32_t kRetry = 32;  // steps
 };
 
 }  // namespace mac

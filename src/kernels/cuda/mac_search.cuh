@@ -72,12 +72,13 @@ struct Query {
   __device__ float norm2() const { return distance2({}); }
 };
 
-// What may match at all: the first words of an entry.
-__device__ inline bool is_valid(const Params& p, const int4& entry, int32_t position) {
+// What may match at all: the first words of an entry. results: that it has one.
+__device__ inline bool is_valid(const Params& p, const int4& entry, int32_t position,
+                                bool results) {
   const int32_t at = entry.x, anchor = entry.y;
   const float lse = __int_as_float(entry.z);
   return at >= max(position - p.rules.max_gap, p.first_position()) && at < position &&
-         anchor >= position - min(position, p.rules.max_age) && isfinite(lse);
+         (!results || (anchor >= position - min(position, p.rules.max_age) && isfinite(lse)));
 }
 
 struct SearchShared {
@@ -92,10 +93,11 @@ class Search {
   static constexpr uint32_t kAhead = D > 128 ? 1 : 2;  // entries on the way
 
  public:
-  __device__ Search(const Params& p, const Lists& lists, SearchShared& shared)
+  __device__ Search(const Params& p, const Lists& lists, SearchShared& shared, bool results)
       : p_(p),
         lists_(lists),
         shared_(shared),
+        results_(results),
         in_unit_(p.by_group.quotient(threadIdx.x / 4)),
         head_(threadIdx.x / 4 - in_unit_ * p.group),
         unit_(p.searches.begin(blockIdx.x)),
@@ -140,7 +142,7 @@ class Search {
       for (uint32_t i = 0; i < kAhead; ++i) {
         if (i != turn) continue;
         const float distance2 = q.distance2(chunks_[i]);
-        if (distance2 < p_.rules.distance2 && is_valid(p_, known_[i], position)) {
+        if (distance2 < p_.rules.distance2 && is_valid(p_, known_[i], position, results_)) {
           nearest = min(nearest, candidate(distance2, position - known_[i].x, false));
         }
         load(i, unit + kAhead);
@@ -179,6 +181,7 @@ class Search {
   const Params& p_;
   const Lists& lists_;
   SearchShared& shared_;
+  bool results_;
   uint32_t in_unit_, head_;  // slot and head of the lane's entries
   uint32_t unit_, end_, turn_ = 0;
   Chunks<D> chunks_[kAhead] = {};

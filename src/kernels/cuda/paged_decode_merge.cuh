@@ -109,9 +109,10 @@ __device__ inline uint32_t arrive(uint32_t* counter) {
   return before;
 }
 
-// Ends a pair once the warps have published; mine: the row of this block's piece. All threads.
+// Ends a pair once the warps have published; mine: the row of this block's piece. Whether no block
+// ended it before. All threads.
 template <typename S>
-__device__ void finish_pair(const Params& p, Shared<S>& shared, uint32_t pair, uint32_t mine,
+__device__ bool finish_pair(const Params& p, Shared<S>& shared, uint32_t pair, uint32_t mine,
                             const Pieces& pieces) {
   constexpr uint32_t D = S::kHeadDim;
   const uint32_t size = p.group * D;
@@ -125,16 +126,19 @@ __device__ void finish_pair(const Params& p, Shared<S>& shared, uint32_t pair, u
     }
   }
   __syncthreads();
-  if (pieces.count == 1) return;
+  if (pieces.count == 1) return true;
   if (threadIdx.x == 0) {
-    shared.last = arrive(&p.arrivals[pair]) == pieces.count - 1;
-    if (shared.last) p.arrivals[pair] = 0;
+    shared.arrived = arrive(&p.arrivals[pair]);
+    if (shared.arrived == pieces.count - 1) p.arrivals[pair] = 0;
   }
   __syncthreads();
-  if (!shared.last) return;
-  for (uint32_t i = threadIdx.x * 2; i < size; i += S::kThreads * 2) {
+  const uint32_t arrived = shared.arrived;
+  if (arrived == 0) return true;
+  for (uint32_t i = threadIdx.x * 2; arrived == pieces.count - 1 && i < size;
+       i += S::kThreads * 2) {
     write_result<D>(p, pair, i, merge_pieces<S>(p, pieces, i));
   }
+  return false;
 }
 
 }  // namespace decode

@@ -63,7 +63,7 @@ struct Shared {
   uint64_t full[S::kWarps];
   float base[S::kWarps][S::kHeadTiles * 8], total[S::kWarps][S::kHeadTiles * 8];
   uint32_t scan[S::kWarps];
-  bool last;
+  uint32_t arrived;
 
   // What follows: [warps, group, head_dim], then [pairs + 1].
   __device__ float* sums() { return reinterpret_cast<float*>(this + 1); }

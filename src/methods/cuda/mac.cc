@@ -162,6 +162,7 @@ Status DeviceMac::attend(const DeviceQueries& queries, const DeviceResult& resul
   args.kv = queries.kv;
   args.pages = queries.pages;
   args.positions = queries.positions;
+  args.keys = queries.keys;
   args.rings = device_rings_.data() + queries.first;
   args.batch = queries.count;
   args.capacity = queries.capacity;
