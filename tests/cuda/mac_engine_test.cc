@@ -83,8 +83,10 @@ TEST_F(MacEngine, ReusesWhatItReusesOnTheCpu) {
   EngineOptions cpu = cuda_options();
   cpu.device = "cpu";
   const auto here = tiny_engine(cuda_options()), there = tiny_engine(cpu);
-  for (const std::string rest : {"tau=0", "tau=0.2", "tau=0.8", "tau=0.3,mixed=split",
-                                 "tau=0.3,mode=paper", "tau=0.3,chain=anchored"}) {
+  for (const std::string rest :
+       {"tau=0", "tau=0.2", "tau=0.8", "tau=0.3,mixed=split", "tau=0.3,mode=paper",
+        "tau=0.3,chain=anchored", "tau=0.3+quest:budget=128", "tau=0.8+quest:budget=128",
+        "tau=0.3,mixed=split+quest:budget=128"}) {
     const std::string policy = "mac:" + kShort + "," + rest;
     SCOPED_TRACE(policy);
     Request request = request_of(tiny_prompt(300), 100);
@@ -215,10 +217,10 @@ TEST_F(MacEngine, RingsAreTakenFromIdleSessions) {
 
 TEST_F(MacEngine, SaysWhatItCannotDo) {
   const auto engine = tiny_engine(cuda_options());
-  const auto session = engine->open("mac+quest");
+  const auto session = engine->open("mac+csattention");
   ASSERT_FALSE(session);
   EXPECT_EQ(session.error().code, ErrorCode::kUnsupported);
-  EXPECT_THAT(session.error().message, testing::HasSubstr("over full"));
+  EXPECT_THAT(session.error().message, testing::HasSubstr("over full or quest"));
 }
 
 }  // namespace

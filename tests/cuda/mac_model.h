@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <random>
 #include <vector>
@@ -147,6 +148,8 @@ class MacModel {
     int32_t tried = 0, rested = 0;
   };
   std::vector<Guard> guards;  // [n_kv_head]
+  /// Which keys a KV head reads where nothing is reused, beside sinks and band; none: all.
+  std::function<bool(uint32_t kv_head, int32_t token)> listed;
   uint64_t steps = 0, compared = 0, group_hits = 0, head_hits = 0, reused = 0, skipped = 0,
            keys = 0, lag = 0;
 
@@ -265,6 +268,8 @@ class MacModel {
     for (int32_t token = 0; token <= position; ++token) {
       const bool is_fresh = token < rules_.sink || token >= cut(position);
       if (!is_fresh && token < begin) continue;
+      const bool certain = reuses && (is_fresh || match >= 0);
+      if (!certain && listed && !listed(kv_head, token)) continue;
       double logit = 0.0;
       for (uint32_t d = 0; d < dim; ++d) {
         logit += double{to_float(Bf16{rotated[d]})} * key(kv_head, token, d);

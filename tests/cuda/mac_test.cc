@@ -43,11 +43,13 @@ class Graph {
 // Steps of some sequences, each with a ring but for the last one, by one CUDA graph.
 class Case {
  public:
+  /// sparse: heads without a match read half of the pages.
   Case(const MacShape& shape, const MacRules& rules, std::vector<int32_t> starts, unsigned seed,
-       int32_t steps = 24)
+       int32_t steps = 24, bool sparse = false)
       : shape_(shape),
         rules_(rules),
         steps_(steps),
+        sparse_(sparse),
         overlap_(seed % 2 == 0),
         positions_(std::move(starts)),
         batch_(static_cast<uint32_t>(positions_.size())),
@@ -88,7 +90,8 @@ class Case {
       copy(ring_out.get() + rings_[row] * ring_entries * dim, out);
     }
     const size_t rows = size_t{batch_} * shape_.n_head;
-    const DeviceArray<int32_t> positions(batch_), keys(batch_);
+    const DeviceArray<int32_t> positions(batch_), keys(size_t{batch_} * list_heads());
+    const DeviceArray<uint32_t> list(keys_of_lists()), numbers(keys_of_lists());
     const DeviceArray<float> plain(rows * dim), out(rows * dim, 0xff), lse(rows, 0xff);
     const DeviceArray<float> q(rows * dim);
     const DeviceArray<char> workspace(
@@ -97,7 +100,11 @@ class Case {
     args.kv = {kv.get(), shape_.type, shape_.n_kv_head, shape_.head_dim};
     args.pages = pages.get();
     args.positions = positions.get();
-    args.keys = keys.get();
+    args.lists = {pages.get(), nullptr, keys.get(), 1, capacity_};
+    if (sparse_) {
+      args.lists = {list.get(), nullptr, keys.get(), shape_.n_kv_head, capacity_};
+      args.numbers = numbers.get();
+    }
     args.rings = rings.get();
     args.batch = batch_;
     args.capacity = capacity_;
@@ -116,7 +123,10 @@ class Case {
     for (int32_t step = 0; step < steps_; ++step) {
       make_queries();
       copy(positions.get(), positions_);
-      copy(keys.get(), key_counts());
+      make_lists();
+      copy(keys.get(), list_keys_);
+      copy(list.get(), list_);
+      copy(numbers.get(), numbers_);
       mode_ = find_mode();
       ++modes_[static_cast<size_t>(mode_)];
       copy(plain.get(), plain_);
@@ -146,10 +156,36 @@ class Case {
   int32_t steps(MacMode mode) const { return modes_[static_cast<size_t>(mode)]; }
 
  private:
-  std::vector<int32_t> key_counts() const {
-    std::vector<int32_t> keys;
-    for (const int32_t position : positions_) keys.push_back(position + 1);
-    return keys;
+  uint32_t list_heads() const { return sparse_ ? shape_.n_kv_head : 1; }
+  size_t keys_of_lists() const { return size_t{batch_} * list_heads() * capacity_; }
+
+  // What is read where nothing is reused.
+  void make_lists() {
+    list_keys_.clear();
+    list_.assign(keys_of_lists(), 0);
+    numbers_.assign(keys_of_lists(), 0);
+    for (uint32_t row = 0; row < batch_; ++row) {
+      const int32_t position = positions_[row], own = position / static_cast<int32_t>(kPageTokens);
+      for (uint32_t head = 0; head < list_heads(); ++head) {
+        const size_t first = (size_t{row} * list_heads() + head) * capacity_;
+        size_t count = 0;
+        for (int32_t page = 0; position >= 0 && page <= own; ++page) {
+          if (sparse_ && page < own && random_() % 2 == 0) continue;
+          list_[first + count] = pages_[size_t{row} * capacity_ + static_cast<uint32_t>(page)];
+          numbers_[first + count++] = static_cast<uint32_t>(page);
+        }
+        const auto after = own * static_cast<int32_t>(kPageTokens) - position - 1;
+        const auto all = static_cast<int32_t>(count * kPageTokens);
+        list_keys_.push_back(position < 0 ? 0 : all - static_cast<int32_t>(kPageTokens) - after);
+      }
+      if (!sparse_) continue;
+      models_[row].listed = [this, row](uint32_t kv_head, int32_t token) {
+        const size_t list = size_t{row} * shape_.n_kv_head + kv_head;
+        const auto begin = numbers_.begin() + static_cast<std::ptrdiff_t>(list * capacity_);
+        const int32_t pages = (list_keys_[list] + 15) / static_cast<int32_t>(kPageTokens);
+        return std::binary_search(begin, begin + pages, static_cast<uint32_t>(token) / kPageTokens);
+      };
+    }
   }
 
   MacMode find_mode() const {
@@ -303,6 +339,7 @@ class Case {
   MacShape shape_;
   MacRules rules_;
   int32_t steps_;
+  bool sparse_;
   bool overlap_;
   std::vector<int32_t> positions_;
   uint32_t batch_, capacity_ = 0;
@@ -310,7 +347,8 @@ class Case {
   TestTiles tiles_;
   std::vector<float> themes_, plain_;
   std::vector<uint16_t> rotated_;
-  std::vector<uint32_t> pages_, rings_;
+  std::vector<uint32_t> pages_, rings_, list_, numbers_;
+  std::vector<int32_t> list_keys_;
   std::vector<MacModel> models_;
   double largest_ = 0.0;
   MacMode mode_ = MacMode::kRest;
@@ -426,6 +464,26 @@ TEST(Mac, GuardWeighsCosts) {
       if (HasFailure()) return;
     }
   }
+}
+
+// What must be computed is read through lists, in any mode and with any rules.
+TEST(Mac, ReadsListedPages) {
+  REPRISE_NEEDS_DEVICE();
+  unsigned seed = 300;
+  for (const MacShape& shape : {MacShape{12, 4, 64, 64}, MacShape{32, 8, 128, 64}}) {
+    for (const int32_t align : {1, 16}) {
+      for (const bool split : {false, true}) {
+        SCOPED_TRACE("rules " + std::to_string(++seed));
+        MacRules each = rules(20, 33, align, 64, 20.0f);
+        each.split = split;
+        Case(shape, each, kStarts, seed, 24, true).run();
+        if (HasFailure()) return;
+      }
+    }
+  }
+  MacRules each = rules(16, 32, 16, 16, 0.0f);
+  each.guarded = true;
+  Case({4, 2, 64, 16}, each, {160, 200, -1, 90}, ++seed, 20, true).run();
 }
 
 TEST(Mac, PublishedSizes) {

@@ -215,7 +215,7 @@ class Bench {
     MacArgs args;
     args.kv = {kv_.get(), KvType::kBF16, kKvHeads, kDim};
     args.pages = table_.get() + layer * batch_ * capacity_;
-    args.keys = keys_.get();
+    args.lists = {args.pages, nullptr, keys_.get(), 1, capacity_};
     args.positions = positions_.get();
     args.rings = with.has_rings ? rings_.get() : no_rings_.get();
     args.batch = batch_;

@@ -121,6 +121,7 @@ struct PrefillPart {
 /// Keys to read. What lists point to stays until the next select() of the layer or reserve().
 struct DeviceRead {
   kernels::cuda::KeyLists lists;
+  const uint32_t* numbers = nullptr;     // as lists.pages, if asked for: see MacArgs
   uint32_t capped_pages = 0;             // the first of every list, for queries as in PrefillPart
   bool rotate = false;                   // keys are position-free
   const uint32_t* angle_rows = nullptr;  // then, KeyAngles::rows of DeviceQueries::angles

@@ -126,7 +126,8 @@ __global__ __launch_bounds__(kThreads) void choose_kernel(const __grid_constant_
   load_scales(a, s, row, pair, splits);
   weigh_pages(a, s, pair, sinks, recent, weights);
   top::Competitors others(s.top, weights, sinks, recent);
-  others.write(others.choose(chosen), list + sinks, [&](uint32_t page) { return table[page]; });
+  others.write(others.choose(chosen),
+               [&](uint32_t at, uint32_t page) { list[sinks + at] = table[page]; });
 }
 
 }  // namespace

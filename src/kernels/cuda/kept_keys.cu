@@ -61,7 +61,7 @@ __global__ void __launch_bounds__(top::kThreads)
     for (uint32_t i = threadIdx.x; i < a.chosen; i += top::kThreads) kept[i] = i;
   } else if (a.chosen > 0) {
     top::Competitors all(s, a.scores + size_t{blockIdx.x} * a.stride, 0, a.candidates);
-    all.write(all.choose(a.chosen), kept, [](uint32_t key) { return key; });
+    all.write(all.choose(a.chosen), [&](uint32_t at, uint32_t key) { kept[at] = key; });
   }
 }
 

@@ -80,9 +80,9 @@ struct Room {
 Params params_of(const MacArgs& args) {
   Params params = {};
   params.pages = static_cast<const unsigned char*>(args.kv.pages);
-  params.lists.pages = args.pages;
-  params.lists.keys = args.keys;
-  params.lists.capacity = args.capacity;
+  params.lists = args.lists;
+  params.numbers = args.numbers;
+  params.sparse = args.numbers != nullptr;
   params.n_kv_head = args.kv.n_kv_head;
   params.pairs = args.batch * args.kv.n_kv_head;
   params.group = args.n_head / args.kv.n_kv_head;
@@ -194,7 +194,10 @@ cudaError_t mac_decode(const MacArgs& args, cudaStream_t stream) {
   using namespace mac;
   if (args.batch == 0) return cudaSuccess;
   const uint32_t group = args.n_head / args.kv.n_kv_head;
-  if (group > kMaxGroup || args.batch * args.kv.n_kv_head > kMaxPairs) return cudaErrorNotSupported;
+  const bool countable = args.numbers == nullptr || args.lists.capacity < 1u << 16;
+  if (group > kMaxGroup || args.batch * args.kv.n_kv_head > kMaxPairs || !countable) {
+    return cudaErrorNotSupported;
+  }
   return with_kv_shape(args.kv.type, args.kv.head_dim, [&](auto type, auto dim) {
     return launch_groups<type.value, dim.value>(args, stream);
   });

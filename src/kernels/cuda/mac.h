@@ -79,9 +79,13 @@ struct MacRules {
 inline constexpr uint32_t kNoRing = ~0u;
 
 struct MacArgs {
-  PagedKv kv;                          // holds keys up to each row's position
-  const uint32_t* pages = nullptr;     // [batch, capacity] key i is token i % 16 of page i / 16
-  const int32_t* keys = nullptr;       // [batch] positions + 1
+  PagedKv kv;                       // holds keys up to each row's position
+  const uint32_t* pages = nullptr;  // [batch, capacity] key i is token i % 16 of page i / 16
+  /// What is read where nothing is reused, beside the first keys and the band; without slots and
+  /// rows.
+  KeyLists lists;
+  /// As lists.pages: which of the sequence's pages they are, ascending; null: lists name all keys.
+  const uint32_t* numbers = nullptr;
   const int32_t* positions = nullptr;  // [batch]; < 0: no row
   const uint32_t* rings = nullptr;     // [batch]; kNoRing: everything is read, nothing is stored
   uint32_t batch = 0, capacity = 0, n_head = 0;

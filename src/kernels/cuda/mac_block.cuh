@@ -20,8 +20,9 @@ using decode::Warp;
 
 // Pages of one list in a block's shares.
 struct Unit {
+  enum Kind { kFresh, kNear, kFar };
   uint32_t pair;
-  bool fresh;
+  Kind kind;
   uint32_t begin, end;  // among the block's indices
   uint32_t index;       // of the first one in its list
   uint32_t pages;
@@ -59,7 +60,7 @@ class Block {
       if (attended) attend(stream, unit);
       if (early) decide_all(stream);
       if (!attended) continue;
-      if (early && !unit.fresh) forget_reused(unit);
+      if (early && unit.kind == Unit::kNear) forget_reused(unit);
       finish(unit);
       at += unit.end - unit.begin;
     }
@@ -77,7 +78,8 @@ class Block {
     uint32_t end = chunk.end;
     if (decided_ && !chunk.fresh) end = min(end, lists_.captured_pages(chunk.pair));
     const uint32_t pages = end - min(end, chunk.begin);
-    return {chunk.pair, chunk.fresh, at, at + S::kWarps, chunk.begin, pages, number};
+    const Unit::Kind kind = chunk.fresh ? Unit::kFresh : Unit::kNear;
+    return {chunk.pair, kind, at, at + S::kWarps, chunk.begin, pages, number};
   }
 
   __device__ Unit far_unit(uint32_t at) {
@@ -86,14 +88,13 @@ class Block {
     const uint32_t first = lists_.far[far_pair_];
     const uint32_t end = min(far_count_, lists_.far[far_pair_ + 1] - far_begin_) + near_count_;
     const uint32_t row = p_.pairs * p_.chunks + far_pair_ + blockIdx.x;
-    const uint32_t index = lists_.row(p_, far_pair_).near + page - first;
-    return {far_pair_, false, at, end, index, end - at, row};
+    return {far_pair_, Unit::kFar, at, end, page - first, end - at, row};
   }
 
   // Whether it may be attended to before it is known which of its pages are read: a result is then
   // reused for all of a page or nothing.
   __device__ bool goes_first(const Unit& unit) const {
-    return unit.end > 0 && (unit.fresh || p_.rules.align % kPageTokens == 0);
+    return unit.end > 0 && (unit.kind == Unit::kFresh || p_.rules.align % kPageTokens == 0);
   }
 
   // Once all blocks have compared, if any does. All threads.
@@ -101,10 +102,8 @@ class Block {
     if (compares_ && threadIdx.x == 0) barrier_.wait();
     __syncthreads();
     if (decide(p_, lists_, compares_)) {
-      decode::count_pages<S>(p_.pairs, shared_.scan, lists_.far, [&](uint32_t pair) {
-        const uint32_t near = lists_.row(p_, pair).near, all = lists_.captured_pages(pair);
-        return all > near ? all - near : 0;
-      });
+      decode::count_pages<S>(p_.pairs, shared_.scan, lists_.far,
+                             [&](uint32_t pair) { return lists_.far_pages(p_, pair); });
       constexpr uint32_t kLeastShare = 32;  // of few pages fewer pieces are merged sooner
       const uint32_t pages = lists_.far[p_.pairs];
       far_ = Shares(pages, min(p_.blocks, max(1u, pages / kLeastShare)));
@@ -128,18 +127,27 @@ class Block {
     }
   }
 
+  // Which page of the sequence the i-th of a list is.
+  __device__ uint32_t number_of(const Unit& unit, const Row& row, uint32_t i) const {
+    if (unit.kind == Unit::kFresh) return row.fresh_page(i);
+    if (unit.kind == Unit::kNear) return row.captured_page(i);
+    if (p_.sparse) return __ldcg(p_.numbers + lists_.entry(p_, unit.pair, i));
+    return row.captured_page(row.near + i);
+  }
+
   __device__ void attend(Stream& stream, const Unit& unit) {
     const uint32_t warp = threadIdx.x / 32;
     const Row& row = lists_.row(p_, unit.pair);
+    const bool fresh = unit.kind == Unit::kFresh;
     int32_t begins[NT][2];
 #pragma unroll
     for (int n = 0; n < NT; ++n) {
 #pragma unroll
       for (int side = 0; side < 2; ++side) {
         const uint32_t head = min(Warp<S>::head(n, side), p_.group - 1);
-        begins[n][side] = unit.fresh  ? row.cut
+        begins[n][side] = fresh       ? row.cut
                           : !decided_ ? row.sink
-                                      : lists_.begin(p_, unit.pair, head);
+                                      : lists_.begin(p_, unit.pair, head, unit.kind == Unit::kFar);
       }
     }
     Warp<S> state;
@@ -148,9 +156,9 @@ class Block {
     if (at - unit.begin < unit.pages) state.load_queries(p_.q, p_.group, unit.pair);
     for (; at < unit.end; at += S::kWarps) {
       const uint32_t i = unit.index + at - unit.begin;
-      const uint32_t page = unit.fresh ? row.fresh_page(i) : row.captured_page(i);
-      const int32_t end = unit.fresh ? row.position + 1 : row.cut;
-      const uint32_t sinks = unit.fresh ? tokens_of(page, 0, row.sink) : 0;
+      const uint32_t page = number_of(unit, row, i);
+      const int32_t end = fresh ? row.position + 1 : row.cut;
+      const uint32_t sinks = fresh ? tokens_of(page, 0, row.sink) : 0;
       uint32_t by_head[NT][2];
 #pragma unroll
       for (int n = 0; n < NT; ++n) {
@@ -178,7 +186,7 @@ class Block {
     if (warp < unit.pages) {
       const uint32_t head = threadIdx.x - warp * p_.group;
       const uint32_t page = lists_.row(p_, unit.pair).captured_page(unit.index + warp);
-      const int32_t begin = lists_.begin(p_, unit.pair, head);
+      const int32_t begin = lists_.begin(p_, unit.pair, head, false);
       if (begin >= static_cast<int32_t>((page + 1) * kPageTokens)) {
         shared_.base[warp][head] = -INFINITY;
       }
@@ -199,15 +207,15 @@ class Block {
     all.fresh_row = first;
     all.near_row = first + p_.fresh_chunks;
     const uint32_t from = lists_.blocks[pair] & 0xffff, to = lists_.blocks[pair] >> 16;
-    all.far = captured > row.near ? to - from + 1 : 0;
+    all.far = lists_.far_pages(p_, pair) > 0 ? to - from + 1 : 0;
     all.far_row = p_.pairs * p_.chunks + pair + from;
     return all;
   }
 
   // Once the warps have published, and it is decided what is read. All threads.
   __device__ void finish(const Unit& unit) {
-    const uint32_t read = unit.fresh ? ~0u : lists_.captured_pages(unit.pair);
-    if (unit.pages == 0 || unit.index >= read) return;
+    const bool near = unit.kind == Unit::kNear;
+    if (unit.pages == 0 || (near && unit.index >= lists_.captured_pages(unit.pair))) return;
     for (uint32_t i = threadIdx.x * 2; i < p_.group * D; i += S::kThreads * 2) {
       decode::write_piece<D>(p_, unit.row, i, decode::merge_warps<S>(p_, shared_, i));
     }

@@ -60,6 +60,13 @@ __device__ inline float ring_bytes(const Params& p) {
          p.rules.costs.pair;
 }
 
+// Of so many keys between sinks and band, as far as lists name them.
+template <typename S>
+__device__ inline float list_bytes(const Params& p, uint32_t keys) {
+  if (p.sparse) keys = min(keys, p.lists.capacity * kPageTokens);
+  return static_cast<float>(keys) * kKeyBytes<S>;
+}
+
 template <typename S>
 __device__ inline Prospect prospect(const Params& p, const Lists& lists, uint32_t pair) {
   constexpr uint32_t kFirst = 4;     // steps that averages need
@@ -70,7 +77,7 @@ __device__ inline Prospect prospect(const Params& p, const Lists& lists, uint32_
   if (!row.may_reuse(p)) return prospect;
   const MacGuardState state = *lists.guard(p, pair);
   const float spent = ring_bytes<S::kHeadDim>(p);
-  const auto most = static_cast<float>(row.captured * kPageTokens) * kKeyBytes<S>;
+  const float most = list_bytes<S>(p, row.captured * kPageTokens);
   prospect.hope = fmaxf(0.0f, most - spent);
   const int32_t since = row.position - state.tried;
   prospect.due = state.seen < kFirst || since < 0 || since >= kInterval << state.pauses;
@@ -158,9 +165,9 @@ __device__ inline void judge(const Params& p, const Lists& lists, uint32_t pair,
   constexpr uint32_t kMostPauses = 4;
   const Row& row = lists.row(p, pair);
   MacGuardState& state = *lists.guard(p, pair);
-  const auto skipped = static_cast<float>(first_captured(p, lists, pair) - row.sink);
-  const float saves = skipped * kKeyBytes<S>;
-  const float missed = lists.captured_pages(pair) > row.near ? 1.0f : 0.0f;
+  const int32_t skipped = first_captured(p, lists, pair) - row.sink;
+  const float saves = list_bytes<S>(p, static_cast<uint32_t>(skipped));
+  const float missed = lists.far_pages(p, pair) > 0 ? 1.0f : 0.0f;
   const float first = 1.0f / static_cast<float>(state.seen + 1);
   const float weight = fmaxf(first, reuses ? kWeight : kTryWeight);
   state.saved += (saves - state.saved) * weight;

@@ -3,7 +3,9 @@
 // between, from the last page down, as far as no result is reused for them. The part of that list
 // that a match cannot spare is near: with the fresh list, it is known before what matches. Both are
 // cut into chunks of a page for every warp of a block, equally many for all pairs, of which some
-// may be empty. What is left of the captured lists is far: pages of all pairs lie end to end.
+// may be empty. What is left of the captured lists is far: pages of all pairs lie end to end. Where
+// lists name some of the keys (sparse), heads without a match read what those name between sinks
+// and band, near keys too, as far lists.
 #pragma once
 
 #include "kernels/cuda/mac_params.cuh"
@@ -87,10 +89,12 @@ struct Lists {
   // decided, of those that read the far list.
   uint32_t* blocks;
   uint32_t* compares;  // [pairs] whether it compares
-  Match* matches;      // [pairs, group]
+  // [pairs] Where lists are sparse: first and end << 16 of the entries that a pair reads.
+  uint32_t* listed;
+  Match* matches;  // [pairs, group]
 
   static size_t bytes(uint32_t batch, uint32_t pairs, uint32_t group) {
-    return batch * sizeof(Row) + (4 * size_t{pairs} + 1) * 4 +
+    return batch * sizeof(Row) + (5 * size_t{pairs} + 1) * 4 +
            size_t{pairs} * group * sizeof(Match);
   }
   __device__ Lists(const Params& p, void* memory) {
@@ -98,7 +102,8 @@ struct Lists {
     captured = far + p.pairs + 1;
     blocks = captured + p.pairs;
     compares = blocks + p.pairs;
-    rows = reinterpret_cast<Row*>(compares + p.pairs);
+    listed = compares + p.pairs;
+    rows = reinterpret_cast<Row*>(listed + p.pairs);
     matches = reinterpret_cast<Match*>(rows + p.row_of(p.pairs));
   }
   static constexpr uint32_t kMissed = 1u << 31;
@@ -119,12 +124,26 @@ struct Lists {
   __device__ MacGuardState* guard(const Params& p, uint32_t pair) const {
     return p.ring.guards + p.ring_of(row(p, pair).ring, pair);
   }
-  // That are read.
+  // That are read, but for far lists that are sparse.
   __device__ uint32_t captured_pages(uint32_t pair) const { return captured[pair] & ~kMissed; }
+  __device__ uint32_t far_pages(const Params& p, uint32_t pair) const {
+    if (p.sparse) return (listed[pair] >> 16) - (listed[pair] & 0xffff);
+    const uint32_t near = row(p, pair).near, all = captured_pages(pair);
+    return all > near ? all - near : 0;
+  }
+  // The entry of a sparse list that a far page is.
+  __device__ size_t entry(const Params& p, uint32_t pair, uint32_t far_page) const {
+    return p.list(pair) * p.lists.capacity + (listed[pair] & 0xffff) + far_page;
+  }
   // Where the keys begin that a head of a pair reads between sinks and band.
   __device__ int32_t begin(const Params& p, uint32_t pair, uint32_t head) const {
     const int32_t position = matches[pair * p.group + head].position;
     return position >= 0 ? p.cut(position) : row(p, pair).sink;
+  }
+  // The same of the pages of near or of far lists.
+  __device__ int32_t begin(const Params& p, uint32_t pair, uint32_t head, bool far) const {
+    const bool missed = matches[pair * p.group + head].position < 0;
+    return p.sparse && missed != far ? row(p, pair).cut : begin(p, pair, head);
   }
 };
 
@@ -191,6 +210,37 @@ __device__ inline uint64_t least_candidate(const Params& p, const Lists& lists, 
   return nearest;
 }
 
+// Entries of the sparse list of a pair, from one of its ends, whose pages lie before the first key
+// after sinks or after the band began. All lanes of a warp.
+__device__ inline uint32_t count_outside(const Params& p, const Row& row, uint32_t pair,
+                                         uint32_t entries, bool from_end) {
+  const uint32_t* numbers = p.numbers + p.list(pair) * p.lists.capacity;
+  uint32_t count = 0;
+  for (;;) {
+    const uint32_t i = count + threadIdx.x % 32;
+    const uint32_t number = i < entries ? numbers[from_end ? entries - 1 - i : i] : 0;
+    const bool outside = from_end ? number >= row.top : number < Row::page_of(row.sink);
+    const uint32_t found = __ballot_sync(~0u, i < entries && outside);
+    if (found != ~0u) return count + __popc(found);
+    count += 32;
+  }
+}
+
+// What pairs without a match read of their sparse lists. All threads; they all know afterwards.
+__device__ inline void find_listed(const Params& p, const Lists& lists) {
+  for (uint32_t pair = threadIdx.x / 32; pair < p.pairs; pair += blockDim.x / 32) {
+    const Row& row = lists.row(p, pair);
+    uint32_t listed = 0;
+    if (lists.captured[pair] >= Lists::kMissed && row.captured > 0) {
+      const uint32_t entries = p.list_pages(pair);
+      const uint32_t begin = count_outside(p, row, pair, entries, false);
+      listed = begin | (entries - count_outside(p, row, pair, entries, true)) << 16;
+    }
+    if (threadIdx.x % 32 == 0) lists.listed[pair] = listed;
+  }
+  __syncthreads();
+}
+
 // Decides what is reused, from what blocks found; fills matches, and captured, which arrives as
 // zeros. Whether any page beyond the near ones is read. found: whether there is anything. All
 // threads.
@@ -204,59 +254,23 @@ __device__ inline bool decide(const Params& p, const Lists& lists, bool found) {
     const bool reused = nearest != kNothing && !is_risky(nearest);
     const int32_t position = reused ? row.position - gap_of(nearest) : -1;
     lists.matches[head] = {position, distance2_of(nearest)};
-    const uint32_t pages =
-        reused ? row.captured_from(p.cut(position)) : Lists::kMissed | row.captured;
+    // Beside heads that match, those that do not add nothing to near lists that are sparse.
+    const uint32_t missed = p.sparse ? (p.rules.split ? row.near : 0) : row.captured;
+    const uint32_t pages = reused ? row.captured_from(p.cut(position)) : Lists::kMissed | missed;
     atomicMax(&lists.captured[pair], pages);
   }
   __syncthreads();
+  if (p.sparse) find_listed(p, lists);
   bool far = false;
   for (uint32_t head = threadIdx.x; head < heads; head += blockDim.x) {
     const uint32_t pair = p.by_group.quotient(head);
     int32_t& position = lists.matches[head].position;
     const bool missed = lists.captured[pair] >= Lists::kMissed;
     if (missed && !p.rules.split && position >= 0) position = -2 - position;
-    far = far || lists.captured_pages(pair) > lists.row(p, pair).near;
+    far = far || lists.far_pages(p, pair) > 0;
   }
   return __syncthreads_or(far ? 1 : 0) != 0;
 }
-
-// The pages of a block's shares of chunks and of far lists, for PageStream. Chunks have kWarps
-// indices each.
-template <typename S>
-struct SharePages {
-  const Params& p;
-  const Lists& lists;
-  uint32_t first_chunk, near_count;  // near_count: indices of chunks
-  uint32_t far_begin = 0, far_pair = 0;
-  bool decided = false, stored = false;  // stored: keys of the rows themselves
-  uint32_t pair = 0;
-  bool is_wanted = false, holds_row = false;
-
-  __device__ uint32_t page(uint32_t index) {
-    uint32_t number = 0;
-    if (index < near_count) {
-      const Chunk chunk = Chunk::of<S>(p, lists, first_chunk + index / S::kWarps);
-      const uint32_t at = chunk.begin + index % S::kWarps;
-      pair = chunk.pair;
-      const Row& row = lists.row(p, pair);
-      number = chunk.fresh ? row.fresh_page(at) : row.captured_page(at);
-      is_wanted = at < chunk.end && (chunk.fresh || !decided || at < lists.captured_pages(pair));
-      holds_row = number == Row::page_of(row.position);
-    } else {
-      const uint32_t page = far_begin + index - near_count;
-      while (lists.far[far_pair + 1] <= page) ++far_pair;
-      pair = far_pair;
-      const Row& row = lists.row(p, pair);
-      number = row.captured_page(row.near + page - lists.far[pair]);
-      is_wanted = true;
-      holds_row = false;
-    }
-    return is_wanted ? __ldcg(p.page_table + size_t{p.row_of(pair)} * p.capacity + number) : 0;
-  }
-  __device__ uint32_t kv_head() const { return pair - p.row_of(pair) * p.n_kv_head; }
-  __device__ bool wanted() const { return is_wanted; }
-  __device__ bool ready() const { return stored || !is_wanted || !holds_row; }
-};
 
 }  // namespace mac
 

@@ -37,6 +37,8 @@ struct Params : decode::Params {
   uint64_t* candidates;  // [pairs + blocks, group] of pair and block: row pair + block
   uint32_t* barrier;     // of the grid
   uint32_t blocks;       // that compare
+  bool sparse;           // lists name some of the keys
+  const uint32_t* numbers;
 
   uint32_t slots, units;          // slots of a ring that a block compares with at once; such units
   uint32_t chunks, fresh_chunks;  // of a pair: see mac_lists.cuh

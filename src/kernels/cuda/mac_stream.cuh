@@ -7,6 +7,46 @@ namespace reprise::kernels::cuda {
 
 namespace mac {
 
+// The pages of a block's shares of chunks and of far lists, for PageStream. Chunks have kWarps
+// indices each.
+template <typename S>
+struct SharePages {
+  const Params& p;
+  const Lists& lists;
+  uint32_t first_chunk, near_count;  // near_count: indices of chunks
+  uint32_t far_begin = 0, far_pair = 0;
+  bool decided = false, stored = false;  // stored: keys of the rows themselves
+  uint32_t pair = 0;
+  bool is_wanted = false, holds_row = false;
+
+  __device__ uint32_t page(uint32_t index) {
+    uint32_t number = 0;
+    if (index < near_count) {
+      const Chunk chunk = Chunk::of<S>(p, lists, first_chunk + index / S::kWarps);
+      const uint32_t at = chunk.begin + index % S::kWarps;
+      pair = chunk.pair;
+      const Row& row = lists.row(p, pair);
+      number = chunk.fresh ? row.fresh_page(at) : row.captured_page(at);
+      is_wanted = at < chunk.end && (chunk.fresh || !decided || at < lists.captured_pages(pair));
+      holds_row = number == Row::page_of(row.position);
+    } else {
+      const uint32_t page = far_begin + index - near_count;
+      while (lists.far[far_pair + 1] <= page) ++far_pair;
+      pair = far_pair;
+      const Row& row = lists.row(p, pair);
+      is_wanted = true;
+      holds_row = false;
+      const uint32_t at = page - lists.far[pair];
+      if (p.sparse) return __ldcg(p.lists.pages + lists.entry(p, pair, at));
+      number = row.captured_page(row.near + at);
+    }
+    return is_wanted ? __ldcg(p.page_table + size_t{p.row_of(pair)} * p.capacity + number) : 0;
+  }
+  __device__ uint32_t kv_head() const { return pair - p.row_of(pair) * p.n_kv_head; }
+  __device__ bool wanted() const { return is_wanted; }
+  __device__ bool ready() const { return stored || !is_wanted || !holds_row; }
+};
+
 // The pages that one warp takes, in turn with others: one is on its way, and the id of the next.
 // All lanes call.
 template <typename S>

@@ -65,6 +65,7 @@ struct TopPagesArgs {
   uint32_t sink_pages = 0;        // first ones, which are always chosen
   const float* scores = nullptr;  // [count, n_kv_head, capacity]
   uint32_t* lists = nullptr;      // [count, n_kv_head, list_capacity] out: page ids, in order
+  uint32_t* numbers = nullptr;    // as lists, if not null, out: where the pages stand in the table
   int32_t* keys = nullptr;        // [count, n_kv_head] out: tokens of a list, to the row's own
   uint32_t list_capacity = 0;     // >= min(budget_pages, capacity)
 };

@@ -64,9 +64,9 @@ class Competitors {
     return {low + 1, wanted};
   }
 
-  // Writes entry_of(page) of the chosen pages in order.
-  template <typename Entry>
-  __device__ void write(const Cut& cut, uint32_t* list, Entry&& entry_of) {
+  // write_one(index, page) of the chosen pages in order.
+  template <typename WriteOne>
+  __device__ void write(const Cut& cut, WriteOne&& write_one) {
     const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const uint32_t share = (end_ - begin_ + kThreads - 1) / kThreads * 32;
     const uint32_t begin = begin_ + warp * share, end = min(end_, begin + share);
@@ -96,7 +96,7 @@ class Competitors {
       const uint32_t ties = min(cut.ties, tied + __popc(all_tied & left));
       const bool is_sure = (all_sure >> lane & 1) != 0, is_tied = (all_tied >> lane & 1) != 0;
       if (is_sure || (is_tied && ties < cut.ties)) {
-        list[sure + __popc(all_sure & left) + ties] = entry_of(start + lane);
+        write_one(sure + __popc(all_sure & left) + ties, start + lane);
       }
       sure += __popc(all_sure);
       tied += __popc(all_tied);
@@ -176,18 +176,22 @@ __device__ inline void choose_list(const TopPagesArgs& a, uint32_t index, Shared
   }
   const uint32_t own = full_pages(a.rows, row), chosen = min(own, a.rows.budget_pages - 1);
   const uint32_t* table = a.rows.pages + size_t{row} * a.rows.capacity;
-  uint32_t* list = a.lists + size_t{index} * a.list_capacity;
+  const size_t list = size_t{index} * a.list_capacity;
+  const auto write = [&](uint32_t at, uint32_t page) {
+    a.lists[list + at] = table[page];
+    if (a.numbers != nullptr) a.numbers[list + at] = page;
+  };
   if (threadIdx.x == 0) {
     const uint32_t last = static_cast<uint32_t>(a.rows.positions[row]) % kPageTokens;
-    list[chosen] = table[own];
+    write(chosen, own);
     a.keys[index] = static_cast<int32_t>(chosen * kPageTokens + last + 1);
   }
   const uint32_t certain = chosen == own ? own : min(a.sink_pages, chosen);
-  for (uint32_t page = threadIdx.x; page < certain; page += kThreads) list[page] = table[page];
+  for (uint32_t page = threadIdx.x; page < certain; page += kThreads) write(page, page);
   if (certain == chosen) return;
   Competitors others(s, a.scores + size_t{index} * a.rows.capacity, certain, own);
-  others.write(others.choose(chosen - certain), list + certain,
-               [&](uint32_t page) { return table[page]; });
+  others.write(others.choose(chosen - certain),
+               [&](uint32_t at, uint32_t page) { write(certain + at, page); });
 }
 
 }  // namespace top

@@ -55,9 +55,14 @@ Result<std::unique_ptr<DevicePolicy>> device_policy(const Policy& policy,
     return std::make_unique<DeviceCsAttention>(*csattention, config);
   }
   if (const auto* mac = dynamic_cast<const MacPolicy*>(&policy);
-      mac != nullptr && mac->wrapped().reads_everything() && mac->has_plain_rings()) {
-    if (!mac->settings().reuses) return nullptr;
-    return std::make_unique<DeviceMac>(*mac, config);
+      mac != nullptr && mac->has_plain_rings()) {
+    if (!mac->settings().reuses) return device_policy(mac->wrapped(), config);
+    if (mac->wrapped().reads_everything())
+      return std::make_unique<DeviceMac>(*mac, config, nullptr);
+    if (const auto* quest = dynamic_cast<const QuestPolicy*>(&mac->wrapped())) {
+      return std::make_unique<DeviceMac>(
+          *mac, config, std::make_unique<DeviceQuest>(quest->options(), config, true));
+    }
   }
   if (const auto* reattention = dynamic_cast<const ReAttentionPolicy*>(&policy)) {
     return DeviceReAttention::create(*reattention, config);
@@ -67,12 +72,12 @@ Result<std::unique_ptr<DevicePolicy>> device_policy(const Policy& policy,
     if (made != nullptr) made->leave_alone(dense->dense());
     return made;
   }
-  return fail(
-      ErrorCode::kUnsupported,
-      "policy {} does not run on cuda; full, streaming, quest, snapkv, h2o, reattention, "
-      "csattention and mac (over full alone, without ring=q8_0 and lse_fix) do, also after dense, "
-      "and auto among full, quest and mac; use --device cpu",
-      policy.spec());
+  return fail(ErrorCode::kUnsupported,
+              "policy {} does not run on cuda; full, streaming, quest, snapkv, h2o, reattention, "
+              "csattention and mac (over full or quest, without ring=q8_0 and lse_fix) do, also "
+              "after dense, "
+              "and auto among full, quest and mac; use --device cpu",
+              policy.spec());
 }
 
 }  // namespace reprise

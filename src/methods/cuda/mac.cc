@@ -66,10 +66,15 @@ MacRules rules_of(const MacSettings& settings) {
 
 }  // namespace
 
-DeviceMac::DeviceMac(const MacPolicy& policy, const ModelConfig& config)
-    : config_(config), settings_(policy.settings()), rules_(rules_of(settings_)) {}
+DeviceMac::DeviceMac(const MacPolicy& policy, const ModelConfig& config,
+                     std::unique_ptr<DevicePolicy> inner)
+    : config_(config),
+      settings_(policy.settings()),
+      rules_(rules_of(settings_)),
+      inner_(std::move(inner)) {}
 
 Status DeviceMac::reserve(const DeviceRoom& room) {
+  if (inner_ != nullptr) REPRISE_CHECK(inner_->reserve(room));
   constexpr uint32_t kMaxPairs = 1000;
   if (room.sequences * config_.n_kv_head > kMaxPairs) {
     return fail(ErrorCode::kUnsupported,
@@ -162,7 +167,6 @@ Status DeviceMac::attend(const DeviceQueries& queries, const DeviceResult& resul
   args.kv = queries.kv;
   args.pages = queries.pages;
   args.positions = queries.positions;
-  args.keys = queries.keys;
   args.rings = device_rings_.data() + queries.first;
   args.batch = queries.count;
   args.capacity = queries.capacity;
@@ -173,6 +177,13 @@ Status DeviceMac::attend(const DeviceQueries& queries, const DeviceResult& resul
   args.soft_cap = config_.attention_soft_cap;
   args.ring = pool_->rings(queries.layer);
   args.rules = rules_;
+  args.lists = {queries.pages, nullptr, queries.keys, 1, queries.capacity};
+  if (inner_ != nullptr) {
+    DeviceRead read;
+    REPRISE_CHECK(inner_->select(queries, read, stream));
+    args.lists = read.lists;
+    args.numbers = read.numbers;
+  }
   args.out = result.out;
   args.lse = result.lse;
   args.workspace = workspace_.data();
@@ -217,10 +228,33 @@ Status DeviceMac::after_prefill(const DevicePrompt& prompt, cudaStream_t stream)
   return {};
 }
 
+Status DeviceMac::adopt(const PagedKv& kv, const PageIds& pages, cudaStream_t stream) {
+  return inner_ != nullptr ? inner_->adopt(kv, pages, stream) : Status();
+}
+
+Status DeviceMac::begin(const DeviceRows& rows, const PagedKv& kv, cudaStream_t stream) {
+  return inner_ != nullptr ? inner_->begin(rows, kv, stream) : Status();
+}
+
+Status DeviceMac::after_prefill_store(const DeviceRows& rows, uint32_t layer, const PagedKv& kv,
+                                      cudaStream_t stream) {
+  return inner_ != nullptr ? inner_->after_prefill_store(rows, layer, kv, stream) : Status();
+}
+
+uint64_t DeviceMac::keys_read(const DeviceRow& row) const {
+  const auto all = static_cast<uint64_t>(row.position) + 1;
+  if (inner_ == nullptr) return all;
+  const auto fresh = static_cast<uint64_t>(settings_.cut.sink) +
+                     static_cast<uint64_t>(settings_.cut.band + settings_.cut.align);
+  const auto reused = static_cast<uint64_t>(settings_.max_gap);
+  return std::min(all, fresh + std::max(inner_->keys_read(row), reused));
+}
+
 uint64_t DeviceMac::index_bytes_read(const DeviceRow& row) const {
-  if (row.position < settings_.min_context) return 0;
-  return uint64_t{config_.n_head} * static_cast<uint32_t>(settings_.window) * config_.head_dim *
-         sizeof(uint16_t);
+  const uint64_t inner = inner_ != nullptr ? inner_->index_bytes_read(row) : 0;
+  if (row.position < settings_.min_context) return inner;
+  return inner + uint64_t{config_.n_head} * static_cast<uint32_t>(settings_.window) *
+                     config_.head_dim * sizeof(uint16_t);
 }
 
 }  // namespace reprise

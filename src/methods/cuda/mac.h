@@ -57,12 +57,20 @@ class MacRingPool {
   kernels::cuda::DeviceBuffer<kernels::cuda::MacCounters> counters_;
 };
 
-/// Over full attention. Guards decide for each KV head.
+/// Over full attention or a policy whose lists are numbered. Guards of KV heads decide
+/// together whether a layer rests.
 class DeviceMac : public DevicePolicy {
  public:
-  DeviceMac(const MacPolicy& policy, const ModelConfig& config);
+  /// inner: what is read where nothing is reused; null: everything.
+  DeviceMac(const MacPolicy& policy, const ModelConfig& config,
+            std::unique_ptr<DevicePolicy> inner);
 
   Status reserve(const DeviceRoom& room) override;
+  Status adopt(const PagedKv& kv, const kernels::cuda::PageIds& pages,
+               cudaStream_t stream) override;
+  Status begin(const DeviceRows& rows, const PagedKv& kv, cudaStream_t stream) override;
+  Status after_prefill_store(const DeviceRows& rows, uint32_t layer, const PagedKv& kv,
+                             cudaStream_t stream) override;
   Status plan(const DevicePlan& plan, cudaStream_t stream) override;
   bool attends() const override { return true; }
   Status attend(const DeviceQueries& queries, const DeviceResult& result,
@@ -70,9 +78,7 @@ class DeviceMac : public DevicePolicy {
   /// Fills the ring by the last rows of a prompt.
   Status after_prefill(const DevicePrompt& prompt, cudaStream_t stream) override;
   /// At most: what was reused is counted on the device.
-  uint64_t keys_read(const DeviceRow& row) const override {
-    return static_cast<uint64_t>(row.position) + 1;
-  }
+  uint64_t keys_read(const DeviceRow& row) const override;
   uint64_t index_bytes_read(const DeviceRow& row) const override;
 
  private:
@@ -83,6 +89,7 @@ class DeviceMac : public DevicePolicy {
   const ModelConfig& config_;
   MacSettings settings_;
   kernels::cuda::MacRules rules_;
+  std::unique_ptr<DevicePolicy> inner_;
   std::shared_ptr<MacRingPool> pool_ = std::make_shared<MacRingPool>();
   std::vector<uint32_t> rings_, sent_;             // [steps] of the pass; of decode rows
   std::vector<kernels::cuda::PrefillRows> seeds_;  // [steps]

@@ -14,12 +14,13 @@ uint64_t full_pages(int32_t position) { return static_cast<uint32_t>(position) /
 
 }  // namespace
 
-DeviceQuest::DeviceQuest(const QuestOptions& options, const ModelConfig& config)
+DeviceQuest::DeviceQuest(const QuestOptions& options, const ModelConfig& config, bool numbered)
     : budget_pages_(options.budget / kTokens),
       sink_pages_((options.sink + kTokens - 1) / kTokens),
       n_layer_(config.n_layer),
       n_kv_head_(config.n_kv_head),
-      head_dim_(config.head_dim) {}
+      head_dim_(config.head_dim),
+      numbered_(numbered) {}
 
 Status DeviceQuest::reserve(const DeviceRoom& room) {
   const size_t lists = size_t{room.sequences} * n_kv_head_;
@@ -28,6 +29,7 @@ Status DeviceQuest::reserve(const DeviceRoom& room) {
   REPRISE_CHECK(bounds_.reserve(pool_pages_ * n_kv_head_ * 2 * head_dim_, "bounds of pages"));
   REPRISE_CHECK(scores_.reserve(lists * room.capacity, "scores of pages"));
   REPRISE_CHECK(lists_.reserve(lists * list_capacity_, "lists of keys"));
+  if (numbered_) REPRISE_CHECK(numbers_.reserve(lists * list_capacity_, "lists of keys"));
   return keys_.reserve(lists, "lists of keys");
 }
 
@@ -85,10 +87,12 @@ Status DeviceQuest::select(const DeviceQueries& queries, DeviceRead& read, cudaS
   top.sink_pages = sink_pages_;
   top.scores = scores_.data();
   top.lists = lists_.data();
+  top.numbers = numbered_ ? numbers_.data() : nullptr;
   top.keys = keys_.data();
   top.list_capacity = list_capacity_;
   REPRISE_CUDA(kernels::cuda::choose_pages(score, top, stream), "choosing pages");
   read.lists = {top.lists, nullptr, top.keys, n_kv_head_, list_capacity_};
+  read.numbers = top.numbers;
   return {};
 }
 
