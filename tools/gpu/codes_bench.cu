@@ -56,6 +56,7 @@ class Bench {
         coded_(shape_.layers),
         rows_(std::vector<CodedRow>(batch, {book_.get(), nullptr, coded_.get(), shape_.layers})),
         q_(shape_.layers * row_size()),
+        q_exact_(shape_.layers * row_size()),
         tops_(pairs() * capacity_),
         scales_(size_t{batch} * kHeads),
         parts_(code_parts(batch, kHeads, kKvHeads)),
@@ -68,6 +69,7 @@ class Bench {
     fill<<<1024, 256>>>(kv_.get(), kv_.size(), 1);
     fill<<<1024, 256>>>(q_.get(), q_.size(), 2);
     fill<<<1024, 256>>>(codes_.get(), codes_.size(), 3);
+    fill_floats<<<1024, 256>>>(q_exact_.get(), q_exact_.size(), 2);
     fill_floats<<<1024, 256>>>(book_.get(), book_.size(), 4);
     check(cudaDeviceSynchronize());
   }
@@ -116,7 +118,7 @@ class Bench {
     args.lists = lists;
     args.batch = batch_;
     args.n_head = kHeads;
-    args.q = q_.get() + layer * row_size();
+    args.q = q_exact_.get() + layer * row_size();
     args.scale = 0.088f;
     args.out = out_.get();
     args.lse = lse_.get();
@@ -170,6 +172,7 @@ class Bench {
   Array<int32_t> coded_;
   Array<CodedRow> rows_;
   Array<__nv_bfloat16> q_;
+  Array<float> q_exact_;
   Array<uint2> tops_;
   Array<float2> scales_, parts_;
   Array<float> weights_;
