@@ -65,7 +65,7 @@ TEST_F(CudaEngine, ReAttentionStaysNearTheCpusInDeeperLayers) {
   expect_the_cpus(roomy_options(),
                   {"reattention:sink=8,local=64,span=8,spans=6,activate=80",
                    "dense:first=1+reattention:sink=8,local=64,span=8,spans=6,activate=80"},
-                  10 * bf16_tolerance(2));
+                  2 * bf16_tolerance(2));
 }
 
 // Lists, votes and rows of a batch are those of each sequence, wherever it stands in the pass.
