@@ -13,7 +13,6 @@ namespace reprise::kernels {
 namespace {
 
 constexpr size_t kGroupRows = 4, kUnitPages = 4, kVectorsAtOnce = 4, kLanes = 16;
-constexpr size_t kLine = 64;
 
 // A lane of a vector is a pair of bf16.
 struct Bf16Math {

@@ -6,14 +6,14 @@
 namespace reprise::kernels {
 namespace {  // each instruction set compiles its own
 
+constexpr size_t kLine = 64;
+
 /// The K and V tiles of up to kPages pages, line by line in the order in which they lie in memory.
 /// Fetched in the order in which they are multiplied, several tiles at once, they come slower than
 /// a stream that the memory follows.
 template <size_t kPages>
 class TilesAhead {
  public:
-  static constexpr size_t kLine = 64;
-
   /// Page first of the list, or of those that are read next, and so on; none past their end.
   TilesAhead(const AttendArgs& args, size_t first)
       : last_(args.pages.data()->k), tile_bytes_(args.layout->tile_bytes()) {
@@ -49,7 +49,9 @@ class TilesAhead {
 /// kLocality: 3 brings lines into the first cache, 2 into the second.
 template <size_t kLines, int kLocality>
 [[gnu::always_inline]] inline void fetch_lines(const std::byte* from) {
-  for (size_t line = 0; line < kLines; ++line) __builtin_prefetch(from + line * 64, 0, kLocality);
+  for (size_t line = 0; line < kLines; ++line) {
+    __builtin_prefetch(from + line * kLine, 0, kLocality);
+  }
 }
 
 }  // namespace

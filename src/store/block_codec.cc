@@ -142,9 +142,7 @@ Result<BlockCodec> parse_codec(std::string_view name) {
   const auto* found = std::ranges::find(kCodecs, name, &NamedCodec::name);
   if (found != kCodecs.end()) return found->codec;
   return fail(ErrorCode::kInvalidArgument,
-              "there is no codec \"{}\"; there are none, zstd, q8_0 "
-              "and q8_0+zstd",
-              name);
+              "there is no codec \"{}\"; there are none, zstd, q8_0 and q8_0+zstd", name);
 }
 
 uint16_t codec_bits(BlockCodec codec) {

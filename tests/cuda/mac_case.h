@@ -312,16 +312,7 @@ class MacCase {
 
   void check_counters(const MacCounters& counters) const {
     MacCounters sums = {};
-    for (const MacModel& model : models_) {
-      sums.steps += model.steps;
-      sums.compared += model.compared;
-      sums.group_hits += model.group_hits;
-      sums.head_hits += model.head_hits;
-      sums.reused_heads += model.reused;
-      sums.keys += model.keys;
-      sums.skipped += model.skipped;
-      sums.lag += model.lag;
-    }
+    for (const MacModel& model : models_) add(model.counters, sums);
     EXPECT_EQ(counters.group_hits, sums.group_hits);
     EXPECT_EQ(counters.head_hits, sums.head_hits);
     EXPECT_EQ(counters.reused_heads, sums.reused_heads);

@@ -118,8 +118,8 @@ class MacModel {
             nearest(first + i, position, plain + size_t{first + i} * shape_.head_dim, reuses);
       }
       if (asks) {
-        ++steps;
-        keys += static_cast<uint64_t>(position) + 1;
+        ++counters.steps;
+        counters.keys += static_cast<uint64_t>(position) + 1;
       }
       if (reuses) count(matches, compares);
       decide(matches);
@@ -150,8 +150,7 @@ class MacModel {
   std::vector<Guard> guards;  // [n_kv_head]
   /// Which keys a KV head reads where nothing is reused, beside sinks and band; none: all.
   std::function<bool(uint32_t kv_head, int32_t token)> listed;
-  uint64_t steps = 0, compared = 0, group_hits = 0, head_hits = 0, reused = 0, skipped = 0,
-           keys = 0, lag = 0;
+  MacCounters counters = {};
 
  private:
   bool may_reuse(int32_t position, bool has_ring) const {
@@ -207,8 +206,8 @@ class MacModel {
   }
 
   void count(const std::vector<int32_t>& matches, bool compares) {
-    compared += compares ? 1 : 0;
-    for (const int32_t match : matches) head_hits += match >= 0 ? 1 : 0;
+    counters.compared += compares ? 1 : 0;
+    for (const int32_t match : matches) counters.head_hits += match >= 0 ? 1 : 0;
   }
 
   void decide(std::vector<int32_t>& matches) const {
@@ -223,12 +222,12 @@ class MacModel {
 
   void count_reused(int32_t position, const std::vector<int32_t>& matches) {
     for (const int32_t match : matches) {
-      reused += match >= 0 ? 1 : 0;
-      lag += match >= 0 ? static_cast<uint64_t>(position - match) : 0;
+      counters.reused_heads += match >= 0 ? 1 : 0;
+      counters.lag += match >= 0 ? static_cast<uint64_t>(position - match) : 0;
     }
     const int32_t begin = begin_of(matches);
-    skipped += static_cast<uint64_t>(std::max(0, begin - rules_.sink));
-    group_hits += begin > rules_.sink ? 1 : 0;
+    counters.skipped += static_cast<uint64_t>(std::max(0, begin - rules_.sink));
+    counters.group_hits += begin > rules_.sink ? 1 : 0;
   }
 
   void tell(int32_t position, bool reuses, const std::vector<int32_t>& matches,

@@ -57,8 +57,9 @@ Result<std::unique_ptr<DevicePolicy>> device_policy(const Policy& policy,
   if (const auto* mac = dynamic_cast<const MacPolicy*>(&policy);
       mac != nullptr && mac->has_plain_rings()) {
     if (!mac->settings().reuses) return device_policy(mac->wrapped(), config);
-    if (mac->wrapped().reads_everything())
+    if (mac->wrapped().reads_everything()) {
       return std::make_unique<DeviceMac>(*mac, config, nullptr);
+    }
     if (const auto* quest = dynamic_cast<const QuestPolicy*>(&mac->wrapped())) {
       return std::make_unique<DeviceMac>(
           *mac, config, std::make_unique<DeviceQuest>(quest->options(), config, true));
@@ -75,8 +76,7 @@ Result<std::unique_ptr<DevicePolicy>> device_policy(const Policy& policy,
   return fail(ErrorCode::kUnsupported,
               "policy {} does not run on cuda; full, streaming, quest, snapkv, h2o, reattention, "
               "csattention and mac (over full or quest, without ring=q8_0 and lse_fix) do, also "
-              "after dense, "
-              "and auto among full, quest and mac; use --device cpu",
+              "after dense, and auto among full, quest and mac; use --device cpu",
               policy.spec());
 }
 
