@@ -20,7 +20,7 @@
 namespace reprise {
 
 struct ModelInfo {
-  std::string path, name, architecture, quantization;
+  std::string path, name, architecture, quantization, kv_type;
   uint32_t n_layer = 0, hidden = 0, n_head = 0, n_kv_head = 0, head_dim = 0, ffn = 0, vocab = 0;
   uint32_t trained_context = 0;  ///< tokens
   uint32_t context = 0;          ///< limit in force

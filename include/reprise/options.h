@@ -54,6 +54,7 @@ struct EngineOptions {
   uint64_t kv_disk_size = 0;
   std::string kv_prefetch = "token";
   std::string kv_type = "bf16";
+  std::string precision = "fast";
   bool prefix_cache = true;
   std::string device = "cpu";
   uint32_t tp = 1;
@@ -104,6 +105,11 @@ void visit_options(EngineOptions& o, Visitor&& visit) {
   visit(OptionSpec{"kv-type", "element type of keys and values; f32 and q8_0: cpu, fp8: cuda", "",
                    0, 0, "bf16|f16|f32|q8_0|fp8"},
         o.kv_type);
+  visit(OptionSpec{"precision",
+                   "fast, or f32: weights, KV and every product in float, several times slower and "
+                   "larger; then devices write the same",
+                   "", 0, 0, "fast|f32"},
+        o.precision);
   visit(OptionSpec{"prefix-cache", "keep the KV of prompts for later prompts that start alike"},
         o.prefix_cache);
   visit(OptionSpec{"device", "where to compute", "", 0, 0, "cpu|cuda"}, o.device);

@@ -26,6 +26,19 @@ Prefetch prefetch_mode(std::string_view name) {
   return name == "none" ? Prefetch::kNone : name == "layer" ? Prefetch::kLayer : Prefetch::kToken;
 }
 
+// Where every product is one of floats, KV is float too.
+Result<EngineOptions> completed(EngineOptions options) {
+  REPRISE_CHECK(validate(options));
+  if (options.precision != "f32" || options.kv_type == "f32") return options;
+  if (options.kv_type != EngineOptions().kv_type) {
+    return fail(ErrorCode::kInvalidArgument,
+                "--precision f32 keeps keys and values in f32; leave out --kv-type {}",
+                options.kv_type);
+  }
+  options.kv_type = "f32";
+  return options;
+}
+
 struct Computing {
   PagePool kv;
   std::unique_ptr<Backend> backend;
@@ -106,14 +119,15 @@ std::vector<PolicyInfo> list_policies() {
   return policies;
 }
 
-Result<std::unique_ptr<Engine>> Engine::load(const EngineOptions& options,
+Result<std::unique_ptr<Engine>> Engine::load(const EngineOptions& given,
                                              const ProgressFn& progress) {
   const auto start = std::chrono::steady_clock::now();
-  REPRISE_CHECK(validate(options));
+  REPRISE_TRY(const EngineOptions options, completed(given));
   if (options.device == "cuda") REPRISE_CHECK(find_cuda_devices(options.tp));
   REPRISE_TRY(const std::string path, resolve_model(options.model));
   auto threads = std::make_unique<ThreadPool>(static_cast<int>(options.threads));
-  REPRISE_TRY(auto model, Model::load(path, *threads, options.ctx, progress));
+  const bool expand = options.precision == "f32";
+  REPRISE_TRY(auto model, Model::load(path, *threads, options.ctx, progress, expand));
   REPRISE_TRY(TokenizerData pieces, read_tokenizer(path));
   REPRISE_TRY(auto tokenizer, Tokenizer::create(std::move(pieces)));
   REPRISE_TRY(auto prompts, PromptBuilder::create(*tokenizer, model->config().architecture));
@@ -130,6 +144,7 @@ Result<std::unique_ptr<Engine>> Engine::load(const EngineOptions& options,
       std::move(prompts), std::move(backend),
       SchedulerLimits{context, options.chunk, options.batch, options.prefix_cache});
   impl->info = std::move(info);
+  impl->info.kv_type = options.kv_type;
   impl->info.load_ms =
       std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
   return std::unique_ptr<Engine>(new Engine(std::move(impl)));

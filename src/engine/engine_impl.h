@@ -19,6 +19,10 @@ namespace reprise {
 /// changes its form.
 inline constexpr std::string_view kNumericsVersion = "4";
 
+inline std::string numerics_of(const EngineOptions& options) {
+  return fmt::format("{}{}", kNumericsVersion, options.precision == "f32" ? " in f32" : "");
+}
+
 struct Engine::Impl {
   Impl(const EngineOptions& how, PagePool kv_pool, std::unique_ptr<ThreadPool> pool,
        std::unique_ptr<Model> loaded, std::unique_ptr<Tokenizer> text, PromptBuilder builder,

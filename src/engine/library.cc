@@ -23,7 +23,7 @@ constexpr uint32_t kPassRows = 2048;
 
 ChunkIdentity identity_of(const Engine::Impl& engine) {
   const std::string numerics =
-      fmt::format("{};{};{}", kNumericsVersion, kChunkVersion, engine.options.kv_type);
+      fmt::format("{};{};{}", numerics_of(engine.options), kChunkVersion, engine.options.kv_type);
   const kernels::KvType pages = engine.kv.layout().type;
   const bool narrow = pages == kernels::KvType::kBF16 || pages == kernels::KvType::kQ8_0;
   const ModelConfig& config = engine.model->config();

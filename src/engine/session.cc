@@ -34,7 +34,7 @@ Result<SessionState> unpack_state(const std::string& path, std::string_view stat
 
 KvIdentity Session::Impl::identity() const {
   std::string numerics =
-      fmt::format("{};{};ctx={}", kNumericsVersion, policy_spec, engine.info.context);
+      fmt::format("{};{};ctx={}", numerics_of(engine.options), policy_spec, engine.info.context);
   const EngineOptions& options = engine.options;
   if (options.device != "cpu") numerics += fmt::format(";{}:{}", options.device, options.kv_type);
   return {engine.model->fingerprint(), engine.tokenizer->fingerprint(),

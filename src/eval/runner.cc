@@ -162,7 +162,7 @@ Status Runner::declare_runs() {
   run.model = report_.model.name;
   REPRISE_TRY(run.model_sha256, weights_identity(report_.model.path));
   run.quantization = report_.model.quantization;
-  run.kv_type = plan_.engine.kv_type;
+  run.kv_type = report_.model.kv_type;
   run.weight_bytes = report_.model.weight_bytes;
   run.machine = machine_name(
       static_cast<uint32_t>(ThreadPool(static_cast<int>(plan_.engine.threads)).size()));

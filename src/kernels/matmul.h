@@ -36,6 +36,9 @@ class PackedMatrix {
   static Result<PackedMatrix> pack(std::span<const TensorView> parts,
                                    std::span<const uint32_t> row_order, ThreadPool& pool);
 
+  /// The same weights as F32. kOutOfMemory.
+  Result<PackedMatrix> expanded(ThreadPool& pool) const;
+
   size_t rows() const { return rows_; }
   size_t cols() const { return cols_; }
   TensorType type() const { return type_; }

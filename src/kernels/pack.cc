@@ -181,4 +181,13 @@ Result<PackedMatrix> PackedMatrix::pack(std::span<const TensorView> parts,
   return matrix;
 }
 
+Result<PackedMatrix> PackedMatrix::expanded(ThreadPool& pool) const {
+  if (type_ == TensorType::kF32) return *this;
+  std::vector<float> values(rows_ * cols_);
+  pool.run(rows_, [&](size_t row, int) { unpack_row(*this, row, values.data() + row * cols_); });
+  const TensorView view = {
+      "expanded weights", TensorType::kF32, {rows_, cols_}, std::as_bytes(std::span(values))};
+  return pack({&view, 1}, {}, pool);
+}
+
 }  // namespace reprise::kernels

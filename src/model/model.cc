@@ -30,14 +30,15 @@ Model::Model() = default;
 Model::~Model() = default;
 
 Result<std::unique_ptr<Model>> Model::load(const std::string& path, ThreadPool& pool,
-                                           uint32_t context, const ProgressFn& progress) {
+                                           uint32_t context, const ProgressFn& progress,
+                                           bool expand) {
   REPRISE_TRY(const TensorSource source, TensorSource::open(path));
   std::unique_ptr<Model> model(new Model());
   REPRISE_TRY(model->config_, source.config());
   model->ropes_ = make_ropes(model->config_, context != 0 ? context : model->config_.context);
   model->fingerprint_ = reprise::fingerprint(model->config_, model->ropes_, source);
   model->quantization_ = main_type(source);
-  REPRISE_TRY(ModelWeights weights, load_weights(source, model->config_, pool, progress));
+  REPRISE_TRY(ModelWeights weights, load_weights(source, model->config_, expand, pool, progress));
   model->weight_bytes_ = weights.step_bytes();
   model->weights_ = std::make_unique<Weights>(Weights{std::move(weights)});
   model->buffers_ = std::make_unique<Buffers>();

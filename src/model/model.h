@@ -50,9 +50,11 @@ struct ForwardBatch {
 class Model {
  public:
   /// path: a GGUF file or a safetensors folder. context fixes longrope's choice; 0 = trained
-  /// length. progress stage "load". Errors: those of the readers, kMissingTensor, kBadShape.
+  /// length. progress stage "load". expand: weights are kept in F32, so that every product is one
+  /// of floats. Errors: those of the readers, kMissingTensor, kBadShape.
   static Result<std::unique_ptr<Model>> load(const std::string& path, ThreadPool& pool,
-                                             uint32_t context = 0, const ProgressFn& progress = {});
+                                             uint32_t context = 0, const ProgressFn& progress = {},
+                                             bool expand = false);
   ~Model();
 
   const ModelConfig& config() const { return config_; }

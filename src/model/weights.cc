@@ -45,10 +45,11 @@ std::vector<float> reordered(std::span<const float> values, const RowOrder& orde
 
 class Loader {
  public:
-  Loader(const TensorSource& source, const ModelConfig& config, ThreadPool& pool,
+  Loader(const TensorSource& source, const ModelConfig& config, bool expand, ThreadPool& pool,
          const ProgressFn& progress)
       : source_(source),
         config_(config),
+        expand_(expand),
         names_(source.names(config)),
         pool_(pool),
         progress_(progress) {
@@ -146,7 +147,11 @@ class Loader {
     }
     for (const Slice& slice : slices) {
       const TensorView part = row_slice(*tensor, slice.first, slice.count);
-      REPRISE_TRY(slice.into->weight, PackedMatrix::pack({&part, 1}, *slice.order, pool_));
+      PackedMatrix& weight = slice.into->weight;
+      REPRISE_TRY(weight, PackedMatrix::pack({&part, 1}, *slice.order, pool_));
+      if (expand_) {
+        REPRISE_TRY(weight, weight.expanded(pool_));
+      }
       if (bias.empty()) continue;
       slice.into->bias = reordered(std::span(bias).subspan(slice.first, slice.count), *slice.order);
     }
@@ -176,6 +181,7 @@ class Loader {
 
   const TensorSource& source_;
   const ModelConfig& config_;
+  const bool expand_;
   const TensorNames& names_;
   ThreadPool& pool_;
   const ProgressFn& progress_;
@@ -202,8 +208,8 @@ size_t ModelWeights::step_bytes() const {
 }
 
 Result<ModelWeights> load_weights(const TensorSource& source, const ModelConfig& config,
-                                  ThreadPool& pool, const ProgressFn& progress) {
-  return Loader(source, config, pool, progress).load();
+                                  bool expand, ThreadPool& pool, const ProgressFn& progress) {
+  return Loader(source, config, expand, pool, progress).load();
 }
 
 }  // namespace reprise

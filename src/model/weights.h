@@ -45,9 +45,9 @@ struct ModelWeights {
   size_t step_bytes() const;
 };
 
-/// Packs every tensor of the model and gives its file pages back. Errors: kMissingTensor,
-/// kBadShape, kUnsupportedType name the tensor; kCancelled.
+/// Packs every tensor of the model, as it is stored or in F32, and gives its file pages back.
+/// Errors: kMissingTensor, kBadShape, kUnsupportedType name the tensor; kOutOfMemory; kCancelled.
 Result<ModelWeights> load_weights(const TensorSource& source, const ModelConfig& config,
-                                  ThreadPool& pool, const ProgressFn& progress);
+                                  bool expand, ThreadPool& pool, const ProgressFn& progress);
 
 }  // namespace reprise

@@ -414,6 +414,12 @@ TEST_F(CudaEngine, SaysWhatItCannotDo) {
   ASSERT_FALSE(loaded);
   EXPECT_THAT(loaded.error().message, testing::HasSubstr("fp8"));
   options = cuda_options();
+  options.precision = "f32";
+  const auto exact = tiny_engine(options)->open("quest");
+  ASSERT_FALSE(exact);
+  EXPECT_EQ(exact.error().code, ErrorCode::kUnsupported);
+  EXPECT_THAT(exact.error().message, testing::HasSubstr("leave out --precision"));
+  options = cuda_options();
   options.model = tiny_model({32});
   const auto narrow = Engine::load(options);
   ASSERT_FALSE(narrow);
@@ -474,12 +480,30 @@ TextsOfDevices compare_texts(Engine& cpu, Engine& cuda, bool decoded) {
   return found;
 }
 
+std::string default_model() {
+  const char* path = std::getenv("REPRISE_MODEL");
+  return path != nullptr ? path : "smollm2";
+}
+
+// In float devices differ by the order of sums alone.
+TEST_F(CudaEngine, InFloatTheDefaultModelWritesTheSameAsOnTheCpu) {
+  EngineOptions options;
+  options.model = default_model();
+  options.kv_memory = uint64_t{512} << 20;
+  options.precision = "f32";
+  auto cpu = Engine::load(options);
+  if (!cpu) GTEST_SKIP() << cpu.error().message << "; set REPRISE_MODEL";
+  options.device = "cuda";
+  const auto cuda = tiny_engine(options);
+  const TextsOfDevices found = compare_texts(**cpu, *cuda, false);
+  EXPECT_EQ(found.equal, 20);
+}
+
 // The default model, where it is installed.
 TEST_F(CudaEngine, TheDefaultModelWritesWhatItWritesOnTheCpu) {
-  const char* path = std::getenv("REPRISE_MODEL");
   for (const std::string kv_type : {"f16", "bf16"}) {
     EngineOptions options;
-    options.model = path != nullptr ? path : "smollm2";
+    options.model = default_model();
     options.kv_memory = uint64_t{512} << 20;
     options.kv_type = kv_type;
     auto cpu = Engine::load(options);

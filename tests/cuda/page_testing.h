@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -41,16 +42,16 @@ class TestTiles {
   /// Normal values. kFP8: any codes; scales of K near 2^-7, those of V from 2^(v_power - 19) to
   /// 2^(v_power - 6), some zero.
   void fill(std::mt19937& random, float v_power = 0.0f) {
-    std::vector<uint16_t> noise(4096 + dim_);
-    for (uint16_t& bits : noise) bits = random_element(random);
+    std::vector<uint32_t> noise(4096 + dim_);
+    for (uint32_t& bits : noise) bits = random_element(random);
     const size_t tiles = bytes_.size() / tile_bytes(type_, dim_);
     for (size_t i = 0; i < tiles * kPageTokens; ++i) {
       const size_t tile = i / kPageTokens;
       const auto token = static_cast<uint32_t>(i % kPageTokens);
-      const uint16_t* from = &noise[random() % 4096];
+      const uint32_t* from = &noise[random() % 4096];
       for (uint32_t dim = 0; dim < dim_; ++dim) {
         std::memcpy(&bytes_[place(tile, element_offset(type_, dim_, token, dim))], from + dim,
-                    type_ == KvType::kFP8 ? 1 : 2);
+                    element_bytes(type_));
       }
       if (type_ != KvType::kFP8) continue;
       // The root mean square of all codes is 110.
@@ -68,6 +69,11 @@ class TestTiles {
   double value(size_t tile, uint32_t token, uint32_t dim) const {
     const uint8_t* from = &bytes_[place(tile, element_offset(type_, dim_, token, dim))];
     if (type_ == KvType::kFP8) return values_[*from] * double{scale(tile, token)};
+    if (type_ == KvType::kF32) {
+      float value = 0.0f;
+      std::memcpy(&value, from, sizeof value);
+      return value;
+    }
     uint16_t bits = 0;
     std::memcpy(&bits, from, sizeof bits);
     return type_ == KvType::kBF16 ? to_float(Bf16{bits}) : to_float(F16{bits});
@@ -90,12 +96,14 @@ class TestTiles {
     std::memcpy(&bytes_[place(tile, fp8_scale_offset(dim_, token))], &scale, sizeof scale);
   }
 
-  uint16_t random_element(std::mt19937& random) const {
+  // Its low bits.
+  uint32_t random_element(std::mt19937& random) const {
     if (type_ == KvType::kFP8) {
-      const auto code = static_cast<uint16_t>(random() & 0xff);
+      const auto code = static_cast<uint32_t>(random() & 0xff);
       return (code & 0x7f) == 0x7f ? 0 : code;
     }
     const float value = std::normal_distribution<float>()(random);
+    if (type_ == KvType::kF32) return std::bit_cast<uint32_t>(value);
     return type_ == KvType::kBF16 ? to_bf16(value).bits : to_f16(value).bits;
   }
 

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "engine/answers.h"
 #include "engine/tiny_model.h"
 
@@ -42,6 +44,46 @@ TEST(Engine, GreedyAnswersDoNotDependOnChunkOrThreads) {
           << "chunk " << chunk << " threads " << threads;
     }
   }
+}
+
+// Of the logits after a prompt that is read, and after one whose tokens are decoded one by one.
+double distance_of_phases(const EngineOptions& options) {
+  const auto engine = tiny_engine(options);
+  const std::vector<int32_t> prompt = tiny_prompt(200);
+  std::vector<float> read, decoded;
+  Request request = request_of(prompt, 1);
+  request.on_logits = [&](std::span<const float> x) { read.assign(x.begin(), x.end()); };
+  answer_of(*engine, request);
+  request = request_of({prompt[0]}, 200);
+  request.forced.assign(prompt.begin() + 1, prompt.end());
+  request.on_logits = [&](std::span<const float> x) { decoded.assign(x.begin(), x.end()); };
+  answer_of(*engine, request);
+  double difference = 0, norm = 0;
+  for (size_t i = 0; i < read.size(); ++i) {
+    difference += std::pow(double{read[i]} - decoded[i], 2);
+    norm += std::pow(double{read[i]}, 2);
+  }
+  return std::sqrt(difference / norm);
+}
+
+TEST(Engine, InFloatPromptsAndAnswersAreComputedAlike) {
+  EngineOptions options = tiny_options();
+  const double rounded = distance_of_phases(options);
+  options.precision = "f32";
+  const double exact = distance_of_phases(options);
+  EXPECT_LT(exact, 0x1p-18);    // some roundings of 2^-24 in each of a dozen operations
+  EXPECT_GT(rounded, 0x1p-12);  // of bf16
+  EXPECT_EQ(tiny_engine(options)->info().kv_type, "f32");
+}
+
+TEST(Engine, InFloatKeysAndValuesAreFloat) {
+  EngineOptions options = tiny_options();
+  options.precision = "f32";
+  options.kv_type = "q8_0";
+  const auto engine = Engine::load(options);
+  ASSERT_FALSE(engine);
+  EXPECT_EQ(engine.error().code, ErrorCode::kInvalidArgument);
+  EXPECT_THAT(engine.error().message, HasSubstr("leave out --kv-type q8_0"));
 }
 
 TEST(Engine, AnswersDoNotDependOnWhatElseIsInTheBatch) {

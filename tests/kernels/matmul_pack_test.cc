@@ -25,6 +25,19 @@ TEST_P(Pack, KeepsEveryBitOfEveryWeight) {
   }
 }
 
+TEST_P(Pack, ExpandsToTheSameFloats) {
+  const StoredMatrix stored(GetParam(), 37, odd_columns(GetParam()), 1);
+  const auto matrix = packed(stored, pool_).expanded(pool_);
+  ASSERT_TRUE(matrix);
+  ASSERT_EQ(matrix->type(), TensorType::kF32);
+  ASSERT_EQ(matrix->rows(), stored.rows);
+  std::vector<float> row(stored.cols);
+  for (size_t r = 0; r < stored.rows; ++r) {
+    unpack_row(*matrix, r, row.data());
+    EXPECT_EQ(row, stored.row(r)) << "row " << r;
+  }
+}
+
 TEST_P(Pack, NeedsAboutTheBytesOfTheFile) {
   const StoredMatrix stored(GetParam(), 64, 2048, 1);
   const PackedMatrix matrix = packed(stored, pool_);

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "base/try.h"
+#include "kernels/cuda/float_attention.h"
 #include "kernels/cuda/heads.h"
 #include "kernels/cuda/page_table.h"
 
@@ -46,6 +47,7 @@ Status DeviceExecutor::reserve(std::span<const RopeTable* const> ropes) {
   constexpr uint32_t kAnyCapacity = std::numeric_limits<uint32_t>::max();
   if (has_windows_) REPRISE_CHECK(windows_.reserve(limits_.sequences, kAnyCapacity));
   const size_t heads = size_t{limits_.rows} * config_.n_head;
+  if (in_float()) return q_exact_.reserve(heads * config_.head_dim, kWhat);
   REPRISE_CHECK(q_.reserve(heads * config_.head_dim, kWhat));
   REPRISE_CHECK(q_exact_.reserve(limits_.sequences * q_width(), kWhat));
   REPRISE_CHECK(lse_.reserve(heads, kWhat));
@@ -115,6 +117,7 @@ Status DeviceExecutor::begin(const DeviceRows& rows, cudaStream_t stream) {
   in_parts_ = std::any_of(rows.groups.begin(), rows.groups.end(),
                           [](const DeviceGroup& group) { return group.policy != nullptr; });
   REPRISE_CHECK(make_angles(stream));
+  if (in_float()) return {};
   REPRISE_CUDA(count_keys(rows.positions, rows.decode_rows, keys_.data(), stream), "counting keys");
   if (has_windows_) REPRISE_CHECK(windows_.list(rows, stream));
   for (DevicePolicy* policy : policies_) REPRISE_CHECK(policy->begin(rows, kv_, stream));
@@ -180,6 +183,7 @@ Status DeviceExecutor::fill_angles(const Rope& rope, RowRange rows, int32_t cap,
 Status DeviceExecutor::attend(const LayerHeads& heads, cudaStream_t stream) {
   REPRISE_CHECK(memory_.await(heads.layer));
   REPRISE_CHECK(store(heads, stream));
+  if (in_float()) return read_in_float(heads, stream);
   const bool windowed = config_.window[heads.layer] > 0;
   if (rows_.prefill_steps > 0 && !windowed) {
     for (DevicePolicy* policy : policies_) {
@@ -225,7 +229,7 @@ Status DeviceExecutor::store(const LayerHeads& heads, cudaStream_t stream) {
   args.sequences = rows_.sequences;
   args.capacity = rows_.capacity;
   args.q_scale = config_.attention_scale / kQueryUnit;
-  args.exact_rows = rows_.decode_rows;
+  args.exact_rows = in_float() ? rows_.rows : rows_.decode_rows;
   args.q_rotated = {q_.data(), q_exact_.data()};
   if (keys_apart_) args.cos_sin_keys = rope.cos_sin_keys.data();
   if (heads.q_norm != nullptr) args.q_plain = q_plain_.data();
@@ -259,6 +263,24 @@ Status DeviceExecutor::read(const LayerHeads& heads, const DeviceRead& what, uin
   args.lse = lse_.data() + head;
   args.workspace = decode_workspace_.data();
   REPRISE_CUDA(paged_decode(args, stream), "decode attention");
+  return {};
+}
+
+Status DeviceExecutor::read_in_float(const LayerHeads& heads, cudaStream_t stream) {
+  FloatAttentionArgs args;
+  args.kv = kv_;
+  args.pages = rows_.table(heads.layer);
+  args.capacity = rows_.capacity;
+  args.sequences = rows_.sequences;
+  args.positions = rows_.positions;
+  args.rows = rows_.rows;
+  args.n_head = config_.n_head;
+  args.q = q_exact_.data();
+  args.scale = kQueryUnit;
+  args.soft_cap = config_.attention_soft_cap;
+  args.window = static_cast<int32_t>(config_.window[heads.layer]);
+  args.out = heads.decode_out;
+  REPRISE_CUDA(float_attention(args, stream), "attention");
   return {};
 }
 

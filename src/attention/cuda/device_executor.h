@@ -22,7 +22,8 @@ class DeviceExecutor : public DeviceAttentionOp {
   struct Limits {
     uint32_t rows = 0, sequences = 0;  // of a pass
   };
-  /// kv: pages of every layer, which lie in memory. ropes: [n_layer], outlive it.
+  /// kv: pages of every layer, which lie in memory; F32 ones are read in float, without policies.
+  /// ropes: [n_layer], outlive it.
   static Result<std::unique_ptr<DeviceExecutor>> create(const ModelConfig& config,
                                                         std::span<const RopeTable* const> ropes,
                                                         const kernels::cuda::PagedKv& kv,
@@ -67,6 +68,9 @@ class DeviceExecutor : public DeviceAttentionOp {
   Status read(const LayerHeads& heads, const DeviceRead& what, uint32_t first, uint32_t count,
               cudaStream_t stream);
   Status read_group(const LayerHeads& heads, const DeviceGroup& group, cudaStream_t stream);
+  /// All rows, everything.
+  Status read_in_float(const LayerHeads& heads, cudaStream_t stream);
+  bool in_float() const { return kv_.type == kernels::cuda::KvType::kF32; }
   Status merge_more(float* out, uint32_t first, uint32_t rows, cudaStream_t stream);
   /// Of steps [step, step + steps), which have so many rows.
   kernels::cuda::PagedPrefillArgs prefill_args(const LayerHeads& heads, uint32_t step,
@@ -100,10 +104,11 @@ class DeviceExecutor : public DeviceAttentionOp {
   bool keys_apart_ = false;                 // keys of some rows are not rotated
   PositionFreeKeys position_free_;
   kernels::cuda::DeviceBuffer<__nv_bfloat16> q_;  // [rows, n_head, head_dim] rotated
-  kernels::cuda::DeviceBuffer<float> q_exact_;    // [sequences, n_head, head_dim] of decode rows
-  kernels::cuda::DeviceBuffer<float> q_plain_;    // as q_, normed only; empty if nobody asks
-  kernels::cuda::DeviceBuffer<float> lse_;        // [rows, n_head]
-  kernels::cuda::DeviceBuffer<int32_t> keys_;     // [sequences] keys that full attention reads
+  // [sequences, n_head, head_dim] of decode rows; [rows, ..] of all where KV is float
+  kernels::cuda::DeviceBuffer<float> q_exact_;
+  kernels::cuda::DeviceBuffer<float> q_plain_;  // as q_, normed only; empty if nobody asks
+  kernels::cuda::DeviceBuffer<float> lse_;      // [rows, n_head]
+  kernels::cuda::DeviceBuffer<int32_t> keys_;   // [sequences] keys that full attention reads
   // Where policies read in parts.
   kernels::cuda::DeviceBuffer<__nv_bfloat16> q_capped_;     // as q_
   kernels::cuda::DeviceBuffer<float> q_capped_exact_;       // as q_exact_

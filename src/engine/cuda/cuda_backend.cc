@@ -59,6 +59,7 @@ class CudaBackend : public Backend {
   tl::unexpected<Error> give_up(const Error& error);
 
   const ModelConfig& config_;
+  KvType kv_type_ = KvType::kBF16;
   std::vector<std::unique_ptr<CudaRank>> ranks_;
   RankThreads threads_;
   std::optional<Error> broken_;  // why ranks no longer work together
@@ -67,6 +68,21 @@ class CudaBackend : public Backend {
   uint32_t chunk_ = 0;  // rows of prompts in a pass
   uint32_t turn_ = 0;
 };
+
+Result<KvType> stored_type(const EngineOptions& options) {
+  if (options.precision == "f32") return KvType::kF32;
+  return device_kv_type(options.kv_type);
+}
+
+/// Whether a policy runs there: where everything is float, only what reads everything does.
+Status check_policy(const Policy& policy, const ModelConfig& config, KvType type) {
+  REPRISE_TRY(const auto made, device_policy(policy, config));
+  if (type != KvType::kF32 || made == nullptr) return {};
+  return fail(ErrorCode::kUnsupported,
+              "policy {} does not run with --precision f32 on a GPU; choose full, or leave out "
+              "--precision",
+              policy.spec());
+}
 
 /// Whether the attention kernels have this shape.
 Status check_heads(const ModelConfig& config) {
@@ -85,7 +101,7 @@ Status check_heads(const ModelConfig& config) {
 /// Zeroes the tokens from first on in the host's copy of a page.
 void clear_slots(KvType type, uint32_t n_kv_head, uint32_t head_dim, uint32_t first,
                  std::byte* page) {
-  const uint32_t element = type == KvType::kFP8 ? 1 : 2;
+  const uint32_t element = kernels::cuda::element_bytes(type);
   for (uint32_t tile = 0; tile < 2 * n_kv_head; ++tile) {
     std::byte* start = page + size_t{tile} * tile_bytes(type, head_dim);
     for (uint32_t token = first; token < kernels::cuda::kPageTokens; ++token) {
@@ -109,7 +125,7 @@ Status CudaBackend::create(const Model& model, ThreadPool& pool, const EngineOpt
                            const ProgressFn& progress) {
   REPRISE_CHECK(check_heads(config_));
   chunk_ = options.chunk;
-  REPRISE_TRY(const KvType kv_type, device_kv_type(options.kv_type));
+  REPRISE_TRY(kv_type_, stored_type(options));
   std::vector<std::unique_ptr<Communicator>> communicators(1);
   if (ranks_.size() > 1) {
     REPRISE_CHECK(check_shards(config_, &model.weights(), options.tp));
@@ -118,7 +134,7 @@ Status CudaBackend::create(const Model& model, ThreadPool& pool, const EngineOpt
   for (uint32_t rank = 0; rank < ranks_.size(); ++rank) {
     const DeviceScope scope(static_cast<int>(rank));
     REPRISE_TRY(ranks_[rank], CudaRank::create(model, std::move(communicators[rank]), pool, options,
-                                               kv_type, progress));
+                                               kv_type_, progress));
   }
   REPRISE_CHECK(enqueue([&](CudaRank& rank) { return rank.connect(turn_); }));
   return wait(turn_);
@@ -133,8 +149,7 @@ Result<PagePool> CudaBackend::make_pool(const Model& model, const EngineOptions&
     const DeviceScope scope(static_cast<int>(rank));
     REPRISE_TRY(devices.emplace_back(), ranks_[rank]->make_pages(model, pages, host));
   }
-  REPRISE_TRY(const KvType type, device_kv_type(options.kv_type));
-  const auto clear = [type, n_kv_head = config_.n_kv_head, head_dim = config_.head_dim](
+  const auto clear = [type = kv_type_, n_kv_head = config_.n_kv_head, head_dim = config_.head_dim](
                          std::byte* copy, size_t first) {
     clear_slots(type, n_kv_head, head_dim, static_cast<uint32_t>(first), copy);
   };
@@ -163,8 +178,10 @@ Result<uint64_t> CudaBackend::kv_pages(uint64_t kv_memory, size_t page_bytes) co
 }
 
 Status CudaBackend::prepare(Policy& policy) {
-  policy.restrict_to([&](const Policy& one) { return device_policy(one, config_).has_value(); });
+  policy.restrict_to(
+      [&](const Policy& one) { return check_policy(one, config_, kv_type_).has_value(); });
   const auto acting = policy.acting();
+  for (const Policy* each : acting) REPRISE_CHECK(check_policy(*each, config_, kv_type_));
   const bool reuses = std::any_of(acting.begin(), acting.end(), [](const Policy* each) {
     return find_policy<MacPolicy>(*each) != nullptr;
   });

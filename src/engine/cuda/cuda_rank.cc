@@ -25,8 +25,10 @@ Result<std::unique_ptr<CudaRank>> CudaRank::create(const Model& model,
   REPRISE_TRY(made->stream_, CudaStream::create());
   made->max_results_ = options.batch;
   made->max_rows_ = options.chunk + options.batch;
-  REPRISE_TRY(made->model_, DeviceModel::create(model, made->communicator_.get(), pool,
-                                                {made->max_rows_, made->max_results_}, progress));
+  REPRISE_TRY(made->model_,
+              DeviceModel::create(model, made->communicator_.get(), pool,
+                                  {made->max_rows_, made->max_results_, kv_type == KvType::kF32},
+                                  progress));
   const ModelConfig& config = made->model_->config();
   made->kv_ = {nullptr, kv_type, config.n_kv_head, config.head_dim};
   REPRISE_CHECK(made->reserve());

@@ -63,14 +63,16 @@ struct Lane {
 template <int kPairs>
 __device__ void write_rotated(const HeadsArgs& a, Lane<kPairs> head, const Lane<kPairs>& cos_sin,
                               uint32_t row, size_t at, const RotatedQueries& to) {
-  if (to.rounded == nullptr) return;
+  if (to.rounded == nullptr && to.exact == nullptr) return;
   head.rotate(cos_sin, a.pairs);
 #pragma unroll
   for (int i = 0; i < kPairs; ++i) {
     if (head.dim(i) >= a.kv.head_dim) break;
     const float2 two = {head.pairs[i].x * a.q_scale, head.pairs[i].y * a.q_scale};
-    *reinterpret_cast<__nv_bfloat162*>(to.rounded + at + head.dim(i)) =
-        __floats2bfloat162_rn(two.x, two.y);
+    if (to.rounded != nullptr) {
+      *reinterpret_cast<__nv_bfloat162*>(to.rounded + at + head.dim(i)) =
+          __floats2bfloat162_rn(two.x, two.y);
+    }
     if (row < a.exact_rows) *reinterpret_cast<float2*>(to.exact + at + head.dim(i)) = two;
   }
 }

@@ -39,6 +39,8 @@ cudaError_t with_kv_shape(KvType type, uint32_t head_dim, F&& f) {
       return with_type(std::integral_constant<KvType, KvType::kF16>());
     case KvType::kFP8:
       return with_type(std::integral_constant<KvType, KvType::kFP8>());
+    case KvType::kF32:
+      return cudaErrorNotSupported;
   }
   return cudaErrorInvalidValue;
 }

@@ -17,6 +17,7 @@ __device__ inline float2 load_two(KvType type, const unsigned char* tile, uint32
     return __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(from));
   }
   if (type == KvType::kF16) return __half22float2(*reinterpret_cast<const __half2*>(from));
+  if (type == KvType::kF32) return *reinterpret_cast<const float2*>(from);
   const auto codes = *reinterpret_cast<const __nv_fp8x2_storage_t*>(from);
   const float2 two = __half22float2(__nv_cvt_fp8x2_to_halfraw2(codes, __NV_E4M3));
   const float scale = *reinterpret_cast<const float*>(tile + fp8_scale_offset(head_dim, token));

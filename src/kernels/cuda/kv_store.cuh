@@ -39,6 +39,8 @@ __device__ void store_token(KvType type, uint32_t head_dim, uint32_t token,
       *reinterpret_cast<__nv_bfloat162*>(to) = __floats2bfloat162_rn(two.x, two.y);
     } else if (type == KvType::kF16) {
       *reinterpret_cast<__half2*>(to) = __floats2half2_rn(two.x, two.y);
+    } else if (type == KvType::kF32) {
+      *reinterpret_cast<float2*>(to) = two;
     } else {
       const float2 codes = scale == 0.0f ? float2{} : float2{two.x / scale, two.y / scale};
       *reinterpret_cast<__nv_fp8x2_storage_t*>(to) =

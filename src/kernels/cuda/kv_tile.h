@@ -12,7 +12,8 @@
 namespace reprise::kernels::cuda {
 
 /// kFP8: e4m3 codes (1 sign, 4 exponent, 3 mantissa bits; largest 448) with an f32 scale per token.
-enum class KvType : uint8_t { kBF16, kF16, kFP8 };
+/// kF32: read by float_attention.h alone.
+enum class KvType : uint8_t { kBF16, kF16, kFP8, kF32 };
 
 inline constexpr uint32_t kPageTokens = 16;
 inline constexpr float kLargestE4M3 = 448.0f;
@@ -44,15 +45,20 @@ REPRISE_HOST_DEVICE constexpr uint32_t fp8_scale_offset(uint32_t head_dim, uint3
   return kPageTokens * head_dim + t * 4;
 }
 
+REPRISE_HOST_DEVICE constexpr uint32_t element_bytes(KvType type) {
+  return type == KvType::kFP8 ? 1 : type == KvType::kF32 ? 4 : 2;
+}
+
 /// Bytes of a K or V tile.
 REPRISE_HOST_DEVICE constexpr uint32_t tile_bytes(KvType type, uint32_t head_dim) {
   return type == KvType::kFP8 ? fp8_scale_offset(head_dim, kPageTokens)
-                              : kPageTokens * head_dim * 2;
+                              : kPageTokens * head_dim * element_bytes(type);
 }
 
-/// Bytes from the start of a tile to dimension dim of a token.
+/// Bytes from the start of a tile to dimension dim of a token. A tile of floats is row-major.
 REPRISE_HOST_DEVICE constexpr uint32_t element_offset(KvType type, uint32_t head_dim,
                                                       uint32_t token, uint32_t dim) {
+  if (type == KvType::kF32) return (token * head_dim + dim) * element_bytes(type);
   return type == KvType::kFP8 ? fp8_tile_offset(head_dim, token, dim / 16) + dim % 16
                               : tile_offset(head_dim, token, dim / 8) + dim % 8 * 2;
 }

@@ -24,7 +24,9 @@ inline Result<KvType> device_kv_type(std::string_view name) {
     if (named.name == name) return named.type;
   }
   return fail(ErrorCode::kUnsupported,
-              "--kv-type {} is not there with --device cuda; choose bf16, f16 or fp8", name);
+              "--kv-type {} is not there with --device cuda; choose bf16, f16 or fp8 (f32 comes "
+              "with --precision f32)",
+              name);
 }
 
 }  // namespace reprise::kernels::cuda

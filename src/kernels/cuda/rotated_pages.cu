@@ -103,6 +103,8 @@ cudaError_t rotate_pages(const RotatedPagesArgs& args, cudaStream_t stream) {
       return launch<KvType::kF16>(args, stream);
     case KvType::kFP8:
       return launch<KvType::kFP8>(args, stream);
+    case KvType::kF32:
+      return cudaErrorNotSupported;
   }
   return cudaErrorInvalidValue;
 }

@@ -11,7 +11,7 @@ namespace reprise {
 inline constexpr uint32_t kMaxNarrowRows = 2 * kernels::cuda::kMatvecBatch, kBf16NarrowRows = 4;
 
 /// Rows outermost. Rows of a pass that are computed by products of few rows are float all the way;
-/// the others pass through bf16 between operations.
+/// the others pass through bf16 between operations. In float there are no wide buffers.
 struct DeviceModel::Buffers {
   template <class T>
   using DeviceBuffer = kernels::cuda::DeviceBuffer<T>;
@@ -19,7 +19,7 @@ struct DeviceModel::Buffers {
   DeviceBuffer<float> x;                           // [rows, hidden] the residual stream
   DeviceBuffer<float> h;                           // [rows, hidden] output before a post norm
   DeviceBuffer<float> q, k, v;                     // [rows, heads * head_dim]
-  DeviceBuffer<float> attn;                        // [results, n_head * head_dim]
+  DeviceBuffer<float> attn;                        // [results, n_head * head_dim]; in float, rows
   DeviceBuffer<float> gate, up;                    // [few rows, ffn]
   DeviceBuffer<__nv_bfloat16> input;               // [rows, hidden] normalised
   DeviceBuffer<__nv_bfloat16> wide_attn;           // [rows, n_head * head_dim]

@@ -41,16 +41,19 @@ Status DeviceModel::Buffers::reserve(const ModelConfig& config, const Shard& sha
   for (auto* buffer : {&x, &h}) REPRISE_CHECK(buffer->reserve(max_rows * config.hidden, kWhat));
   REPRISE_CHECK(q.reserve(max_rows * q_width, kWhat));
   for (auto* buffer : {&k, &v}) REPRISE_CHECK(buffer->reserve(max_rows * kv_width, kWhat));
-  REPRISE_CHECK(attn.reserve(max_results * q_width, kWhat));
+  const size_t narrow_rows = limits.in_float ? max_rows : kMaxNarrowRows;
+  REPRISE_CHECK(attn.reserve((limits.in_float ? max_rows : max_results) * q_width, kWhat));
   for (auto* buffer : {&gate, &up}) {
-    REPRISE_CHECK(buffer->reserve(size_t{kMaxNarrowRows} * config.ffn, kWhat));
+    REPRISE_CHECK(buffer->reserve(narrow_rows * config.ffn, kWhat));
   }
+  REPRISE_CHECK(result_x.reserve(max_results * config.hidden, kWhat));
+  if (limits.in_float) return {};
   REPRISE_CHECK(input.reserve(max_rows * config.hidden, kWhat));
   REPRISE_CHECK(wide_attn.reserve(max_rows * q_width, kWhat));
   for (auto* buffer : {&wide_gate, &wide_up}) {
     REPRISE_CHECK(buffer->reserve(max_rows * config.ffn, kWhat));
   }
-  return result_x.reserve(max_results * config.hidden, kWhat);
+  return {};
 }
 
 class DeviceModel::Pass {
@@ -83,7 +86,8 @@ class DeviceModel::Pass {
 
   /// Decode rows apart from the others, unless there are so many that weights are better expanded.
   void split_rows() {
-    const uint32_t narrow = pass_.decode_rows <= model_.narrow_rows_ ? pass_.decode_rows : 0;
+    const uint32_t alone = model_.in_float_ ? pass_.rows : pass_.decode_rows;
+    const uint32_t narrow = alone <= model_.narrow_rows_ ? alone : 0;
     if (narrow > 0) ranges_[range_count_++] = {narrow, b_.x.data(), b_.attn.data(), nullptr};
     if (narrow == pass_.rows) return;
     ranges_[range_count_++] = {pass_.rows - narrow, b_.x.data() + size_t{narrow} * config_.hidden,
@@ -223,6 +227,7 @@ class DeviceModel::Pass {
     if (pass_.results > pass_.decode_rows || pass_.rows > pass_.decode_rows) {
       REPRISE_CHECK(gather_results());
       range.x = b_.result_x.data();
+      if (model_.in_float_) range.attn = b_.q.data();
     }
     if (pass_.results > model_.narrow_rows_) {
       REPRISE_CUDA(
@@ -276,10 +281,20 @@ class DeviceModel::Pass {
     REPRISE_CUDA(gather_rows(b_.x.data() + decode * hidden, pass_.prefill_results, others,
                              config_.hidden, b_.result_x.data() + decode * hidden, stream_),
                  "results");
-    REPRISE_CUDA(
-        gather_rows(b_.wide_attn.data() + decode * q_width(), pass_.prefill_results, others,
-                    static_cast<uint32_t>(q_width()), b_.attn.data() + decode * q_width(), stream_),
-        "results");
+    const auto width = static_cast<uint32_t>(q_width());
+    const size_t after = decode * q_width();
+    if (model_.in_float_) {  // to where the queries were
+      REPRISE_CUDA(cudaMemcpyAsync(b_.q.data(), b_.attn.data(), after * sizeof(float),
+                                   cudaMemcpyDeviceToDevice, stream_),
+                   "results");
+      REPRISE_CUDA(gather_rows(b_.attn.data() + after, pass_.prefill_results, others, width,
+                               b_.q.data() + after, stream_),
+                   "results");
+      return {};
+    }
+    REPRISE_CUDA(gather_rows(b_.wide_attn.data() + after, pass_.prefill_results, others, width,
+                             b_.attn.data() + after, stream_),
+                 "results");
     return {};
   }
 

@@ -42,6 +42,16 @@ Result<std::unique_ptr<DeviceModel>> DeviceModel::create(const Model& model,
     const bool expanded = model.weights().layers[0].down.weight.type() == TensorType::kBF16;
     made->narrow_rows_ = expanded ? kBf16NarrowRows : kMaxNarrowRows;
   }
+  if (limits.in_float) {
+    if (major != 9) {
+      return fail(ErrorCode::kUnsupported,
+                  "--precision f32 needs a GPU of compute capability 9.0, this one has {}; use "
+                  "--device cpu",
+                  major);
+    }
+    made->in_float_ = true;
+    made->narrow_rows_ = limits.rows;
+  }
   REPRISE_TRY(made->gemm_, kernels::cuda::Gemm::create(kGemmWorkspace));
   REPRISE_CHECK(made->upload(model.weights(), pool, progress));
   REPRISE_CHECK(made->buffers_->reserve(made->config_, made->shard_, limits));

@@ -34,8 +34,8 @@ struct LayerHeads {
   uint32_t layer = 0;
   const float *q = nullptr, *k = nullptr, *v = nullptr;  // [rows, heads, head_dim], not rotated
   const float *q_norm = nullptr, *k_norm = nullptr;      // [head_dim] or null: norms still to apply
-  float* decode_out = nullptr;                           // [decode_rows, n_head, head_dim] out
-  __nv_bfloat16* prefill_out = nullptr;                  // [other rows, n_head, head_dim] out
+  float* decode_out = nullptr;           // [decode_rows, n_head, head_dim] out; in float, all rows
+  __nv_bfloat16* prefill_out = nullptr;  // [other rows, n_head, head_dim] out
 };
 
 /// What a forward pass asks of attention; implemented by the executor in attention/cuda.
@@ -47,7 +47,8 @@ class DeviceAttentionOp {
 };
 
 /// Decode rows are computed by products of few rows that read weights as they are stored, prefill
-/// rows (and decode rows of wide batches) with weights and activations rounded to bf16.
+/// rows (and decode rows of wide batches) with weights and activations rounded to bf16; or all rows
+/// in float.
 ///
 /// With a communicator it is one of the devices that share the model: q, k, v, gate, up and the
 /// head are cut by rows, o and down by columns, whose products are summed over the devices. Every
@@ -56,10 +57,11 @@ class DeviceModel {
  public:
   struct Limits {
     uint32_t rows = 0, results = 0;  // of a pass; the latter bounds decode rows too
+    bool in_float = false;           // weights are F32 and every row is computed as decode rows are
   };
   /// Copies the model's weights, or this rank's share (check_shards()), to the current device.
   /// communicator: null, or outlives the result. Errors: kOutOfMemory, kDeviceUnavailable,
-  /// kCancelled.
+  /// kCancelled; kUnsupported: in_float where the device has no products of few rows.
   static Result<std::unique_ptr<DeviceModel>> create(
       const Model& model, const kernels::cuda::Communicator* communicator, ThreadPool& pool,
       const Limits& limits, const ProgressFn& progress);
@@ -95,6 +97,7 @@ class DeviceModel {
   Shard shard_;
   ModelConfig config_;
   uint32_t narrow_rows_ = 0;  // decode rows that products of few rows compute
+  bool in_float_ = false;
   Linear embedding_, lm_head_;
   std::vector<Layer> layers_;
   kernels::cuda::DeviceBuffer<float> final_norm_;
