@@ -39,7 +39,8 @@ CpuExecutor::CpuExecutor(const ModelConfig& config, std::span<const RopeTable* c
       rotation_(ropes),
       plan_(config),
       pager_(config, pool, prefetch),
-      scratch_(static_cast<size_t>(pool.size())) {}
+      scratch_(static_cast<size_t>(pool.size()) * config.n_kv_head),
+      together_(scratch_.size()) {}
 
 void CpuExecutor::begin(std::span<const Row> rows, std::span<const SequenceStep> steps) {
   rows_ = rows;
@@ -67,8 +68,15 @@ Status CpuExecutor::compute(uint32_t layer, float* q, float* k, float* v, float*
   partial_out_.resize(std::max(partial_out_.size(), plan_.partials() * head_dim));
   partial_lse_.resize(std::max(partial_lse_.size(), plan_.partials()));
   const Call call = {layer, q, out};
-  const auto jobs = plan_.jobs();
-  pool_.run(jobs.size(), [&](size_t job, int thread) { run(call, jobs[job], scratch_[thread]); });
+  group_jobs();
+  pool_.run(groups_.size() - 1, [&](size_t group, int thread) {
+    const size_t first = groups_[group], count = groups_[group + 1] - first;
+    const auto jobs = plan_.jobs().subspan(first, count);
+    const size_t heads = config_.n_kv_head;
+    const auto scratch = std::span(scratch_).subspan(static_cast<size_t>(thread) * heads, heads);
+    if (count == 1) return run(call, jobs[0], scratch[0]);
+    run_together(call, jobs, scratch);
+  });
   for (const PieceMerge& merge : plan_.merges()) merge_pieces(call, merge);
   use_mean_values(out);
   tell_policies(layer, q, out, elapsed_ms(start));
@@ -206,14 +214,42 @@ Status CpuExecutor::list_logits(size_t step, size_t first_job) {
   return {};
 }
 
+void CpuExecutor::group_jobs() {
+  constexpr size_t kGroupsPerThread = 2;  // enough to even out the threads' speeds
+  const auto jobs = plan_.jobs();
+  const auto same_keys = [&](const AttentionJob& a, const AttentionJob& b) {
+    if (a.reads != 1 || b.reads != 1 || a.step != b.step || a.row != b.row) return false;
+    const KeyRead &x = plan_.reads(a)[0], &y = plan_.reads(b)[0];
+    return x.part == y.part && x.first_block == y.first_block && x.blocks == y.blocks;
+  };
+  groups_.clear();
+  for (uint32_t i = 0; i < jobs.size(); ++i) {
+    const bool joins = i > 0 && same_keys(jobs[i - 1], jobs[i]) &&
+                       i - groups_.back() < config_.n_kv_head &&
+                       steps_[jobs[i].step].phase == kernels::Phase::kDecode;
+    if (!joins) groups_.push_back(i);
+  }
+  if (groups_.size() < kGroupsPerThread * static_cast<size_t>(pool_.size())) {
+    groups_.resize(jobs.size());
+    std::iota(groups_.begin(), groups_.end(), 0u);
+  }
+  groups_.push_back(static_cast<uint32_t>(jobs.size()));
+}
+
+CpuExecutor::Result CpuExecutor::result_of(const AttentionJob& job, Scratch& scratch) {
+  if (job.partial != AttentionPlan::kDirect) {
+    return {&partial_out_[job.partial * config_.head_dim], &partial_lse_[job.partial]};
+  }
+  const size_t results = size_t{job.rows} * job.heads;
+  scratch.out.resize(std::max(scratch.out.size(), results * config_.head_dim));
+  scratch.lse.resize(std::max(scratch.lse.size(), results));
+  return {scratch.out.data(), scratch.lse.data()};
+}
+
 void CpuExecutor::run(const Call& call, const AttentionJob& job, Scratch& scratch) {
   const size_t head_dim = config_.head_dim;
   const size_t results = size_t{job.rows} * job.heads;
-  scratch.out.resize(std::max(scratch.out.size(), results * head_dim));
-  scratch.lse.resize(std::max(scratch.lse.size(), results));
-  const bool direct = job.partial == AttentionPlan::kDirect;
-  float* out = direct ? scratch.out.data() : &partial_out_[job.partial * head_dim];
-  float* lse = direct ? scratch.lse.data() : &partial_lse_[job.partial];
+  const auto [out, lse] = result_of(job, scratch);
   if (job.reads == 0) {
     std::fill_n(out, results * head_dim, 0.0f);
     std::fill_n(lse, results, -std::numeric_limits<float>::infinity());
@@ -221,11 +257,11 @@ void CpuExecutor::run(const Call& call, const AttentionJob& job, Scratch& scratc
   bool first = true;
   for (const KeyRead& part : plan_.reads(job)) {
     if (first) {
-      read(call, job, part, scratch, out, lse);
+      read(call, job, part, scratch, {out, lse});
     } else {
       scratch.more_out.resize(std::max(scratch.more_out.size(), results * head_dim));
       scratch.more_lse.resize(std::max(scratch.more_lse.size(), results));
-      read(call, job, part, scratch, scratch.more_out.data(), scratch.more_lse.data());
+      read(call, job, part, scratch, {scratch.more_out.data(), scratch.more_lse.data()});
       for (size_t i = 0; i < results; ++i) {
         kernels::merge_partial(out + i * head_dim, lse + i, &scratch.more_out[i * head_dim],
                                scratch.more_lse[i], head_dim);
@@ -233,11 +269,38 @@ void CpuExecutor::run(const Call& call, const AttentionJob& job, Scratch& scratc
     }
     first = false;
   }
-  if (direct) finish(call, job, out, lse);
+  if (job.partial == AttentionPlan::kDirect) finish(call, job, out, lse);
+}
+
+void CpuExecutor::run_together(const Call& call, std::span<const AttentionJob> jobs,
+                               std::span<Scratch> scratch) {
+  const size_t first = static_cast<size_t>(scratch.data() - scratch_.data());
+  const auto heads = std::span(together_).subspan(first, jobs.size());
+  size_t bytes = 0;
+  for (size_t i = 0; i < jobs.size(); ++i) {
+    heads[i] =
+        args_of(call, jobs[i], plan_.reads(jobs[i])[0], scratch[i], result_of(jobs[i], scratch[i]));
+    bytes += kernels::attend_scratch_bytes(heads[i]);
+  }
+  std::vector<std::byte>& kernel = scratch[0].kernel;
+  kernel.resize(std::max(kernel.size(), bytes));
+  kernels::attend_heads(heads, kernel.data());
+  for (size_t i = 0; i < jobs.size(); ++i) {
+    if (jobs[i].partial == AttentionPlan::kDirect)
+      finish(call, jobs[i], heads[i].out, heads[i].lse);
+  }
 }
 
 void CpuExecutor::read(const Call& call, const AttentionJob& job, const KeyRead& read,
-                       Scratch& scratch, float* out, float* lse) {
+                       Scratch& scratch, const Result& result) {
+  const kernels::AttendArgs args = args_of(call, job, read, scratch, result);
+  scratch.kernel.resize(std::max(scratch.kernel.size(), kernels::attend_scratch_bytes(args)));
+  kernels::attend(args, scratch.kernel.data());
+}
+
+kernels::AttendArgs CpuExecutor::args_of(const Call& call, const AttentionJob& job,
+                                         const KeyRead& read, Scratch& scratch,
+                                         const Result& result) {
   gather_queries(call, job, *read.part, scratch);
   gather_pages(call.layer, job, read, read.blocks, scratch.pages);
   gather_next(call.layer, job, scratch);
@@ -272,17 +335,16 @@ void CpuExecutor::read(const Call& call, const AttentionJob& job, const KeyRead&
   args.scale = config_.attention_scale;
   args.soft_cap = config_.attention_soft_cap;
   args.rope_pairs = rotation_.rope(call.layer).pairs();
-  args.out = out;
+  args.out = result.out;
   args.out_stride = config_.head_dim;
-  args.lse = lse;
+  args.lse = result.lse;
   if (KeyLogits* logits = selections_[job.step].logits) {
     const size_t list = job.head / logits->heads, first = logits->offsets[list];
     const uint32_t at = logits_at_[static_cast<size_t>(&job - plan_.jobs().data())];
     args.logits_stride = (logits->offsets[list + 1] - first) * kPageTokens;
     args.logits = &logits->values[(first * logits->heads + (at - first)) * kPageTokens];
   }
-  scratch.kernel.resize(std::max(scratch.kernel.size(), kernels::attend_scratch_bytes(args)));
-  kernels::attend(args, scratch.kernel.data());
+  return args;
 }
 
 void CpuExecutor::gather_queries(const Call& call, const AttentionJob& job,

@@ -32,7 +32,7 @@ class CpuExecutor : public AttentionOp {
   const StepCost& cost(size_t step) const { return costs_[step]; }
 
  private:
-  struct Scratch {                            // per thread
+  struct Scratch {                            // per thread and KV head
     std::vector<float> q;                     // [rows, heads, head_dim] rotated
     std::vector<float> out;                   // [rows, heads, head_dim]
     std::vector<float> lse;                   // [rows, heads]
@@ -48,15 +48,27 @@ class CpuExecutor : public AttentionOp {
     const float* q;
     float* out;
   };
+  struct Result {
+    float *out, *lse;  // [rows, heads, head_dim], [rows, heads]
+  };
 
   Status compute(uint32_t layer, float* q, float* k, float* v, float* out);
   void rotate_and_store(uint32_t layer, const float* q, float* k, const float* v);
   QueryRows query_rows(uint32_t layer, size_t step, const float* q) const;
   Status select(uint32_t layer, const float* q);
   Status list_logits(size_t step, size_t first_job);
+  /// Lists which jobs run one after the other on a thread: those of KV heads that read the same
+  /// keys, which lie side by side, where there are enough of them for the threads.
+  void group_jobs();
+  Result result_of(const AttentionJob& job, Scratch& scratch);
   void run(const Call& call, const AttentionJob& job, Scratch& scratch);
+  /// The same bits, jobs of a group.
+  void run_together(const Call& call, std::span<const AttentionJob> jobs,
+                    std::span<Scratch> scratch);
+  kernels::AttendArgs args_of(const Call& call, const AttentionJob& job, const KeyRead& read,
+                              Scratch& scratch, const Result& result);
   void read(const Call& call, const AttentionJob& job, const KeyRead& read, Scratch& scratch,
-            float* out, float* lse);
+            const Result& result);
   void gather_queries(const Call& call, const AttentionJob& job, const SelectionPart& part,
                       Scratch& scratch) const;
   void gather_next(uint32_t layer, const AttentionJob& job, Scratch& scratch) const;
@@ -77,15 +89,17 @@ class CpuExecutor : public AttentionOp {
   Pager pager_;
   std::span<const Row> rows_;
   std::span<const SequenceStep> steps_;
-  std::vector<Selection> selections_;  // [steps]
-  std::vector<StepCost> costs_;        // [steps]
-  std::vector<StepCost> before_;       // [steps] before the layer being computed
-  std::vector<Scratch> scratch_;       // [threads]
-  std::vector<float> q_rotated_;       // [rows, n_head, head_dim]
-  std::vector<float> lse_;             // [rows, n_head]
-  std::vector<uint32_t> logits_at_;    // [jobs] first page in KeyLogits
-  std::vector<float> partial_out_;     // [partials, head_dim]
-  std::vector<float> partial_lse_;     // [partials]
+  std::vector<Selection> selections_;          // [steps]
+  std::vector<StepCost> costs_;                // [steps]
+  std::vector<StepCost> before_;               // [steps] before the layer being computed
+  std::vector<Scratch> scratch_;               // [threads, n_kv_head]
+  std::vector<uint32_t> groups_;               // the first job of each, and the end
+  std::vector<kernels::AttendArgs> together_;  // [threads, n_kv_head]
+  std::vector<float> q_rotated_;               // [rows, n_head, head_dim]
+  std::vector<float> lse_;                     // [rows, n_head]
+  std::vector<uint32_t> logits_at_;            // [jobs] first page in KeyLogits
+  std::vector<float> partial_out_;             // [partials, head_dim]
+  std::vector<float> partial_lse_;             // [partials]
 };
 
 }  // namespace reprise

@@ -16,24 +16,47 @@ size_t round_up(size_t value, size_t unit) { return (value + unit - 1) / unit * 
 
 bool rounds_to_bf16(KvType type) { return type == KvType::kBF16 || type == KvType::kQ8_0; }
 
-}  // namespace
-
-void attend(const AttendArgs& args, std::byte* scratch) {
-  // Kernels skip pages that no row sees.
+// Kernels skip pages that no row sees.
+void clear_logits(const AttendArgs& args) {
   for (size_t r = 0; args.logits != nullptr && r < args.rows; ++r) {
     std::fill_n(args.logits + r * args.logits_stride, args.pages.size() * kPageTokens,
                 -std::numeric_limits<float>::infinity());
   }
+}
+
+#if defined(__x86_64__)
+// Whether attend_decode_avx512() computes a call.
+bool reads_stored(const AttendArgs& args, Isa isa) {
+  const bool decodes = args.phase == Phase::kDecode && args.layout->type == KvType::kBF16;
+  return decodes && (isa == Isa::kAvx512 || (isa == Isa::kAmx && args.layout->head_dim % 32 != 0));
+}
+#endif
+
+}  // namespace
+
+void attend(const AttendArgs& args, std::byte* scratch) {
+  clear_logits(args);
 #if defined(__x86_64__)
   const Isa isa = cpu_isa();
   if (isa == Isa::kAmx && rounds_to_bf16(args.layout->type)) {
     if (args.phase == Phase::kPrefill) return attend_prefill_amx(args, scratch);
     if (args.layout->head_dim % 32 == 0) return attend_decode_amx(args, scratch);
   }
+  if (reads_stored(args, isa)) return attend_decode_avx512({&args, 1}, scratch);
   if (isa >= Isa::kAvx512) return attend_avx512(args, scratch);
   if (isa >= Isa::kAvx2) return attend_avx2(args, scratch);
 #endif
   attend_ref(args, scratch);
+}
+
+void attend_heads(std::span<const AttendArgs> heads, std::byte* scratch) {
+#if defined(__x86_64__)
+  if (reads_stored(heads[0], cpu_isa())) {
+    for (const AttendArgs& args : heads) clear_logits(args);
+    return attend_decode_avx512(heads, scratch);
+  }
+#endif
+  for (const AttendArgs& args : heads) attend(args, scratch);
 }
 
 size_t attend_scratch_bytes(const AttendArgs& args) {

@@ -57,6 +57,11 @@ struct AttendArgs {
 void attend(const AttendArgs& args, std::byte* scratch);
 size_t attend_scratch_bytes(const AttendArgs& args);
 
+/// The same of several KV heads whose lists have equally many pages, at least one call: equal bits,
+/// and where tiles of a page lie side by side they are read in that order, at the speed of a
+/// stream. scratch: the sum of what the calls need.
+void attend_heads(std::span<const AttendArgs> heads, std::byte* scratch);
+
 /// Merges partial b into a over the same query, in place: (out_a, lse_a) <- merge with (out_b,
 /// lse_b). Empty partials (lse = -inf) are the identity.
 void merge_partial(float* out_a, float* lse_a, const float* out_b, float lse_b, size_t head_dim);

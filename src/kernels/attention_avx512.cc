@@ -18,9 +18,7 @@ constexpr size_t kGroupRows = 4, kUnitPages = 4, kVectorsAtOnce = 4, kLanes = 16
 struct Bf16Math {
   static constexpr size_t kPacked = 2;
   static constexpr bool kRounds = true;
-  static __m512 mac(__m512 sum, __m512i a, __m512i b) {
-    return _mm512_dpbf16_ps(sum, (__m512bh)a, (__m512bh)b);
-  }
+  static __m512 mac(__m512 sum, __m512i a, __m512i b) { return add_bf16_products(sum, a, b); }
   static void store(uint32_t* out, __m512 values) {
     const __m256bh packed = _mm512_cvtneps_pbh(values);
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(out), (__m256i)packed);

@@ -16,6 +16,15 @@
 
 namespace reprise::kernels {
 
+// sum + a b over pairs of bf16.
+static inline __m512 add_bf16_products(__m512 sum, __m512i a, __m512i b) {
+  return _mm512_dpbf16_ps(sum, (__m512bh)a, (__m512bh)b);
+}
+
+static inline __m512i broadcast(const uint32_t* from) {
+  return _mm512_set1_epi32(static_cast<int>(*from));
+}
+
 // 2^f on [0, 1) by a minimax polynomial of degree 5 with 2^0 = 1, scaled by 2^floor(x): relative
 // error below 3e-7 (the rounding of the polynomial's sum included); 2^-inf is 0, overflow is inf.
 static inline __m512 exp2_512(__m512 x) {

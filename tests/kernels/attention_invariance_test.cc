@@ -104,6 +104,38 @@ TEST(AttentionPages, WhatIsReadNextChangesNothing) {
   });
 }
 
+TEST(AttentionPages, HeadsTogetherAreHeadsAlone) {
+  for_all_kernels([](CaseOptions options) {
+    for (const size_t rows : {1, 3, 5}) {
+      options.rows = rows;
+      options.keys = 200;
+      options.window = 90;
+      options.bias = 3.0f;
+      std::vector<AttentionCase> heads;
+      heads.reserve(3);  // pages point into the cases
+      for (const unsigned seed : {1u, 2u, 3u}) {
+        options.seed = seed;
+        heads.emplace_back(options);
+      }
+      std::vector<AttendResult> results(heads.size());
+      std::vector<AttendArgs> calls;
+      size_t bytes = 0;
+      for (size_t i = 0; i < heads.size(); ++i) {
+        calls.push_back(heads[i].args(0, rows, results[i]));
+        bytes += attend_scratch_bytes(calls[i]);
+      }
+      std::vector<std::byte> scratch(bytes);
+      attend_heads(calls, scratch.data());
+      for (size_t i = 0; i < heads.size(); ++i) {
+        const AttendResult alone = heads[i].attend_all();
+        EXPECT_TRUE(same_bits(alone.out.data(), results[i].out.data(), alone.out.size()) &&
+                    same_bits(alone.lse.data(), results[i].lse.data(), alone.lse.size()))
+            << "head " << i << " of " << describe(options);
+      }
+    }
+  });
+}
+
 TEST(AttentionRows, UnreadSlotsMayHoldAnythingFinite) {
   for_all_kernels([](CaseOptions options) {
     options.rows = 20;
