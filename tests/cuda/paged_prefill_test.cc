@@ -33,6 +33,7 @@ struct Options {
   bool f32_out = false;
   float soft_cap = 0.0f, v_power = 0.0f;
   int32_t window = 0, first = 0, lag = 0, align = 1;
+  int32_t step = 1;  // between positions, on average; above 1 they are named
 };
 
 // A call with random contents, and what double precision makes of the same pages.
@@ -46,6 +47,7 @@ class Case {
         tiles_(options.type, heads.head_dim, 0) {
     for (const Chunk& chunk : chunks_) {
       sequences_.push_back({rows_, chunk.rows, chunk.position});
+      for (uint32_t i = 0; i < chunk.rows; ++i) positions_.push_back(position_of(chunk, i));
       rows_ += chunk.rows;
       capacity_ = std::max(capacity_, pages_of(chunk));
     }
@@ -78,6 +80,7 @@ class Case {
     const DeviceArray<uint16_t> q(q_);
     const DeviceArray<uint32_t> ids(ids_);
     const DeviceArray<PrefillRows> sequences(sequences_);
+    const DeviceArray<int32_t> positions(positions_);
     const size_t rows = size_t{rows_} * heads_.n_head, values = rows * heads_.head_dim;
     const DeviceArray<float> out(options_.f32_out ? values : 0, 0xff), lse(rows, 0xff);
     const DeviceArray<uint16_t> narrow_out(options_.f32_out ? 0 : values, 0xff);
@@ -91,6 +94,7 @@ class Case {
     args.n_head = heads_.n_head;
     args.rows = rows_;
     args.q = q.get();
+    if (options_.step > 1) args.positions = positions.get();
     args.scale = 1.0f / std::sqrt(static_cast<float>(heads_.head_dim));
     args.soft_cap = options_.soft_cap;
     args.window = options_.window;
@@ -120,8 +124,8 @@ class Case {
           const size_t at = size_t{sequences_[sequence].first + row} * heads_.n_head + head;
           SCOPED_TRACE("sequence " + std::to_string(sequence) + " row " + std::to_string(row) +
                        " head " + std::to_string(head));
-          check_row(chunks_[sequence].position + static_cast<int32_t>(row), at, k, v,
-                    &outs[at * heads_.head_dim], lses[at], args.scale);
+          check_row(position_of(chunks_[sequence], row), at, k, v, &outs[at * heads_.head_dim],
+                    lses[at], args.scale);
           if (testing::Test::HasFatalFailure()) return;
         }
       }
@@ -129,8 +133,17 @@ class Case {
   }
 
  private:
-  static uint32_t pages_of(const Chunk& chunk) {
-    return (static_cast<uint32_t>(chunk.position) + chunk.rows + kPageTokens - 1) / kPageTokens;
+  int32_t position_of(const Chunk& chunk, uint32_t row) const {
+    const auto nth = static_cast<int32_t>(row);
+    return chunk.position + nth * options_.step + nth % options_.step;
+  }
+  // All that rows see, or none where there are no rows.
+  uint32_t keys_of(const Chunk& chunk) const {
+    if (chunk.rows == 0) return static_cast<uint32_t>(chunk.position);
+    return static_cast<uint32_t>(position_of(chunk, chunk.rows - 1)) + 1;
+  }
+  uint32_t pages_of(const Chunk& chunk) const {
+    return (keys_of(chunk) + kPageTokens - 1) / kPageTokens;
   }
   int32_t first_key(int32_t position) const {
     return options_.window > 0 ? std::max(0, position - options_.window + 1) : options_.first;
@@ -141,7 +154,7 @@ class Case {
   // Tokens of the last page that no row sees.
   void spoil_unseen(size_t sequence) {
     const Chunk& chunk = chunks_[sequence];
-    const auto keys = static_cast<uint32_t>(chunk.position) + chunk.rows;
+    const uint32_t keys = keys_of(chunk);
     if (chunk.rows == 0) return;
     const size_t id = ids_[sequence * capacity_ + pages_of(chunk) - 1];
     for (uint32_t token = (keys - 1) % kPageTokens + 1; token < kPageTokens; ++token) {
@@ -197,6 +210,7 @@ class Case {
   std::mt19937 random_;
   std::vector<Chunk> chunks_;
   std::vector<PrefillRows> sequences_;
+  std::vector<int32_t> positions_;  // [rows]
   uint32_t rows_ = 0, capacity_ = 1;
   TestTiles tiles_;
   std::vector<uint16_t> q_;
@@ -251,6 +265,21 @@ TEST_P(PagedPrefill, RowsSeeKeysThatArePast) {
       options.lag = 37;
       options.align = align;
       Case(GetParam(), {{100, 1}, {84, 130}, {300, 65}}, options, ++seed).run_and_check();
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
+TEST_P(PagedPrefill, RowsNeedNotBeNeighbours) {
+  REPRISE_NEEDS_DEVICE();
+  unsigned seed = 400;
+  for (const KvType type : {KvType::kBF16, KvType::kF16, KvType::kFP8}) {
+    for (const int32_t window : {0, 100}) {
+      Options options;
+      options.type = type;
+      options.step = 7;
+      options.window = window;
+      Case(GetParam(), {{0, 130}, {84, 1}, {300, 0}, {33, 65}}, options, ++seed).run_and_check();
       if (HasFatalFailure()) return;
     }
   }

@@ -120,7 +120,9 @@ Status DeviceExecutor::begin(const DeviceRows& rows, cudaStream_t stream) {
   if (in_float()) return {};
   REPRISE_CUDA(count_keys(rows.positions, rows.decode_rows, keys_.data(), stream), "counting keys");
   if (has_windows_) REPRISE_CHECK(windows_.list(rows, stream));
-  for (DevicePolicy* policy : policies_) REPRISE_CHECK(policy->begin(rows, kv_, stream));
+  for (DevicePolicy* policy : policies_) {
+    if (!rows.scattered) REPRISE_CHECK(policy->begin(rows, kv_, stream));
+  }
   return {};
 }
 
@@ -181,11 +183,10 @@ Status DeviceExecutor::fill_angles(const Rope& rope, RowRange rows, int32_t cap,
 }
 
 Status DeviceExecutor::attend(const LayerHeads& heads, cudaStream_t stream) {
-  REPRISE_CHECK(memory_.await(heads.layer));
   REPRISE_CHECK(store(heads, stream));
   if (in_float()) return read_in_float(heads, stream);
   const bool windowed = config_.window[heads.layer] > 0;
-  if (rows_.prefill_steps > 0 && !windowed) {
+  if (rows_.prefill_steps > 0 && !windowed && !rows_.scattered) {
     for (DevicePolicy* policy : policies_) {
       REPRISE_CHECK(policy->after_prefill_store(rows_, heads.layer, kv_, stream));
     }
@@ -211,6 +212,7 @@ Status DeviceExecutor::attend(const LayerHeads& heads, cudaStream_t stream) {
 }
 
 Status DeviceExecutor::store(const LayerHeads& heads, cudaStream_t stream) {
+  REPRISE_CHECK(memory_.await(heads.layer));
   const Rope& rope = ropes_[layer_rope_[heads.layer]];
   HeadsArgs args;
   args.q = heads.q;

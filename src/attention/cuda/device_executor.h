@@ -36,6 +36,11 @@ class DeviceExecutor : public DeviceAttentionOp {
   /// Enqueues what the layers of a pass share.
   Status begin(const DeviceRows& rows, cudaStream_t stream);
   Status attend(const LayerHeads& heads, cudaStream_t stream) override;
+  /// The part of attend() before anything is read: queries are rotated, keys and values stored.
+  Status store(const LayerHeads& heads, cudaStream_t stream);
+  /// [rows, n_head, head_dim] of the layer that was stored last, rotated and in units of
+  /// attention_scale / kQueryUnit.
+  const __nv_bfloat16* queries() const { return q_.data(); }
 
  private:
   struct Rope {
@@ -63,7 +68,6 @@ class DeviceExecutor : public DeviceAttentionOp {
   /// As if no row stood right of cap.
   Status fill_angles(const Rope& rope, RowRange rows, int32_t cap, float factor,
                      kernels::cuda::DeviceBuffer<float>& angles, cudaStream_t stream) const;
-  Status store(const LayerHeads& heads, cudaStream_t stream);
   /// Decode rows [first, first + count).
   Status read(const LayerHeads& heads, const DeviceRead& what, uint32_t first, uint32_t count,
               cudaStream_t stream);

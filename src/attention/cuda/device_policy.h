@@ -48,6 +48,8 @@ struct DeviceRows {
   uint32_t table_rows = 0, capacity = 0;
   std::span<const DeviceGroup> groups;  // of all steps, decode and prefill ones apart
   std::span<const kernels::cuda::PrefillRows> host_prefill;  // prefill, on the host
+  // Prefill rows stand at any ascending positions and read everything; no policy learns of them.
+  bool scattered = false;
 
   const uint32_t* table(uint32_t layer) const {
     return tables + size_t{layer} * table_rows * capacity;

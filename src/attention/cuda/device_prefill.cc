@@ -19,6 +19,7 @@ PagedPrefillArgs DeviceExecutor::prefill_args(const LayerHeads& heads, uint32_t 
   args.n_head = config_.n_head;
   args.rows = rows;
   args.q = q_.data() + rows_.decode_rows * q_width();  // sequences name rows from here on
+  if (rows_.scattered) args.positions = rows_.positions + rows_.decode_rows;
   args.scale = kQueryUnit;
   args.soft_cap = config_.attention_soft_cap;
   args.window = static_cast<int32_t>(config_.window[heads.layer]);

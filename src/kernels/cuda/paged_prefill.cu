@@ -93,6 +93,7 @@ cudaError_t paged_prefill(const PagedPrefillArgs& args, cudaStream_t stream) {
   params.n_kv_head = args.kv.n_kv_head;
   params.group = args.n_head / args.kv.n_kv_head;
   params.q = static_cast<const __nv_bfloat16*>(args.q);
+  params.positions = args.positions;
   params.scale = args.scale;
   params.soft_cap = args.soft_cap;
   params.window = args.window;

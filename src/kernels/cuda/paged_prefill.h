@@ -1,4 +1,4 @@
-// Prefill attention over paged KV on a CUDA device: rows of consecutive positions, causal.
+// Prefill attention over paged KV on a CUDA device: rows of ascending positions, causal.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -14,7 +14,7 @@ namespace reprise::kernels::cuda {
 /// Rows of one sequence in a call.
 struct PrefillRows {
   uint32_t first = 0;    // row of q, out and lse
-  uint32_t count = 0;    // at consecutive positions
+  uint32_t count = 0;    // at consecutive positions, where PagedPrefillArgs names no others
   int32_t position = 0;  // of the first row
 };
 
@@ -23,11 +23,12 @@ struct PagedPrefillArgs {
   const PrefillRows* sequences = nullptr;  // [batch]; long contexts first balance best
   const uint32_t* pages = nullptr;  // [batch, capacity] key i is token i % 16 of page pages[i / 16]
   uint32_t batch = 0, capacity = 0, n_head = 0;
-  uint32_t rows = 0;        // of all sequences, at least
-  const void* q = nullptr;  // [rows, n_head, head_dim] bf16, rotated; not yet scaled
-  float scale = 1.0f;       // > 0
-  float soft_cap = 0.0f;    // logit = cap tanh(logit / cap) when > 0
-  int32_t window = 0;       // when > 0, the row at position p sees keys > p - window only
+  uint32_t rows = 0;                   // of all sequences, at least
+  const void* q = nullptr;             // [rows, n_head, head_dim] bf16, rotated; not yet scaled
+  const int32_t* positions = nullptr;  // [rows] ascending within a sequence; null: consecutive
+  float scale = 1.0f;                  // > 0
+  float soft_cap = 0.0f;               // logit = cap tanh(logit / cap) when > 0
+  int32_t window = 0;  // when > 0, the row at position p sees keys > p - window only
   // Rows see keys of [first_key, end_key) only; every row must see at least one.
   int32_t first_key = 0, end_key = std::numeric_limits<int32_t>::max();
   // The row at position p sees keys before p + 1 - lag, rounded down to a multiple of align.

@@ -13,6 +13,7 @@ struct Params {
   const uint32_t* pages;
   uint32_t batch, capacity, n_head, n_kv_head, group;  // group: query heads per KV head
   const __nv_bfloat16* q;
+  const int32_t* positions;  // [rows], or null
   float scale, soft_cap;
   int32_t window, first_key_bound, end_key_bound, lag, align;
   void* out;
@@ -40,7 +41,9 @@ struct Tile {
   bool exists;
 
   __device__ int32_t position(const Params& p, uint32_t row) const {
-    return rows.position + static_cast<int32_t>(row / p.group);
+    const uint32_t nth = row / p.group;
+    if (p.positions != nullptr) return p.positions[rows.first + nth];
+    return rows.position + static_cast<int32_t>(nth);
   }
   // Index of a query row in [rows, n_head].
   __device__ size_t index(const Params& p, uint32_t row) const {
