@@ -1,0 +1,61 @@
+#include "kernels/cuda/kv_store.cuh"
+#include "kernels/cuda/place_rows.h"
+
+namespace reprise::kernels::cuda {
+namespace {
+
+constexpr uint32_t kWarps = 8;
+
+// A warp per head of a row: keys, then values.
+template <int N>
+__global__ __launch_bounds__(kWarps *
+                             32) void place_kernel(const __grid_constant__ PlaceRowsArgs a) {
+  const uint32_t n_kv_head = a.kv.n_kv_head, head_dim = a.kv.head_dim;
+  const size_t unit = size_t{blockIdx.x} * kWarps + threadIdx.x / 32;
+  const auto row = static_cast<uint32_t>(unit / (2 * n_kv_head));
+  if (row >= a.rows) return;
+  const auto head = static_cast<uint32_t>(unit % n_kv_head);
+  const bool is_key = unit % (2 * n_kv_head) < n_kv_head;
+  const size_t from = is_key ? a.k_rows[row] : a.v_rows[row];
+  const __nv_bfloat16* values = a.stored + (from * n_kv_head + head) * head_dim;
+  const auto* angles = reinterpret_cast<const float2*>(a.cos_sin) + size_t{row} * a.pairs;
+  float2 pairs[N];
+#pragma unroll
+  for (uint32_t i = 0; i < N; ++i) {
+    const uint32_t dim = 64 * i + threadIdx.x % 32 * 2;
+    pairs[i] = {};
+    if (dim >= head_dim) continue;
+    const float2 two = __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(values + dim));
+    pairs[i] = two;
+    if (!is_key || dim / 2 >= a.pairs) continue;
+    const float2 by = angles[dim / 2];
+    pairs[i] = {two.x * by.x - two.y * by.y, two.x * by.y + two.y * by.x};
+  }
+  const auto position = static_cast<uint32_t>(a.positions[row]);
+  const size_t id = a.pages[position / kPageTokens];
+  auto* pages = static_cast<unsigned char*>(const_cast<void*>(a.kv.pages));
+  const size_t tile = (id * n_kv_head + head) * 2 + (is_key ? 0 : 1);
+  store_token(a.kv.type, head_dim, position % kPageTokens, pairs,
+              pages + tile * tile_bytes(a.kv.type, head_dim));
+}
+
+template <int N>
+cudaError_t launch(const PlaceRowsArgs& args, cudaStream_t stream) {
+  const size_t units = size_t{args.rows} * 2 * args.kv.n_kv_head;
+  const auto blocks = static_cast<uint32_t>((units + kWarps - 1) / kWarps);
+  place_kernel<N><<<blocks, kWarps * 32, 0, stream>>>(args);
+  return cudaGetLastError();
+}
+
+}  // namespace
+
+cudaError_t place_rows(const PlaceRowsArgs& args, cudaStream_t stream) {
+  const uint32_t head_dim = args.kv.head_dim;
+  const uint32_t multiple = args.kv.type == KvType::kFP8 ? 32 : 8;
+  if (head_dim > 256 || head_dim % multiple != 0) return cudaErrorNotSupported;
+  if (args.rows == 0) return cudaSuccess;
+  if (head_dim <= 64) return launch<1>(args, stream);
+  return head_dim <= 128 ? launch<2>(args, stream) : launch<4>(args, stream);
+}
+
+}  // namespace reprise::kernels::cuda

@@ -1,0 +1,183 @@
+#include "kernels/cuda/row_scores.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "base/float16.h"
+#include "cuda/device_testing.h"
+#include "cuda/page_testing.h"
+
+namespace reprise::kernels::cuda {
+namespace {
+
+struct Shape {
+  KvType type;
+  uint32_t n_head, n_kv_head, head_dim;
+};
+constexpr Shape kShapes[] = {{KvType::kBF16, 8, 2, 64},
+                             {KvType::kF16, 3, 3, 96},
+                             {KvType::kBF16, 8, 1, 128},
+                             {KvType::kFP8, 4, 2, 128},
+                             {KvType::kF16, 4, 2, 256}};
+
+// Pages in any order, and what they hold.
+struct Keys {
+  Keys(const Shape& shape, uint32_t count, unsigned seed)
+      : random(seed), tiles(shape.type, shape.head_dim, 0), own(shape) {
+    const uint32_t pages = (count + kPageTokens - 1) / kPageTokens;
+    order.resize(pages);
+    std::iota(order.begin(), order.end(), 0u);
+    std::shuffle(order.begin(), order.end(), random);
+    tiles = TestTiles(shape.type, shape.head_dim, size_t{pages} * shape.n_kv_head * 2);
+    tiles.fill(random);
+  }
+  // values: of V, else K. dim: of all KV heads.
+  double value(uint32_t key, uint32_t dim, bool values) const {
+    const uint32_t head = dim / own.head_dim;
+    const size_t tile = (size_t{order[key / kPageTokens]} * own.n_kv_head + head) * 2;
+    return tiles.value(tile + (values ? 1 : 0), key % kPageTokens, dim % own.head_dim);
+  }
+
+  std::mt19937 random;
+  TestTiles tiles;
+  Shape own;
+  std::vector<uint32_t> order;
+};
+
+// Scores that a question's rows add, in double.
+std::vector<double> plain_scores(const Shape& shape, const Keys& keys,
+                                 const std::vector<uint16_t>& q,
+                                 const std::vector<int32_t>& positions,
+                                 const std::vector<uint8_t>& candidates, int32_t first_own,
+                                 double scale, double* largest) {
+  std::vector<double> scores(candidates.size());
+  const uint32_t dim = shape.head_dim, group = shape.n_head / shape.n_kv_head;
+  for (size_t row = 0; row < positions.size(); ++row) {
+    std::vector<double> weights(candidates.size());
+    double sum = 0;
+    for (uint32_t key = 0; key < candidates.size(); ++key) {
+      const auto at = static_cast<int32_t>(key);
+      if (candidates[key] == 0 && (at < first_own || at > positions[row])) continue;
+      double dot = 0, size = 0;
+      for (uint32_t head = 0; head < shape.n_head; ++head) {
+        for (uint32_t d = 0; d < dim; ++d) {
+          const double x = to_float(Bf16{q[(row * shape.n_head + head) * dim + d]}) *
+                           keys.value(key, head / group * dim + d, false);
+          dot += x;
+          size += std::fabs(x);
+        }
+      }
+      *largest = std::max(*largest, scale * size);
+      weights[key] = std::exp(dot * scale);
+      sum += weights[key];
+    }
+    for (uint32_t key = 0; key < candidates.size(); ++key) scores[key] += weights[key] / sum;
+  }
+  return scores;
+}
+
+void check_question(const Shape& shape, uint32_t keys_count, uint32_t rows, unsigned seed) {
+  Keys keys(shape, keys_count, seed);
+  std::normal_distribution<float> normal;
+  std::vector<uint16_t> q(size_t{rows} * shape.n_head * shape.head_dim);
+  for (uint16_t& value : q) value = to_bf16(normal(keys.random)).bits;
+  const auto first_own = static_cast<int32_t>(keys_count - rows);
+  std::vector<int32_t> positions(rows);
+  std::iota(positions.begin(), positions.end(), first_own);
+  std::vector<uint8_t> candidates(keys_count);
+  for (int32_t key = 5; key < first_own - 3; ++key) {
+    candidates[static_cast<size_t>(key)] = key % 7 != 3 ? 1 : 0;
+  }
+  const DeviceArray<uint8_t> kv(keys.tiles.bytes()), named(candidates);
+  const DeviceArray<uint32_t> pages(keys.order);
+  const DeviceArray<uint16_t> queries(q);
+  const DeviceArray<int32_t> places(positions);
+  const DeviceArray<float> workspace(question_scores_workspace(rows, keys_count), 0xff);
+  const DeviceArray<float> scores(std::vector<float>(keys_count, 2.0f));
+  QuestionScoresArgs args;
+  args.kv = {kv.get(), shape.type, shape.n_kv_head, shape.head_dim};
+  args.pages = pages.get();
+  args.q = reinterpret_cast<const __nv_bfloat16*>(queries.get());
+  args.positions = places.get();
+  args.candidates = named.get();
+  args.rows = rows;
+  args.n_head = shape.n_head;
+  args.keys = keys_count;
+  args.first_own = first_own;
+  args.scale = 1.0f / std::sqrt(static_cast<float>(shape.n_head * shape.head_dim));
+  args.workspace = workspace.get();
+  args.scores = scores.get();
+  ASSERT_EQ(question_scores(args, nullptr), cudaSuccess);
+  ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+  double largest = 1;
+  const auto want =
+      plain_scores(shape, keys, q, positions, candidates, first_own, args.scale, &largest);
+  const auto got = scores.host();
+  // Sums of so many products in float, in logits; then exponentials and sums over rows.
+  const double products = shape.n_head * shape.head_dim;
+  const double tolerance = (products + 16) * 0x1p-24 * largest + rows * 0x1p-22 + 0x1p-20;
+  for (uint32_t key = 0; key < keys_count; ++key) {
+    if (candidates[key] == 0) continue;
+    ASSERT_NEAR(got[key], 2.0 + want[key], tolerance * want[key] + 0x1p-20) << "key " << key;
+  }
+}
+
+TEST(RowScores, QuestionsAttendAsInDoublePrecision) {
+  REPRISE_NEEDS_DEVICE();
+  unsigned seed = 0;
+  for (const Shape& shape : kShapes) {
+    for (const uint32_t rows : {1u, 33u, 150u}) {
+      SCOPED_TRACE(std::to_string(seed));
+      check_question(shape, 333 + rows, rows, ++seed);
+      if (testing::Test::HasFatalFailure()) return;
+    }
+  }
+}
+
+TEST(RowScores, ValuesAreComparedToStoredOnes) {
+  REPRISE_NEEDS_DEVICE();
+  for (const Shape& shape : kShapes) {
+    constexpr uint32_t kKeys = 120;
+    Keys keys(shape, kKeys, 7);
+    const uint32_t width = shape.n_kv_head * shape.head_dim;
+    const std::vector<int32_t> positions = {0, 3, 17, 18, 64, 119};
+    std::normal_distribution<float> normal;
+    std::vector<float> fresh(positions.size() * width);
+    for (float& value : fresh) value = normal(keys.random);
+    const DeviceArray<uint8_t> kv(keys.tiles.bytes());
+    const DeviceArray<uint32_t> pages(keys.order);
+    const DeviceArray<float> v(fresh), out(positions.size(), 0xff);
+    const DeviceArray<int32_t> places(positions);
+    ValueDeviationArgs args;
+    args.kv = {kv.get(), shape.type, shape.n_kv_head, shape.head_dim};
+    args.pages = pages.get();
+    args.v = v.get();
+    args.positions = places.get();
+    args.rows = static_cast<uint32_t>(positions.size());
+    args.out = out.get();
+    ASSERT_EQ(value_deviation(args, nullptr), cudaSuccess);
+    ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+    const auto got = out.host();
+    for (size_t row = 0; row < positions.size(); ++row) {
+      double want = 0;
+      for (uint32_t d = 0; d < width; ++d) {
+        const double stored = keys.value(static_cast<uint32_t>(positions[row]), d, true);
+        want += std::pow(fresh[row * width + d] - stored, 2);
+      }
+      EXPECT_NEAR(got[row], want, want * (width / 256 + 16) * 0x1p-22);
+    }
+  }
+}
+
+TEST(RowScores, WhatIsNotServedIsSaid) {
+  QuestionScoresArgs args;
+  args.rows = 1;
+  args.kv.head_dim = 80;
+  EXPECT_EQ(question_scores(args, nullptr), cudaErrorNotSupported);
+}
+
+}  // namespace
+}  // namespace reprise::kernels::cuda
