@@ -66,11 +66,15 @@ class DeviceModel::Pass {
         pass_(pass),
         attention_(attention),
         stream_(stream) {}
+  /// Of rows that are neither embedded nor finished here.
+  Pass(DeviceModel& model, const DeviceLayerRows& rows, DeviceAttentionOp& attention,
+       cudaStream_t stream)
+      : Pass(model, prefill_pass(rows.rows), attention, stream) {
+    ranges_[range_count_++] = {rows.rows, rows.x, nullptr, b_.wide_attn.data()};
+  }
 
   Status run() {
-    REPRISE_CUDA(embed(model_.embedding_.weight, pass_.tokens, pass_.rows, config_.embedding_scale,
-                       b_.x.data(), stream_),
-                 "embedding");
+    REPRISE_CHECK(model_.embed(pass_.tokens, {pass_.rows, b_.x.data()}, stream_));
     split_rows();
     for (uint32_t i = 0; i < config_.n_layer; ++i) {
       const Layer& layer = model_.layers_[i];
@@ -81,7 +85,18 @@ class DeviceModel::Pass {
     return pass_.results > 0 ? finish() : Status();
   }
 
+  Status attend_layer(uint32_t index) { return attend(model_.layers_[index], index); }
+  Status run_layer(uint32_t index) {
+    REPRISE_CHECK(attend_layer(index));
+    return finish_layer(model_.layers_[index], ranges_[0]);
+  }
+
  private:
+  static DevicePass prefill_pass(uint32_t rows) {
+    DevicePass pass;
+    pass.rows = rows;
+    return pass;
+  }
   std::span<const RowRange> ranges() const { return {ranges_, range_count_}; }
 
   /// Decode rows apart from the others, unless there are so many that weights are better expanded.
@@ -301,7 +316,7 @@ class DeviceModel::Pass {
   DeviceModel& model_;
   const ModelConfig& config_;
   Buffers& b_;
-  const DevicePass& pass_;
+  const DevicePass pass_;
   DeviceAttentionOp& attention_;
   cudaStream_t stream_;
   RowRange ranges_[2];
@@ -311,6 +326,23 @@ class DeviceModel::Pass {
 Status DeviceModel::forward(const DevicePass& pass, DeviceAttentionOp& attention,
                             cudaStream_t stream) {
   return Pass(*this, pass, attention, stream).run();
+}
+
+Status DeviceModel::embed(const int32_t* tokens, const DeviceLayerRows& rows, cudaStream_t stream) {
+  REPRISE_CUDA(kernels::cuda::embed(embedding_.weight, tokens, rows.rows, config_.embedding_scale,
+                                    rows.x, stream),
+               "embedding");
+  return {};
+}
+
+Status DeviceModel::attend(uint32_t layer, const DeviceLayerRows& rows,
+                           DeviceAttentionOp& attention, cudaStream_t stream) {
+  return Pass(*this, rows, attention, stream).attend_layer(layer);
+}
+
+Status DeviceModel::forward_layer(uint32_t layer, const DeviceLayerRows& rows,
+                                  DeviceAttentionOp& attention, cudaStream_t stream) {
+  return Pass(*this, rows, attention, stream).run_layer(layer);
 }
 
 }  // namespace reprise

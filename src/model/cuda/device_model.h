@@ -38,6 +38,12 @@ struct LayerHeads {
   __nv_bfloat16* prefill_out = nullptr;  // [other rows, n_head, head_dim] out
 };
 
+/// Rows of prompts that go through layers apart from others; pointers are of the device.
+struct DeviceLayerRows {
+  uint32_t rows = 0;
+  float* x = nullptr;  // [rows, hidden] the residual stream
+};
+
 /// What a forward pass asks of attention; implemented by the executor in attention/cuda.
 class DeviceAttentionOp {
  public:
@@ -72,6 +78,16 @@ class DeviceModel {
   size_t logits_room(uint32_t results) const;
   /// Enqueues the pass; nothing is waited for or allocated, so it may be captured.
   Status forward(const DevicePass& pass, DeviceAttentionOp& attention, cudaStream_t stream);
+
+  // A pass in steps, for rows of prompts that are more than a pass takes, or of which some end
+  // earlier: no more than Limits::rows at a time, with attention that calls them prefill rows.
+
+  Status embed(const int32_t* tokens, const DeviceLayerRows& rows, cudaStream_t stream);
+  /// The layer up to its attention, which need not write anything; x stays as it is.
+  Status attend(uint32_t layer, const DeviceLayerRows& rows, DeviceAttentionOp& attention,
+                cudaStream_t stream);
+  Status forward_layer(uint32_t layer, const DeviceLayerRows& rows, DeviceAttentionOp& attention,
+                       cudaStream_t stream);
 
  private:
   struct Linear {
