@@ -78,10 +78,11 @@ struct FusionReport {
   double total_ms = 0;  ///< all of it; the time to the first token has Answer's ttft_ms on top
 };
 
-/// Uses an engine, which must outlive it, from the same thread; on the CPU.
+/// Uses an engine, which must outlive it, from the same thread; on the CPU or one GPU.
 class Library {
  public:
-  /// Makes the folder when create is set. kUnsupported on a GPU.
+  /// Makes the folder when create is set. kUnsupported where several GPUs share the model, or one
+  /// computes in float.
   static Result<Library> open(Engine& engine, const LibraryOptions& options, bool create);
   Library(Library&&) noexcept;
   ~Library();
@@ -98,7 +99,8 @@ class Library {
                                    std::vector<std::vector<int32_t>> chunks) const;
   /// Makes the session hold the prompt but its last token: a request with prompt.tokens() then
   /// answers at once, under the session's policy. fusion: "a3:ratio=0.15", "cacheblend", "pie",
-  /// ...; see docs/fusion.md. What cannot be read from the store is computed.
+  /// ...; see docs/fusion.md. What cannot be read from the store is computed. kUnsupported on a GPU
+  /// under a policy with position-free keys.
   Result<FusionReport> fuse(Session& session, const PartedPrompt& prompt, std::string_view fusion,
                             const ProgressFn& progress = {});
 

@@ -9,6 +9,7 @@
 
 #include "attention/pager.h"
 #include "attention/step_cost.h"
+#include "fusion/fused_pass.h"
 #include "model/model.h"
 #include "reprise/options.h"
 
@@ -51,6 +52,8 @@ class Backend {
   /// Whether tokens can be chosen where the logits are, and a pass started before the one before it
   /// is finished.
   virtual bool samples() const { return false; }
+  /// What fuses stored chunks; the backend outlives it. kUnsupported.
+  virtual Result<std::unique_ptr<FusionDevice>> fusion() = 0;
 };
 
 /// model and pool outlive the backend.

@@ -2,6 +2,7 @@
 
 #include "attention/executor.h"
 #include "engine/backend.h"
+#include "fusion/cpu_fusion.h"
 
 namespace reprise {
 namespace {
@@ -18,7 +19,7 @@ std::vector<const RopeTable*> layer_ropes(const Model& model) {
 class CpuBackend : public Backend {
  public:
   CpuBackend(Model& model, ThreadPool& pool, Prefetch prefetch)
-      : model_(model), executor_(model.config(), layer_ropes(model), pool, prefetch) {}
+      : model_(model), pool_(pool), executor_(model.config(), layer_ropes(model), pool, prefetch) {}
 
   Status start(const ForwardPass& pass) override {
     const size_t vocab = model_.config().vocab;
@@ -38,9 +39,11 @@ class CpuBackend : public Backend {
   }
   int32_t token(size_t) const override { return kChosenToken; }
   StepCost cost(size_t step) const override { return executor_.cost(step); }
+  Result<std::unique_ptr<FusionDevice>> fusion() override { return cpu_fusion(model_, pool_); }
 
  private:
   Model& model_;
+  ThreadPool& pool_;
   CpuExecutor executor_;
   std::vector<uint32_t> logit_rows_;
   std::vector<float> logits_;  // [results, vocab]

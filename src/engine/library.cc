@@ -18,12 +18,10 @@ namespace {
 // Changes whenever chunks are read in another way.
 constexpr std::string_view kChunkVersion = "isolated 1";
 
-// Weights are expanded once a pass; a cancel waits for one.
-constexpr uint32_t kPassRows = 2048;
-
 ChunkIdentity identity_of(const Engine::Impl& engine) {
-  const std::string numerics =
+  std::string numerics =
       fmt::format("{};{};{}", numerics_of(engine.options), kChunkVersion, engine.options.kv_type);
+  if (engine.options.device != "cpu") numerics += fmt::format(";{}", engine.options.device);
   const kernels::KvType pages = engine.kv.layout().type;
   const bool narrow = pages == kernels::KvType::kBF16 || pages == kernels::KvType::kQ8_0;
   const ModelConfig& config = engine.model->config();
@@ -54,14 +52,16 @@ double ms_since(std::chrono::steady_clock::time_point start) {
 }  // namespace
 
 struct Library::Impl {
-  Impl(Engine::Impl& owner, ChunkStore chunks, const LibraryOptions& how, BlockCodec form)
+  Impl(Engine::Impl& owner, ChunkStore chunks, const LibraryOptions& how, BlockCodec form,
+       std::unique_ptr<FusionDevice> computes)
       : engine(owner),
         store(std::move(chunks)),
         options(how),
         codec(form),
         identity(identity_of(owner)),
         context(context_of(*owner.tokenizer)),
-        fuser(*owner.model, *owner.threads, kPassRows) {}
+        device(std::move(computes)),
+        fuser(*device) {}
 
   Engine::Impl& engine;
   ChunkStore store;
@@ -69,6 +69,7 @@ struct Library::Impl {
   BlockCodec codec;
   ChunkIdentity identity;
   std::vector<int32_t> context;
+  std::unique_ptr<FusionDevice> device;
   Fuser fuser;
 
   /// A store that cannot be read has no chunks.
@@ -91,9 +92,6 @@ Library::Library(Library&&) noexcept = default;
 Library::~Library() = default;
 
 Result<Library> Library::open(Engine& engine, const LibraryOptions& options, bool create) {
-  if (engine.impl().options.device != "cpu") {
-    return fail(ErrorCode::kUnsupported, "stored chunks are used with --device cpu only");
-  }
   if (options.store.empty()) {
     return fail(ErrorCode::kInvalidArgument, "name the store's folder with --store DIR");
   }
@@ -104,7 +102,9 @@ Result<Library> Library::open(Engine& engine, const LibraryOptions& options, boo
     REPRISE_TRY(auto remote, RemoteStore::open(options.store_remote, how));
     store.share_through(std::move(remote));
   }
-  return Library(std::make_unique<Impl>(engine.impl(), std::move(store), options, codec));
+  REPRISE_TRY(auto device, engine.impl().backend->fusion());
+  return Library(
+      std::make_unique<Impl>(engine.impl(), std::move(store), options, codec, std::move(device)));
 }
 
 std::vector<std::vector<int32_t>> Library::cut(std::string_view text) const {
@@ -141,7 +141,8 @@ Result<bool> Library::add(std::string_view document, uint32_t part,
     impl_->store.share(*there);
     return false;
   }
-  REPRISE_TRY(const auto blocks, impl_->fuser.read_chunk(impl_->identity, chunk, impl_->engine.kv));
+  REPRISE_TRY(const auto blocks,
+              impl_->device->read_chunk(impl_->identity, chunk, impl_->engine.kv));
   const std::string text = replace_invalid_utf8(impl_->engine.tokenizer->decode(tokens));
   return impl_->store.add(impl_->identity, chunk, {std::string(document), part, text}, blocks,
                           impl_->codec);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <limits>
 
 #include "base/float16.h"
 #include "base/try.h"
@@ -32,7 +33,12 @@ void widen(const std::byte* values, kernels::KvType type, size_t first, size_t c
 
 ChunkLoader::ChunkLoader(std::vector<ChunkLoad> loads, std::span<const RopeTable* const> ropes,
                          SequenceKv& kv, bool rotate, ThreadPool& pool)
-    : loads_(std::move(loads)), kv_(kv), rotate_(rotate), pool_(pool), rotation_(ropes) {
+    : loads_(std::move(loads)),
+      kv_(kv),
+      rotate_(rotate),
+      pool_(pool),
+      rotation_(ropes),
+      reader_(read_plan()) {
   std::vector<Row> rows;
   for (const ChunkLoad& load : loads_) {
     first_row_.push_back(rows.size());
@@ -40,72 +46,40 @@ ChunkLoader::ChunkLoader(std::vector<ChunkLoad> loads, std::span<const RopeTable
   }
   first_row_.push_back(rows.size());
   if (rotate_) rotation_.begin(rows);
-  if (!loads_.empty()) reader_ = std::thread([this] { read_ahead(); });
 }
 
-ChunkLoader::~ChunkLoader() {
-  {
-    const std::lock_guard lock(mutex_);
-    stop_ = true;
+// Called while the members before the reader are there.
+BlockReader::Plan ChunkLoader::read_plan() {
+  BlockReader::Plan plan;
+  plan.loads = loads_;
+  plan.layers = kv_.pool().layers();
+  plan.parts = block_parts(loads_, std::numeric_limits<size_t>::max());
+  for (const ChunkLoad& load : loads_) {
+    first_byte_.push_back(layer_bytes_);
+    layer_bytes_ += load.chunk->block_bytes();
   }
-  changed_.notify_all();
-  if (reader_.joinable()) reader_.join();
-}
-
-void ChunkLoader::read_ahead() {
-  const uint32_t layers = kv_.pool().layers();
-  for (uint32_t layer = 0; layer < layers; ++layer) {
-    Layer next;
-    {
-      std::unique_lock lock(mutex_);
-      changed_.wait(lock, [&] { return stop_ || read_.size() < kAhead; });
-      if (stop_) return;
-      next.blocks.resize(loads_.size());
-      for (auto& block : next.blocks) {
-        if (spare_.empty()) break;
-        block = std::move(spare_.back());
-        spare_.pop_back();
-      }
-    }
-    for (size_t i = 0; i < loads_.size() && next.status; ++i) {
-      next.blocks[i].resize(loads_[i].chunk->block_bytes());
-      next.status = loads_[i].chunk->read_layer(layer, next.blocks[i]);
-      if (!next.status) failed_ = loads_[i].chunk;
-    }
-    const bool failed = !next.status;
-    {
-      const std::lock_guard lock(mutex_);
-      read_.push_back(std::move(next));
-    }
-    changed_.notify_all();
-    if (failed) return;
+  for (std::vector<std::byte>& slot : slots_) {
+    slot.resize(layer_bytes_);
+    plan.slots.push_back(slot.data());
   }
+  return plan;
 }
 
 Status ChunkLoader::load_through(uint32_t layer) {
   for (; placed_ <= layer && !loads_.empty(); ++placed_) {
     const auto start = Clock::now();
-    Layer read;
-    {
-      std::unique_lock lock(mutex_);
-      changed_.wait(lock, [&] { return !read_.empty(); });
-      if (!read_.front().status) return read_.front().status;
-      read = std::move(read_.front());
-      read_.pop_front();
-    }
-    changed_.notify_all();
+    REPRISE_TRY(const std::byte* const blocks, reader_.next());
     wait_ms_ += ms_since(start);
     const auto placing = Clock::now();
-    place(placed_, read);
+    place(placed_, blocks);
+    reader_.release();
     place_ms_ += ms_since(placing);
-    const std::lock_guard lock(mutex_);
     for (const ChunkLoad& load : loads_) bytes_ += load.chunk->record().blocks[placed_].bytes;
-    for (auto& block : read.blocks) spare_.push_back(std::move(block));
   }
   return {};
 }
 
-void ChunkLoader::place(uint32_t layer, const Layer& read) {
+void ChunkLoader::place(uint32_t layer, const std::byte* blocks) {
   struct Task {
     size_t load;
     int32_t begin, end;
@@ -122,7 +96,7 @@ void ChunkLoader::place(uint32_t layer, const Layer& read) {
   pool_.run(tasks.size(), [&](size_t index, int) {
     const Task& task = tasks[index];
     const ChunkLoad& load = loads_[task.load];
-    const std::byte* block = read.blocks[task.load].data();
+    const std::byte* block = blocks + first_byte_[task.load];
     const auto type = load.chunk->record().identity().type;
     const size_t values = load.chunk->record().tokens.size() * width;  // of all keys
     std::vector<float> k(width), v(width);
@@ -143,7 +117,6 @@ void ChunkLoader::place(uint32_t layer, const Layer& read) {
 }
 
 void ChunkLoader::add_cost(FusionCost& cost) const {
-  cost.loaded_rows = first_row_.back();
   cost.loaded_bytes += bytes_;
   cost.wait_ms += wait_ms_;
   cost.place_ms += place_ms_;

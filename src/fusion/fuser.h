@@ -2,28 +2,19 @@
 // again, which see every key before them. See docs/fusion.md.
 #pragma once
 
-#include <functional>
-#include <span>
+#include <cstdint>
+#include <optional>
 #include <vector>
 
-#include "attention/executor.h"
-#include "fusion/chunk_loader.h"
-#include "fusion/fused_prompt.h"
+#include "fusion/fused_pass.h"
 #include "fusion/method.h"
-#include "model/model.h"
-#include "reprise/progress.h"
 
 namespace reprise {
 
 class Fuser {
  public:
-  /// block: rows of a forward pass. Everything must outlive the fuser.
-  Fuser(Model& model, ThreadPool& pool, uint32_t block);
-
-  /// KV of a chunk that is read after its context and nothing else: [n_layer][K, V], keys before
-  /// rotation, as StoredChunk::read_layer gives them. kOutOfMemory, kInvalidArgument.
-  Result<std::vector<std::byte>> read_chunk(const ChunkIdentity& identity,
-                                            const ChunkTokens& tokens, PagePool& pool);
+  /// device outlives the fuser.
+  explicit Fuser(FusionDevice& device) : device_(device) {}
 
   /// Fills kv, which holds exact KV of the prompt's beginning, up to all but the last token of the
   /// prompt (whose row gives the first logits, so it is left to the caller). A chunk that cannot be
@@ -38,21 +29,23 @@ class Fuser {
     std::vector<int32_t> candidates;  // loaded rows that are not known to be exact
     std::vector<ChunkLoad> loads;
   };
-  struct Job;
+  struct Selector {
+    bool exact = false;  // needs keys and values of all rows
+    bool by_values = false;
+    float ratio = 0.0f;
+    uint32_t pool = 1, window = 0;
+  };
+  static std::optional<Selector> selector(const FusionMethod& method);
 
   Plan plan(const FusedPrompt& prompt, const FusionMethod& method, int32_t exact) const;
+  static std::vector<int32_t> first_of_chunks(const Plan& plan, uint32_t count);
+  Status choose(const FusedPrompt& prompt, const Plan& plan, const Selector& selector,
+                FusedPass& pass, std::vector<int32_t>& chosen);
   /// Returns the chunk that could not be read, or null.
-  Result<const StoredChunk*> attempt(const FusedPrompt& prompt, const FusionMethod& method,
-                                     Job& job, FusionCost& cost);
-  Result<std::vector<int32_t>> choose(const FusedPrompt& prompt, const Plan& plan,
-                                      const FusionMethod& method, Job& job);
-  Status compute(const FusedPrompt& prompt, std::span<const int32_t> positions, Job& job);
+  Result<const StoredChunk*> attempt(const FusedJob& job, const FusionMethod& method, int32_t exact,
+                                     FusionCost& cost);
 
-  Model& model_;
-  ThreadPool& pool_;
-  const uint32_t block_;
-  std::vector<const RopeTable*> ropes_;  // [n_layer]
-  CpuExecutor executor_;
+  FusionDevice& device_;
 };
 
 }  // namespace reprise

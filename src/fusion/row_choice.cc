@@ -149,16 +149,32 @@ std::vector<float> value_deviation(uint32_t layer, std::span<const Row> rows, co
   return out;
 }
 
+std::vector<float> scores_of(std::span<const int32_t> candidates,
+                             std::span<const int32_t> positions, std::span<const float> scores) {
+  std::vector<float> out;
+  size_t row = 0;
+  for (const int32_t candidate : candidates) {
+    while (positions[row] < candidate) ++row;
+    out.push_back(scores[row]);
+  }
+  return out;
+}
+
 std::vector<int32_t> best_positions(std::span<const float> scores,
                                     std::span<const int32_t> candidates, float ratio) {
-  const auto count =
+  const auto wanted =
       static_cast<size_t>(static_cast<double>(ratio) * static_cast<double>(candidates.size()));
   std::vector<uint32_t> order(candidates.size());
   std::iota(order.begin(), order.end(), 0u);
-  std::stable_sort(order.begin(), order.end(),
-                   [&](uint32_t a, uint32_t b) { return scores[a] > scores[b]; });
+  const size_t count = std::min(wanted, order.size());
+  if (count < order.size()) {
+    std::nth_element(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(count), order.end(),
+                     [&](uint32_t a, uint32_t b) {
+                       return scores[a] != scores[b] ? scores[a] > scores[b] : a < b;
+                     });
+  }
   std::vector<int32_t> chosen;
-  for (size_t i = 0; i < std::min(count, order.size()); ++i) chosen.push_back(candidates[order[i]]);
+  for (size_t i = 0; i < count; ++i) chosen.push_back(candidates[order[i]]);
   std::sort(chosen.begin(), chosen.end());
   return chosen;
 }

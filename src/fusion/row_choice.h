@@ -35,6 +35,10 @@ std::vector<float> pooled(std::span<const float> scores, size_t count);
 std::vector<float> value_deviation(uint32_t layer, std::span<const Row> rows, const float* v,
                                    const SequenceKv& kv, ThreadPool& pool);
 
+/// The candidates' scores among those of rows at positions, which they are some of.
+std::vector<float> scores_of(std::span<const int32_t> candidates,
+                             std::span<const int32_t> positions, std::span<const float> scores);
+
 /// The positions of the largest floor(ratio * candidates) scores, ascending; of equal ones the
 /// first.
 std::vector<int32_t> best_positions(std::span<const float> scores,

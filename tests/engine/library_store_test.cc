@@ -8,7 +8,7 @@ namespace reprise {
 namespace {
 
 using test::Books;
-using test::distance;
+using test::relative_distance;
 using test::three_chunks;
 
 // Damage that shows when a deep layer is read makes the chunk one that is computed.
@@ -48,7 +48,7 @@ TEST(LibraryStore, StoredFormsGiveTheSameOrNearlySo) {
     EXPECT_EQ(rounded.report.rounded_chunks, 3u);
     EXPECT_NE(near, loaded);
     // Less than not having seen what stands before.
-    EXPECT_LT(distance(near, loaded), distance(loaded, full) / 2) << type;
+    EXPECT_LT(relative_distance(near, loaded), relative_distance(loaded, full) / 2) << type;
     EXPECT_EQ(rounded.fused(prompt, "a3:ratio=1"), full);
     EXPECT_FALSE(*packed.library->add("book", 0, prompt.chunks[0]));
   }

@@ -10,7 +10,7 @@ namespace reprise {
 namespace {
 
 using test::Books;
-using test::distance;
+using test::relative_distance;
 using test::stored;
 using test::three_chunks;
 using test::tiny_engine;
@@ -53,7 +53,7 @@ TEST(Fusion, ChunkAtItsOwnPlaceIsExact) {
     if (type == std::string("f32")) wide = full;
     if (type == std::string("bf16")) {
       // Keys are rounded to bf16 before rotation, too: once more than full prefill rounds them.
-      EXPECT_LT(distance(fused, full), distance(full, wide) * 1.5);
+      EXPECT_LT(relative_distance(fused, full), relative_distance(full, wide) * 1.5);
     } else {
       EXPECT_EQ(fused, full) << type;
     }
@@ -123,10 +123,10 @@ TEST(Fusion, ComputesThePartThatIsAskedFor) {
   books.add(prompt);
   const auto full = books.full(prompt);
   for (const char* name : {"a3:keys=stored,ratio=", "a3:keys=exact,ratio=", "cacheblend:ratio="}) {
-    double before = distance(books.fused(prompt, "pie"), full);
+    double before = relative_distance(books.fused(prompt, "pie"), full);
     for (const float ratio : {0.1f, 0.5f, 0.9f}) {
       const std::string fusion = fmt::format("{}{}", name, ratio);
-      const double now = distance(books.fused(prompt, fusion.c_str()), full);
+      const double now = relative_distance(books.fused(prompt, fusion.c_str()), full);
       EXPECT_EQ(books.report.recomputed_rows, static_cast<uint64_t>(ratio * 287.0)) << fusion;
       EXPECT_LT(now, before * 1.1) << fusion;  // random weights: more rows help, not strictly
       before = now;

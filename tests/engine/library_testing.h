@@ -17,10 +17,15 @@ class Books {
  public:
   explicit Books(const std::string& kv_type, const std::string& scaling = "",
                  LibraryOptions how = {}) {
-    static int stores = 0;
     EngineOptions options = tiny_options();
     options.model = tiny_model({32, 5, scaling});
     options.kv_type = kv_type;
+    open(options, std::move(how));
+  }
+  explicit Books(const EngineOptions& options) { open(options, {}); }
+
+  void open(EngineOptions options, LibraryOptions how) {
+    static int stores = 0;
     options.prefix_cache = false;
     engine = tiny_engine(options);
     folder = scratch_folder() + "/store" + std::to_string(stores++);
@@ -86,7 +91,7 @@ inline std::vector<float> stored(Session& session, uint32_t layer, int32_t begin
   return out;
 }
 
-inline double distance(const std::vector<float>& a, const std::vector<float>& b) {
+inline double relative_distance(const std::vector<float>& a, const std::vector<float>& b) {
   double difference = 0, norm = 0;
   for (size_t i = 0; i < a.size(); ++i) {
     difference += (a[i] - b[i]) * (a[i] - b[i]);

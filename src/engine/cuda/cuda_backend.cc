@@ -23,13 +23,12 @@ using namespace kernels::cuda;
 /// One device, or several that share the model: each computes every pass.
 class CudaBackend : public Backend {
  public:
-  CudaBackend(const ModelConfig& config, uint32_t ranks)
-      : config_(config), ranks_(ranks), threads_(ranks) {}
+  CudaBackend(const Model& model, ThreadPool& pool, uint32_t ranks)
+      : model_(model), pool_(pool), config_(model.config()), ranks_(ranks), threads_(ranks) {}
   ~CudaBackend() override;
 
-  Status create(const Model& model, ThreadPool& pool, const EngineOptions& options,
-                const ProgressFn& progress);
-  Result<PagePool> make_pool(const Model& model, const EngineOptions& options);
+  Status create(const EngineOptions& options, const ProgressFn& progress);
+  Result<PagePool> make_pool(const EngineOptions& options);
 
   Status start(const ForwardPass& pass) override;
   Status finish() override;
@@ -42,6 +41,7 @@ class CudaBackend : public Backend {
   StepCost cost(size_t step) const override { return done_.costs[step]; }
   Status prepare(Policy& policy) override;
   bool samples() const override { return true; }
+  Result<std::unique_ptr<FusionDevice>> fusion() override;
 
  private:
   struct Started {
@@ -58,6 +58,8 @@ class CudaBackend : public Backend {
   Status wait(uint32_t turn);
   tl::unexpected<Error> give_up(const Error& error);
 
+  const Model& model_;
+  ThreadPool& pool_;
   const ModelConfig& config_;
   KvType kv_type_ = KvType::kBF16;
   std::vector<std::unique_ptr<CudaRank>> ranks_;
@@ -121,33 +123,32 @@ CudaBackend::~CudaBackend() {
   }
 }
 
-Status CudaBackend::create(const Model& model, ThreadPool& pool, const EngineOptions& options,
-                           const ProgressFn& progress) {
+Status CudaBackend::create(const EngineOptions& options, const ProgressFn& progress) {
   REPRISE_CHECK(check_heads(config_));
   chunk_ = options.chunk;
   REPRISE_TRY(kv_type_, stored_type(options));
   std::vector<std::unique_ptr<Communicator>> communicators(1);
   if (ranks_.size() > 1) {
-    REPRISE_CHECK(check_shards(config_, &model.weights(), options.tp));
+    REPRISE_CHECK(check_shards(config_, &model_.weights(), options.tp));
     REPRISE_TRY(communicators, Communicator::create(options.tp));
   }
   for (uint32_t rank = 0; rank < ranks_.size(); ++rank) {
     const DeviceScope scope(static_cast<int>(rank));
-    REPRISE_TRY(ranks_[rank], CudaRank::create(model, std::move(communicators[rank]), pool, options,
-                                               kv_type_, progress));
+    REPRISE_TRY(ranks_[rank], CudaRank::create(model_, std::move(communicators[rank]), pool_,
+                                               options, kv_type_, progress));
   }
   REPRISE_CHECK(enqueue([&](CudaRank& rank) { return rank.connect(turn_); }));
   return wait(turn_);
 }
 
-Result<PagePool> CudaBackend::make_pool(const Model& model, const EngineOptions& options) {
+Result<PagePool> CudaBackend::make_pool(const EngineOptions& options) {
   const size_t page = ranks_.front()->page_bytes() * ranks_.size();
   REPRISE_TRY(const uint64_t pages, kv_pages(options.kv_memory, page));
   const uint64_t host = std::min<uint64_t>(options.kv_host / page, kMaxFrames - pages);
   std::vector<std::unique_ptr<DevicePageMemory>> devices;
   for (uint32_t rank = 0; rank < ranks_.size(); ++rank) {
     const DeviceScope scope(static_cast<int>(rank));
-    REPRISE_TRY(devices.emplace_back(), ranks_[rank]->make_pages(model, pages, host));
+    REPRISE_TRY(devices.emplace_back(), ranks_[rank]->make_pages(model_, pages, host));
   }
   const auto clear = [type = kv_type_, n_kv_head = config_.n_kv_head, head_dim = config_.head_dim](
                          std::byte* copy, size_t first) {
@@ -210,6 +211,19 @@ Status CudaBackend::prepare(Policy& policy) {
     for (const Policy* each : acting) REPRISE_CHECK(ranks_[rank]->prepare(*each));
     return {};
   });
+}
+
+Result<std::unique_ptr<FusionDevice>> CudaBackend::fusion() {
+  if (ranks_.size() > 1) {
+    return fail(ErrorCode::kUnsupported,
+                "stored chunks are used on one device only; leave out --tp");
+  }
+  if (kv_type_ == KvType::kF32) {
+    return fail(ErrorCode::kUnsupported,
+                "stored chunks are not used with --precision f32 on a GPU; leave it out, or use "
+                "--device cpu");
+  }
+  return ranks_.front()->fusion(model_, pool_);
 }
 
 PassPlan plan_of(const ForwardPass& pass) {
@@ -338,10 +352,10 @@ Status find_cuda_devices(uint32_t count) {
 Result<CudaEngine> cuda_engine(Model& model, ThreadPool& pool, const EngineOptions& options,
                                const ProgressFn& progress) {
   REPRISE_CHECK(find_cuda_devices(options.tp));
-  auto backend = std::make_unique<CudaBackend>(model.config(), options.tp);
-  REPRISE_CHECK(backend->create(model, pool, options, progress));
+  auto backend = std::make_unique<CudaBackend>(model, pool, options.tp);
+  REPRISE_CHECK(backend->create(options, progress));
   model.release_weights();
-  REPRISE_TRY(PagePool kv, backend->make_pool(model, options));
+  REPRISE_TRY(PagePool kv, backend->make_pool(options));
   return CudaEngine{std::move(kv), std::move(backend)};
 }
 

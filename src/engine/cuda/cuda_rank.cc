@@ -158,6 +158,10 @@ const DevicePolicy* CudaRank::policy(const Policy& policy) const {
   return policies_.find(policy.spec())->second.get();
 }
 
+std::unique_ptr<FusionDevice> CudaRank::fusion(const Model& model, ThreadPool& pool) {
+  return cuda_fusion({model, *model_, *executor_, kv_, stream_.get(), max_rows_, pool});
+}
+
 DeviceRoom CudaRank::room() const {
   return {max_results_, std::max(tables_.capacity(), 1u), pool_pages_};
 }

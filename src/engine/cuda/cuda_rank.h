@@ -12,6 +12,7 @@
 #include "engine/cuda/pass_inputs.h"
 #include "engine/cuda/pass_tables.h"
 #include "engine/cuda/step_graph.h"
+#include "fusion/cuda/cuda_fusion.h"
 #include "kernels/cuda/communicator.h"
 #include "kernels/cuda/cuda_stream.h"
 #include "kernels/cuda/sampling.h"
@@ -66,6 +67,8 @@ class CudaRank {
     return chosen_staged_.data()[result * 2 + static_cast<size_t>(position) % 2];
   }
   const DevicePolicy* policy(const Policy& policy) const;
+  /// What fuses stored chunks in turn with passes; this object outlives it.
+  std::unique_ptr<FusionDevice> fusion(const Model& model, ThreadPool& pool);
 
  private:
   /// What a captured pass depends on: rows, rows of the page tables, tokens of history, whether

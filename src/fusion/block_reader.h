@@ -1,0 +1,73 @@
+// Reads blocks of stored chunks ahead of their use, layer by layer, on a thread of its own.
+#pragma once
+
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <span>
+#include <thread>
+#include <vector>
+
+#include "base/thread_pool.h"
+#include "store/chunk_store.h"
+
+namespace reprise {
+
+/// A chunk whose tokens [from, end) of the prompt are loaded.
+struct ChunkLoad {
+  const StoredChunk* chunk = nullptr;
+  int32_t begin = 0, end = 0;  // where the chunk lies
+  int32_t from = 0;            // before it the sequence has exact KV
+  /// What is added to a token's position to get the one that its keys are rotated to.
+  int32_t shift = 0;
+};
+
+/// The blocks of loads [first, end) in one layer, read together and side by side.
+struct BlockPart {
+  size_t first = 0, end = 0;
+  size_t bytes = 0;
+};
+
+/// As few parts as there can be of at most so many bytes, or of one load that is larger.
+std::vector<BlockPart> block_parts(std::span<const ChunkLoad> loads, size_t most_bytes);
+
+class BlockReader {
+ public:
+  struct Plan {
+    std::span<const ChunkLoad> loads;
+    std::vector<BlockPart> parts;  // of every layer
+    uint32_t layers = 0;
+    std::vector<std::byte*> slots;  // each with room for any part; used in turns
+    ThreadPool* pool = nullptr;     // reads the blocks of a part together; null: one by one
+    /// Waits until the slot of a part that was released may be written. nth: of all parts.
+    std::function<Status(size_t nth)> await_unused = {};
+  };
+  explicit BlockReader(Plan plan);
+  ~BlockReader();
+
+  /// The next part, of all parts of all layers in order; waits until it is read. Errors: those of
+  /// StoredChunk::read_layer, of a chunk that failed() names then; those of await_unused.
+  Result<const std::byte*> next();
+  /// The part that next() gave may be overwritten.
+  void release();
+  const StoredChunk* failed() const { return failed_; }
+
+ private:
+  void read_ahead();
+  Status read_part(size_t nth);
+
+  const Plan plan_;
+  size_t taken_ = 0;
+  const StoredChunk* failed_ = nullptr;
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  size_t read_ = 0, released_ = 0;  // parts
+  Status status_;                   // of the part after those that were read
+  bool stop_ = false;
+  std::thread reader_;
+};
+
+}  // namespace reprise

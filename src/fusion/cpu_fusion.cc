@@ -1,0 +1,206 @@
+#include "fusion/cpu_fusion.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/float16.h"
+#include "base/try.h"
+#include "fusion/fused_attention.h"
+#include "fusion/row_choice.h"
+
+namespace reprise {
+namespace {
+
+// Of a pass. Weights are expanded once a pass; a cancel waits for one.
+constexpr uint32_t kBlock = 2048;
+
+/// Every row reads every key before it.
+class ReadsAll : public Policy {
+ public:
+  explicit ReadsAll(bool position_free) : position_free_(position_free) {}
+  std::unique_ptr<Policy> fork() const override { return std::make_unique<ReadsAll>(*this); }
+  void select(const QueryRows&, Selection& selection) override { selection.all = true; }
+  bool position_free() const override { return position_free_; }
+
+ private:
+  bool position_free_;
+};
+
+/// Copies keys and values of the rows of a chunk as they are stored, and passes them on.
+class Capture : public AttentionOp {
+ public:
+  Capture(CpuExecutor& executor, const ChunkIdentity& identity, const ChunkTokens& tokens)
+      : executor_(executor),
+        type_(identity.type),
+        row_bytes_(identity.row_bytes()),
+        values_(size_t{identity.n_kv_head} * identity.head_dim),
+        first_(tokens.context.size()),
+        rows_(tokens.tokens.size()),
+        blocks_(identity.n_layer * 2 * rows_ * row_bytes_) {}
+
+  Status attend(uint32_t layer, float* q, float* k, float* v, float* out) override {
+    std::byte* block = &blocks_[layer * 2 * rows_ * row_bytes_];
+    for (size_t row = 0; row < rows_; ++row) {
+      copy(k + (first_ + row) * values_, block + row * row_bytes_);
+      copy(v + (first_ + row) * values_, block + (rows_ + row) * row_bytes_);
+    }
+    return executor_.attend(layer, q, k, v, out);
+  }
+  std::vector<std::byte> take() { return std::move(blocks_); }
+
+ private:
+  void copy(const float* values, std::byte* out) const {
+    if (type_ == kernels::KvType::kF32) {
+      std::memcpy(out, values, row_bytes_);
+      return;
+    }
+    auto* narrow = reinterpret_cast<Bf16*>(out);
+    for (size_t i = 0; i < values_; ++i) narrow[i] = to_bf16(values[i]);
+  }
+
+  CpuExecutor& executor_;
+  const kernels::KvType type_;
+  const size_t row_bytes_, values_, first_, rows_;
+  std::vector<std::byte> blocks_;
+};
+
+std::vector<const RopeTable*> layer_ropes(const Model& model) {
+  std::vector<const RopeTable*> ropes;
+  for (uint32_t layer = 0; layer < model.config().n_layer; ++layer) {
+    ropes.push_back(&model.rope(layer));
+  }
+  return ropes;
+}
+
+struct Computing {
+  Computing(Model& of, ThreadPool& on)
+      : model(of), pool(on), ropes(layer_ropes(of)), executor(of.config(), ropes, on) {}
+
+  Model& model;
+  ThreadPool& pool;
+  std::vector<const RopeTable*> ropes;  // [n_layer]
+  CpuExecutor executor;
+};
+
+class CpuFusedPass : public FusedPass {
+ public:
+  CpuFusedPass(Computing& computing, const FusedJob& job, std::vector<ChunkLoad> loads)
+      : c_(computing),
+        job_(job),
+        policy_(job.position_free),
+        loader_(std::move(loads), c_.ropes, job.kv, !job.position_free, c_.pool) {}
+
+  Status compute(std::span<const int32_t> positions) override;
+  Status check(std::span<const int32_t> positions, const RowCheck& check,
+               const ChooseFn& choose) override;
+  const StoredChunk* failed() const override { return loader_.failed(); }
+  void add_cost(FusionCost& cost) const override { loader_.add_cost(cost); }
+
+ private:
+  std::vector<float> question_scores(std::span<const Row> rows, const float* q,
+                                     const RowCheck& check) const;
+
+  Computing& c_;
+  const FusedJob job_;
+  ReadsAll policy_;
+  ChunkLoader loader_;
+};
+
+Status CpuFusedPass::compute(std::span<const int32_t> positions) {
+  FusedAttention attention(c_.executor, loader_, job_.prompt, job_.kv, policy_);
+  for (size_t first = 0; first < positions.size(); first += kBlock) {
+    attention.begin(positions.subspan(first, std::min<size_t>(kBlock, positions.size() - first)));
+    REPRISE_CHECK(c_.model.forward({attention.rows(), 0, {}}, attention, nullptr));
+    const size_t done = first + attention.rows().size();
+    if (job_.progress && !job_.progress({"prefill", done, positions.size(), "tokens"})) {
+      return fail(ErrorCode::kCancelled, "cancelled after computing {} of {} rows", done,
+                  positions.size());
+    }
+  }
+  return loader_.load_through(c_.model.config().n_layer - 1);
+}
+
+std::vector<float> CpuFusedPass::question_scores(std::span<const Row> rows, const float* q,
+                                                 const RowCheck& check) const {
+  const ModelConfig& config = c_.model.config();
+  const auto asks = std::ranges::lower_bound(rows, check.question, {}, &Row::position);
+  auto first = static_cast<size_t>(asks - rows.begin());
+  first = std::max(first, rows.size() - std::min<size_t>(rows.size(), check.window));
+  const QuestionRows question = {rows.subspan(first), q + first * config.n_head * config.head_dim};
+  return question_attention(config, c_.ropes, check_layer(config.n_layer), question, job_.kv,
+                            check.candidates, !job_.position_free, c_.pool);
+}
+
+Status CpuFusedPass::check(std::span<const int32_t> positions, const RowCheck& check,
+                           const ChooseFn& choose) {
+  const uint32_t layers = c_.model.config().n_layer;
+  FusedAttention attention(c_.executor, loader_, job_.prompt, job_.kv, policy_);
+  FusedAttention::Hooks hooks;
+  hooks.layer = check_layer(layers);
+  bool goes_on = false;
+  const auto keep = [&](std::span<const float> scores) {
+    const std::vector<int32_t> kept = choose(scores);
+    goes_on = !kept.empty();
+    attention.keep(kept);
+  };
+  if (check.by_values) {
+    hooks.before = [&](const float*, const float* v) {
+      const auto all = value_deviation(hooks.layer, attention.rows(), v, job_.kv, c_.pool);
+      keep(scores_of(check.candidates, positions, all));
+    };
+  } else {
+    hooks.after = [&](const float* q, const float*) {
+      keep(question_scores(attention.rows(), q, check));
+    };
+  }
+  attention.set_hooks(hooks);
+  attention.begin(positions);
+  REPRISE_CHECK(c_.model.forward({attention.rows(), 0, {}}, attention, nullptr));
+  return goes_on ? loader_.load_through(layers - 1) : Status();
+}
+
+class CpuFusion : public FusionDevice {
+ public:
+  CpuFusion(Model& model, ThreadPool& pool) : computing_(model, pool) {}
+
+  Result<std::vector<std::byte>> read_chunk(const ChunkIdentity& identity,
+                                            const ChunkTokens& tokens, PagePool& pool) override;
+  Result<std::unique_ptr<FusedPass>> begin(const FusedJob& job,
+                                           std::vector<ChunkLoad> loads) override {
+    return std::make_unique<CpuFusedPass>(computing_, job, std::move(loads));
+  }
+
+ private:
+  Computing computing_;
+};
+
+Result<std::vector<std::byte>> CpuFusion::read_chunk(const ChunkIdentity& identity,
+                                                     const ChunkTokens& tokens, PagePool& pool) {
+  std::vector<Row> rows;
+  for (const auto part : {tokens.context, tokens.tokens}) {
+    for (const int32_t token : part) {
+      rows.push_back({0, static_cast<int32_t>(rows.size()), token});
+    }
+  }
+  SequenceKv kv(pool);
+  REPRISE_CHECK(kv.reserve(rows.size()));
+  ReadsAll policy(false);
+  const SequenceStep step = {&kv,
+                             &policy,
+                             0,
+                             static_cast<uint32_t>(rows.size()),
+                             kernels::Phase::kPrefill,
+                             static_cast<int32_t>(rows.size())};
+  computing_.executor.begin(rows, {&step, 1});
+  Capture capture(computing_.executor, identity, tokens);
+  REPRISE_CHECK(computing_.model.forward({rows, 0, {}}, capture, nullptr));
+  return capture.take();
+}
+
+}  // namespace
+
+std::unique_ptr<FusionDevice> cpu_fusion(Model& model, ThreadPool& pool) {
+  return std::make_unique<CpuFusion>(model, pool);
+}
+
+}  // namespace reprise

@@ -1,0 +1,257 @@
+#include "fusion/cuda/cuda_fusion.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "base/try.h"
+#include "fusion/cuda/device_chunk_loader.h"
+#include "fusion/cuda/layer_rows.h"
+#include "fusion/cuda/row_scorer.h"
+#include "fusion/cuda/send.h"
+#include "fusion/row_choice.h"
+#include "kernels/cuda/elementwise.h"
+
+namespace reprise {
+namespace {
+
+using namespace kernels::cuda;
+
+constexpr std::string_view kWhat = "a fused prompt";
+
+/// What a device keeps from one prompt to the next.
+struct Buffers {
+  RowBuffers rows;
+  LoadBuffers loads;
+  ScoreBuffers scores;
+  DeviceBuffer<__nv_bfloat16> captured;  // [block, n_kv_head, head_dim]
+  CudaEvent computed[2];                 // of layers, in turns
+};
+
+/// Stores keys and values and reads nothing: what is left of the last layer.
+class StoreOnly : public DeviceAttentionOp {
+ public:
+  explicit StoreOnly(DeviceExecutor& executor) : executor_(executor) {}
+  Status attend(const LayerHeads& heads, cudaStream_t stream) override {
+    return executor_.store(heads, stream);
+  }
+
+ private:
+  DeviceExecutor& executor_;
+};
+
+class CudaFusedPass : public FusedPass {
+ public:
+  CudaFusedPass(const DeviceParts& parts, Buffers& buffers, const FusedJob& job)
+      : parts_(parts), b_(buffers), job_(job), rows_(parts, buffers.rows) {}
+  // What is enqueued reads the loader's memory and writes the sequence's pages.
+  ~CudaFusedPass() override { cudaStreamSynchronize(parts_.stream); }
+
+  Status start(std::vector<ChunkLoad> loads);
+  Status compute(std::span<const int32_t> positions) override;
+  Status check(std::span<const int32_t> positions, const RowCheck& check,
+               const ChooseFn& choose) override;
+  const StoredChunk* failed() const override { return loader_->failed(); }
+  void add_cost(FusionCost& cost) const override { loader_->add_cost(cost); }
+
+ private:
+  uint32_t layers() const { return parts_.computes.config().n_layer; }
+  Status run(uint32_t first_layer);
+  Status pace(uint32_t layer);
+  Status finish();
+
+  const DeviceParts& parts_;
+  Buffers& b_;
+  const FusedJob job_;
+  LayerRows rows_;
+  std::vector<const RopeTable*> ropes_;  // [n_layer]
+  std::unique_ptr<DeviceChunkLoader> loader_;
+};
+
+Status CudaFusedPass::start(std::vector<ChunkLoad> loads) {
+  REPRISE_CHECK(rows_.send_tables(job_.kv));
+  for (uint32_t i = 0; i < layers(); ++i) ropes_.push_back(&parts_.model.rope(i));
+  const DeviceChunkLoader::Target target = {parts_.kv, rows_.tables(), rows_.capacity(),
+                                            layers(),  ropes_,         parts_.stream};
+  REPRISE_TRY(loader_, DeviceChunkLoader::create(std::move(loads), target, parts_.pool, b_.loads));
+  for (CudaEvent& event : b_.computed) {
+    REPRISE_TRY(event, CudaEvent::create());
+  }
+  return {};
+}
+
+/// Keeps the host two layers ahead of the device, so that a cancel is noticed.
+Status CudaFusedPass::pace(uint32_t layer) {
+  CudaEvent& event = b_.computed[layer % 2];
+  REPRISE_CHECK(event.wait());
+  REPRISE_CHECK(event.record(parts_.stream));
+  const uint64_t rows = rows_.positions().size(), done = rows * (layer + 1) / layers();
+  if (!job_.progress || rows == 0 || job_.progress({"prefill", done, rows, "tokens"})) return {};
+  return fail(ErrorCode::kCancelled, "cancelled in layer {} of {}", layer + 1, layers());
+}
+
+Status CudaFusedPass::run(uint32_t first_layer) {
+  StoreOnly store(parts_.executor);
+  for (uint32_t layer = first_layer; layer < layers(); ++layer) {
+    REPRISE_CHECK(loader_->load_through(layer));
+    const bool last = layer + 1 == layers();
+    REPRISE_CHECK(rows_.run(layer, !last, [&](LayerRows::Block) -> DeviceAttentionOp& {
+      if (last) return store;
+      return parts_.executor;
+    }));
+    REPRISE_CHECK(pace(layer));
+  }
+  return finish();
+}
+
+/// Waits, and tells policies of the pages that were written.
+Status CudaFusedPass::finish() {
+  REPRISE_CUDA(cudaStreamSynchronize(parts_.stream), kWhat);
+  const PagePool& pool = job_.kv.pool();
+  std::vector<uint32_t> frames;
+  const auto first = static_cast<size_t>(job_.kv.length()) / kernels::kPageTokens;
+  for (uint32_t layer = 0; layer < layers(); ++layer) {
+    for (const PageId page : job_.kv.pages(layer).subspan(first)) {
+      frames.push_back(pool.frame(layer, page));
+    }
+  }
+  return pool.memory().written(frames);
+}
+
+Status CudaFusedPass::compute(std::span<const int32_t> positions) {
+  REPRISE_CHECK(rows_.begin(positions, job_.prompt.tokens));
+  return run(0);
+}
+
+Status CudaFusedPass::check(std::span<const int32_t> positions, const RowCheck& check,
+                            const ChooseFn& choose) {
+  const uint32_t at = check_layer(layers());
+  REPRISE_CHECK(rows_.begin(positions, job_.prompt.tokens));
+  for (uint32_t layer = 0; layer < at; ++layer) {
+    REPRISE_CHECK(loader_->load_through(layer));
+    REPRISE_CHECK(rows_.run(
+        layer, true, [&](LayerRows::Block) -> DeviceAttentionOp& { return parts_.executor; }));
+  }
+  REPRISE_CHECK(loader_->load_through(at));
+  RowScorer scorer(parts_, b_.scores, check, rows_, rows_.table(at));
+  REPRISE_CHECK(scorer.begin());
+  REPRISE_CHECK(rows_.run(at, false, [&](LayerRows::Block block) -> DeviceAttentionOp& {
+    scorer.set_block(block);
+    return scorer;
+  }));
+  REPRISE_TRY(const std::vector<float> scores, scorer.scores());
+  const std::vector<int32_t> kept = choose(scores);
+  if (kept.empty()) return {};
+  REPRISE_CHECK(rows_.keep(kept));
+  return run(at);
+}
+
+/// Copies keys and values of a chunk's rows to the host as they are stored, and passes them on.
+class Capture : public DeviceAttentionOp {
+ public:
+  /// first: rows of the context before the chunk.
+  Capture(const DeviceParts& parts, DeviceBuffer<__nv_bfloat16>& buffer, size_t first, size_t rows)
+      : parts_(parts),
+        buffer_(buffer),
+        first_(first),
+        rows_(rows),
+        width_(size_t{parts.kv.n_kv_head} * parts.kv.head_dim),
+        blocks_(size_t{parts.computes.config().n_layer} * 2 * rows * width_ * sizeof(uint16_t)) {}
+
+  void set_block(LayerRows::Block block) { block_ = block; }
+  Status attend(const LayerHeads& heads, cudaStream_t stream) override {
+    const ModelConfig& config = parts_.computes.config();
+    const size_t values = block_.count * width_;
+    if (heads.k_norm == nullptr) {
+      REPRISE_CUDA(round_to_bf16(heads.k, values, buffer_.data(), stream), kWhat);
+    } else {
+      REPRISE_CUDA(rms_norm(heads.k, heads.k_norm, config.norm_eps, block_.count * config.n_kv_head,
+                            config.head_dim, buffer_.data(), stream),
+                   kWhat);
+    }
+    REPRISE_CHECK(take(2 * heads.layer, stream));
+    REPRISE_CUDA(round_to_bf16(heads.v, values, buffer_.data(), stream), kWhat);
+    REPRISE_CHECK(take(2 * heads.layer + 1, stream));
+    return parts_.executor.attend(heads, stream);
+  }
+  Result<std::vector<std::byte>> finish() {
+    REPRISE_CUDA(cudaStreamSynchronize(parts_.stream), kWhat);
+    return std::move(blocks_);
+  }
+
+ private:
+  Status take(size_t index, cudaStream_t stream) {
+    const size_t row_bytes = width_ * sizeof(uint16_t);
+    const size_t begin = std::max<size_t>(first_, block_.first);
+    const size_t end = block_.first + block_.count;
+    if (begin >= end) return {};
+    REPRISE_CUDA(cudaMemcpyAsync(&blocks_[(index * rows_ + begin - first_) * row_bytes],
+                                 buffer_.data() + (begin - block_.first) * width_,
+                                 (end - begin) * row_bytes, cudaMemcpyDeviceToHost, stream),
+                 kWhat);
+    return {};
+  }
+
+  const DeviceParts& parts_;
+  DeviceBuffer<__nv_bfloat16>& buffer_;
+  const size_t first_, rows_, width_;
+  LayerRows::Block block_;
+  std::vector<std::byte> blocks_;
+};
+
+class CudaFusion : public FusionDevice {
+ public:
+  explicit CudaFusion(const DeviceParts& parts) : parts_(parts) {}
+  ~CudaFusion() override { cudaStreamSynchronize(parts_.stream); }
+
+  Result<std::vector<std::byte>> read_chunk(const ChunkIdentity& identity,
+                                            const ChunkTokens& tokens, PagePool& pool) override;
+  Result<std::unique_ptr<FusedPass>> begin(const FusedJob& job,
+                                           std::vector<ChunkLoad> loads) override {
+    if (job.position_free) {
+      return fail(ErrorCode::kUnsupported,
+                  "with --device cuda stored chunks are not used under policies that keep keys "
+                  "without position; choose another --policy, or --device cpu");
+    }
+    auto pass = std::make_unique<CudaFusedPass>(parts_, buffers_, job);
+    REPRISE_CHECK(pass->start(std::move(loads)));
+    return pass;
+  }
+
+ private:
+  const DeviceParts parts_;
+  Buffers buffers_;
+};
+
+Result<std::vector<std::byte>> CudaFusion::read_chunk(const ChunkIdentity&,
+                                                      const ChunkTokens& tokens, PagePool& pool) {
+  std::vector<int32_t> all(tokens.context.begin(), tokens.context.end());
+  all.insert(all.end(), tokens.tokens.begin(), tokens.tokens.end());
+  std::vector<int32_t> positions(all.size());
+  std::iota(positions.begin(), positions.end(), 0);
+  SequenceKv kv(pool);
+  REPRISE_CHECK(kv.reserve(all.size()));
+  LayerRows rows(parts_, buffers_.rows);
+  REPRISE_CHECK(rows.send_tables(kv));
+  REPRISE_CHECK(rows.begin(positions, all));
+  const size_t width = size_t{parts_.kv.n_kv_head} * parts_.kv.head_dim;
+  REPRISE_CHECK(buffers_.captured.reserve(parts_.block * width, kWhat));
+  Capture capture(parts_, buffers_.captured, tokens.context.size(), tokens.tokens.size());
+  const uint32_t layers = parts_.computes.config().n_layer;
+  for (uint32_t layer = 0; layer < layers; ++layer) {
+    const bool whole = layer + 1 < layers;
+    REPRISE_CHECK(rows.run(layer, whole, [&](LayerRows::Block block) -> DeviceAttentionOp& {
+      capture.set_block(block);
+      return capture;
+    }));
+  }
+  return capture.finish();
+}
+
+}  // namespace
+
+std::unique_ptr<FusionDevice> cuda_fusion(const DeviceParts& parts) {
+  return std::make_unique<CudaFusion>(parts);
+}
+
+}  // namespace reprise

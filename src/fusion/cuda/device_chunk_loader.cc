@@ -1,0 +1,167 @@
+#include "fusion/cuda/device_chunk_loader.h"
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+
+#include "base/try.h"
+#include "fusion/cuda/send.h"
+#include "kernels/cuda/heads.h"
+#include "kernels/cuda/place_rows.h"
+
+namespace reprise {
+namespace {
+
+using namespace kernels::cuda;
+
+constexpr std::string_view kWhat = "stored chunks";
+// Large enough for the bus, and for every thread to have a block; what is read ahead is bounded.
+constexpr size_t kPartBytes = size_t{64} << 20;
+
+}  // namespace
+
+Result<std::unique_ptr<DeviceChunkLoader>> DeviceChunkLoader::create(std::vector<ChunkLoad> loads,
+                                                                     const Target& target,
+                                                                     ThreadPool& pool,
+                                                                     LoadBuffers& buffers) {
+  std::unique_ptr<DeviceChunkLoader> made(new DeviceChunkLoader(std::move(loads), target, buffers));
+  if (made->loads_.empty()) return made;
+  made->parts_ = block_parts(made->loads_, kPartBytes);
+  REPRISE_CHECK(made->reserve());
+  BlockReader::Plan plan = {made->loads_, made->parts_, target.layers, {}, &pool, {}};
+  for (const auto& slot : buffers.host) plan.slots.push_back(slot.data());
+  plan.await_unused = [&buffers](size_t nth) { return buffers.events[nth].copied.wait(); };
+  made->reader_ = std::make_unique<BlockReader>(std::move(plan));
+  REPRISE_CHECK(made->send_rows());  // while the first blocks are read
+  return made;
+}
+
+uint32_t DeviceChunkLoader::rows_of(const BlockPart& part) const {
+  uint32_t rows = 0;
+  for (size_t i = part.first; i < part.end; ++i) {
+    rows += static_cast<uint32_t>(loads_[i].end - loads_[i].from);
+  }
+  return rows;
+}
+
+Status DeviceChunkLoader::reserve() {
+  size_t bytes = 0;
+  for (const BlockPart& part : parts_) {
+    first_row_.push_back(rows_);
+    rows_ += rows_of(part);
+    bytes = std::max(bytes, part.bytes);
+  }
+  if (b_.copies.get() == nullptr) {
+    REPRISE_TRY(b_.copies, CudaStream::create());
+  }
+  for (size_t i = 0; i < LoadBuffers::kSlots; ++i) {
+    REPRISE_CHECK(b_.host[i].reserve(bytes, kWhat));
+    REPRISE_CHECK(b_.device[i].reserve(bytes, kWhat));
+  }
+  // The deque's events stay where they are, as the reader's thread waits for some.
+  while (b_.events.size() < target_.layers * parts_.size()) {
+    LoadBuffers::Events events;
+    for (CudaEvent* event : {&events.waits, &events.copied, &events.arrived, &events.placed}) {
+      REPRISE_TRY(*event, CudaEvent::create(true));
+    }
+    b_.events.push_back(std::move(events));
+  }
+  return {};
+}
+
+Status DeviceChunkLoader::send_rows() {
+  std::vector<uint32_t> k_rows, v_rows;
+  std::vector<int32_t> places, angles_at;
+  for (const BlockPart& part : parts_) {
+    uint32_t first = 0;  // row of the part
+    for (size_t i = part.first; i < part.end; ++i) {
+      const ChunkLoad& load = loads_[i];
+      const auto tokens = static_cast<uint32_t>(load.chunk->record().tokens.size());
+      for (int32_t at = load.from; at < load.end; ++at) {
+        k_rows.push_back(first + static_cast<uint32_t>(at - load.begin));
+        v_rows.push_back(k_rows.back() + tokens);
+        places.push_back(at);
+        angles_at.push_back(at + load.shift);
+      }
+      first += 2 * tokens;
+    }
+  }
+  REPRISE_CHECK(send(k_rows, b_.k_rows, target_.stream));
+  REPRISE_CHECK(send(v_rows, b_.v_rows, target_.stream));
+  REPRISE_CHECK(send(places, b_.places, target_.stream));
+  REPRISE_CHECK(send(angles_at, b_.angles_at, target_.stream));
+  for (const RopeTable* table : target_.ropes) {
+    const auto known = std::ranges::find(b_.ropes, table, &LoadBuffers::Rope::table);
+    if (known != b_.ropes.end()) continue;
+    LoadBuffers::Rope& rope = b_.ropes.emplace_back();
+    rope.table = table;
+    REPRISE_CHECK(send(table->inv_freq(), rope.inv_freq, target_.stream));
+  }
+  for (LoadBuffers::Rope& rope : b_.ropes) {
+    const auto pairs = static_cast<uint32_t>(rope.table->pairs());
+    REPRISE_CHECK(rope.cos_sin.reserve(rows_ * pairs * 2, kWhat));
+    REPRISE_CUDA(
+        rotary_rows(rope.inv_freq.data(), pairs, rope.table->attention_factor(),
+                    b_.angles_at.data(), static_cast<uint32_t>(rows_),
+                    std::numeric_limits<int32_t>::max(), rope.cos_sin.data(), target_.stream),
+        "rotary angles");
+  }
+  return {};
+}
+
+Status DeviceChunkLoader::load_through(uint32_t layer) {
+  for (; placed_ <= layer && !loads_.empty(); ++placed_) {
+    for (size_t part = 0; part < parts_.size(); ++part) REPRISE_CHECK(load_part(placed_, part));
+    for (const ChunkLoad& load : loads_) bytes_ += load.chunk->record().blocks[placed_].bytes;
+  }
+  return {};
+}
+
+Status DeviceChunkLoader::load_part(uint32_t layer, size_t part) {
+  const size_t nth = parts_done_, slot = nth % LoadBuffers::kSlots;
+  const LoadBuffers::Events* before =
+      nth < LoadBuffers::kSlots ? nullptr : &b_.events[nth - LoadBuffers::kSlots];
+  LoadBuffers::Events& events = b_.events[nth];
+  REPRISE_CHECK(events.waits.record(target_.stream));
+  REPRISE_TRY(const std::byte* const blocks, reader_->next());
+  if (before != nullptr) REPRISE_CHECK(before->placed.hold(b_.copies.get()));
+  REPRISE_CUDA(cudaMemcpyAsync(b_.device[slot].data(), blocks, parts_[part].bytes,
+                               cudaMemcpyHostToDevice, b_.copies.get()),
+               kWhat);
+  REPRISE_CHECK(events.copied.record(b_.copies.get()));
+  reader_->release();
+  REPRISE_CHECK(events.copied.hold(target_.stream));
+  REPRISE_CHECK(events.arrived.record(target_.stream));
+  REPRISE_CHECK(place(layer, part, b_.device[slot].data()));
+  REPRISE_CHECK(events.placed.record(target_.stream));
+  ++parts_done_;
+  return {};
+}
+
+Status DeviceChunkLoader::place(uint32_t layer, size_t part, const std::byte* blocks) {
+  const size_t first = first_row_[part];
+  const auto rope = std::ranges::find(b_.ropes, target_.ropes[layer], &LoadBuffers::Rope::table);
+  PlaceRowsArgs args;
+  args.stored = reinterpret_cast<const __nv_bfloat16*>(blocks);
+  args.k_rows = b_.k_rows.data() + first;
+  args.v_rows = b_.v_rows.data() + first;
+  args.rows = rows_of(parts_[part]);
+  args.pairs = static_cast<uint32_t>(rope->table->pairs());
+  args.cos_sin = rope->cos_sin.data() + first * args.pairs * 2;
+  args.positions = b_.places.data() + first;
+  args.kv = target_.kv;
+  args.pages = target_.tables + size_t{layer} * target_.capacity;
+  REPRISE_CUDA(place_rows(args, target_.stream), kWhat);
+  return {};
+}
+
+void DeviceChunkLoader::add_cost(FusionCost& cost) const {
+  cost.loaded_bytes += bytes_;
+  for (size_t nth = 0; nth < parts_done_; ++nth) {
+    const LoadBuffers::Events& events = b_.events[nth];
+    cost.wait_ms += events.arrived.ms_since(events.waits).value_or(0.0);
+    cost.place_ms += events.placed.ms_since(events.arrived).value_or(0.0);
+  }
+}
+
+}  // namespace reprise

@@ -1,0 +1,76 @@
+// Rows of a fused prompt on a CUDA device, which go through its layers one after another.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "fusion/cuda/cuda_fusion.h"
+
+namespace reprise {
+
+/// Kept from one prompt to the next.
+struct RowBuffers {
+  kernels::cuda::DeviceBuffer<float> x, kept_x;  // [rows, hidden]
+  kernels::cuda::DeviceBuffer<int32_t> tokens, positions;
+  kernels::cuda::DeviceBuffer<uint32_t> kept;                     // rows
+  kernels::cuda::DeviceBuffer<uint32_t> sequences;                // [block] zeros
+  kernels::cuda::DeviceBuffer<kernels::cuda::PrefillRows> steps;  // [blocks]
+  kernels::cuda::DeviceBuffer<uint32_t> tables;                   // [n_layer, capacity]
+};
+
+class LayerRows {
+ public:
+  /// tables of a sequence's pages are sent once, by begin().
+  LayerRows(const DeviceParts& parts, RowBuffers& buffers) : parts_(parts), b_(buffers) {}
+
+  Status send_tables(const SequenceKv& kv);
+  const uint32_t* tables() const { return b_.tables.data(); }
+  const uint32_t* table(uint32_t layer) const { return tables() + size_t{layer} * capacity_; }
+  uint32_t capacity() const { return capacity_; }
+
+  /// Starts with rows at ascending positions of a prompt.
+  Status begin(std::span<const int32_t> positions, std::span<const int32_t> prompt);
+  std::span<const int32_t> positions() const { return positions_; }
+  const int32_t* device_positions() const { return b_.positions.data(); }
+  /// Goes on with some of them, at ascending positions.
+  Status keep(std::span<const int32_t> positions);
+
+  /// Blocks of rows, as attention is to know them.
+  struct Block {
+    uint32_t first = 0, count = 0;  // rows
+  };
+  uint32_t blocks() const { return (rows() + parts_.block - 1) / parts_.block; }
+  Block block(uint32_t index) const;
+  /// Takes all rows through a layer; through its attention only where it is the last one that is
+  /// wanted of it. op(block): what attends.
+  template <class Op>
+  Status run(uint32_t layer, bool whole, Op&& op);
+
+ private:
+  uint32_t rows() const { return static_cast<uint32_t>(positions_.size()); }
+  Status begin_block(uint32_t index);
+  Status send_steps();
+  DeviceLayerRows layer_rows(uint32_t index) const;
+
+  const DeviceParts& parts_;
+  RowBuffers& b_;
+  uint32_t capacity_ = 0;
+  std::vector<int32_t> positions_;
+  std::vector<kernels::cuda::PrefillRows> steps_;  // [blocks]
+  bool began_ = false;                             // the executor has the only block
+};
+
+template <class Op>
+Status LayerRows::run(uint32_t layer, bool whole, Op&& op) {
+  for (uint32_t i = 0; i < blocks(); ++i) {
+    if (auto status = begin_block(i); !status) return status;
+    DeviceAttentionOp& attention = op(block(i));
+    const DeviceLayerRows rows = layer_rows(i);
+    Status status = whole ? parts_.computes.forward_layer(layer, rows, attention, parts_.stream)
+                          : parts_.computes.attend(layer, rows, attention, parts_.stream);
+    if (!status) return status;
+  }
+  return {};
+}
+
+}  // namespace reprise

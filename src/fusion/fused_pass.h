@@ -1,0 +1,69 @@
+// What computes rows of fused prompts: one implementation for each kind of device.
+#pragma once
+
+#include <algorithm>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "fusion/block_reader.h"
+#include "fusion/fused_prompt.h"
+#include "kv/sequence_kv.h"
+#include "reprise/progress.h"
+
+namespace reprise {
+
+/// What a pass is asked about loaded rows in the layer where rows are chosen.
+struct RowCheck {
+  std::span<const int32_t> candidates;  // ascending positions of the rows to score
+  /// How far their values are from those that were loaded; they are among the rows of the pass
+  /// then. Else how much the question attends to them.
+  bool by_values = false;
+  int32_t question = 0;  // where it begins
+  uint32_t window = 0;   // its last rows that score
+};
+
+/// The layer where rows are chosen.
+inline uint32_t check_layer(uint32_t n_layer) { return std::min(1u, n_layer - 1); }
+
+/// From the scores of the candidates: which rows of the pass go on, at ascending positions.
+using ChooseFn = std::function<std::vector<int32_t>(std::span<const float> scores)>;
+
+/// One prompt. Rows are named by ascending positions; each reads every key before it, computed or
+/// loaded, and its own key and value replace what was loaded.
+class FusedPass {
+ public:
+  virtual ~FusedPass() = default;
+  /// Computes rows in every layer, and has everything loaded. Errors: kCancelled; those of
+  /// StoredChunk::read_layer, of a chunk that failed() names then.
+  virtual Status compute(std::span<const int32_t> positions) = 0;
+  /// Computes rows up to the layer where rows are chosen, and those that go on in every layer. The
+  /// same errors.
+  virtual Status check(std::span<const int32_t> positions, const RowCheck& check,
+                       const ChooseFn& choose) = 0;
+  virtual const StoredChunk* failed() const = 0;
+  virtual void add_cost(FusionCost& cost) const = 0;
+};
+
+/// A prompt, and where its KV goes; everything outlives the pass.
+struct FusedJob {
+  const FusedPrompt& prompt;
+  SequenceKv& kv;  // with room for the whole prompt
+  bool position_free = false;
+  const ProgressFn& progress;
+};
+
+class FusionDevice {
+ public:
+  virtual ~FusionDevice() = default;
+  /// KV of a chunk that is read after its context and nothing else: [n_layer][K, V], keys before
+  /// rotation, as StoredChunk::read_layer gives them. kOutOfMemory, kInvalidArgument.
+  virtual Result<std::vector<std::byte>> read_chunk(const ChunkIdentity& identity,
+                                                    const ChunkTokens& tokens, PagePool& pool) = 0;
+  /// Starts to read what is loaded. One pass at a time. kUnsupported.
+  virtual Result<std::unique_ptr<FusedPass>> begin(const FusedJob& job,
+                                                   std::vector<ChunkLoad> loads) = 0;
+};
+
+}  // namespace reprise

@@ -1,0 +1,259 @@
+// Stored chunks in prompts on a CUDA device: what is computed is what full attention computes, what
+// is loaded is what was stored, and the same rows are chosen as on the CPU.
+#include <fstream>
+
+#include "cuda/engine_testing.h"
+#include "engine/library_testing.h"
+#include "kernels/cuda/kv_tile.h"
+
+namespace reprise::test {
+namespace {
+
+constexpr uint32_t kLayers = 5;
+
+EngineOptions stored_options(const std::string& kv_type = "bf16", const std::string& scaling = "") {
+  EngineOptions options = cuda_options();
+  options.model = tiny_model({64, kLayers, scaling});
+  options.kv_type = kv_type;
+  return options;
+}
+
+// Stored keys and values are in bf16 whatever pages hold.
+TEST_F(CudaEngine, FusionOfEveryRowIsFullPrefill) {
+  for (const std::string kv_type : {"bf16", "f16", "fp8"}) {
+    Books books(stored_options(kv_type));
+    const PartedPrompt prompt = three_chunks();
+    const auto full = books.full(prompt);
+    const double bound = bf16_tolerance(kLayers);
+    EXPECT_LT(relative_distance(books.fused(prompt, "a3"), full), bound);  // nothing is stored yet
+    EXPECT_EQ(books.report.missing_chunks, 3u);
+    books.add(prompt);
+    for (const char* fusion : {"none", "a3:ratio=1", "a3:ratio=1,keys=exact", "cacheblend:ratio=1",
+                               "legolink:first=1000"}) {
+      const double off = relative_distance(books.fused(prompt, fusion), full);
+      std::printf("  %s, %s: %.5f from full prefill, %.5f allowed\n", kv_type.c_str(), fusion, off,
+                  bound);
+      EXPECT_LT(off, bound) << fusion << ", " << kv_type;
+    }
+    EXPECT_EQ(books.report.recomputed_rows, 287u);
+    EXPECT_GT(relative_distance(books.fused(prompt, "pie"), full), 3 * bound);
+    EXPECT_EQ(books.report.loaded_rows, 287u);
+    EXPECT_EQ(books.report.recomputed_rows, 0u);
+    EXPECT_EQ(books.report.computed_rows, 46u);
+  }
+}
+
+// The prefix case: a chunk right behind what it was read after.
+TEST_F(CudaEngine, FusionOfAChunkAtItsOwnPlaceIsExact) {
+  const PartedPrompt prompt = {{256}, {tiny_prompt(90, 2)}, tiny_prompt(20, 5)};
+  Books books(stored_options());
+  books.add(prompt);
+  const auto full = books.full(prompt), fused = books.fused(prompt, "a3:ratio=0.5");
+  EXPECT_EQ(books.report.loaded_rows, 90u);
+  EXPECT_EQ(books.report.recomputed_rows, 0u);  // nothing to repair
+  EXPECT_LT(relative_distance(fused, full), bf16_tolerance(kLayers));
+}
+
+/// Keys or values of a session's tokens in a layer, from pages of bf16.
+std::vector<float> read_back(Session& session, uint32_t layer, int32_t begin, int32_t end,
+                             bool keys) {
+  using namespace kernels::cuda;
+  const SequenceKv& kv = session.impl().sequence.kv;
+  PagePool& pool = kv.pool();
+  const kernels::KvLayout& layout = pool.layout();
+  std::vector<std::byte> page(pool.page_bytes());
+  std::vector<float> out;
+  for (int32_t at = begin; at < end; ++at) {
+    const auto place = static_cast<uint32_t>(at);
+    const PageId id = kv.pages(layer)[place / kernels::kPageTokens];
+    EXPECT_TRUE(pool.read(page.data(), layer, id));
+    for (uint32_t head = 0; head < layout.n_kv_head; ++head) {
+      const size_t tile = (2 * head + (keys ? 0 : 1)) * tile_bytes(KvType::kBF16, layout.head_dim);
+      for (uint32_t d = 0; d < layout.head_dim; ++d) {
+        Bf16 value;
+        const uint32_t slot = place % kernels::kPageTokens;
+        std::memcpy(&value, &page[tile + element_offset(KvType::kBF16, layout.head_dim, slot, d)],
+                    sizeof value);
+        out.push_back(to_float(value));
+      }
+    }
+  }
+  return out;
+}
+
+// In layer 0 keys and values depend on the token alone. Both are rounded to bf16 before they are
+// stored, and once more behind the rotation.
+TEST_F(CudaEngine, FusionRotatesKeysToTheirNewPlace) {
+  for (const char* scaling : {"", "linear", "yarn"}) {
+    Books books(stored_options("bf16", scaling));
+    const PartedPrompt prompt = three_chunks();
+    books.add(prompt);
+    auto exact = *books.engine->open(), moved = *books.engine->open();
+    books.logits(*exact, prompt);
+    ASSERT_TRUE(books.library->fuse(*moved, prompt, "pie"));
+    for (const bool keys : {true, false}) {
+      const auto want = read_back(*exact, 0, 0, 332, keys),
+                 got = read_back(*moved, 0, 0, 332, keys);
+      for (size_t i = 0; i < want.size(); ++i) {
+        const double size = std::hypot(want[i], want[i ^ 1]);
+        ASSERT_NEAR(got[i], want[i], 0x1p-7 * size + 1e-6) << scaling << " " << keys << " " << i;
+      }
+      EXPECT_GT(relative_distance(read_back(*moved, 1, 21, 332, keys),
+                                  read_back(*exact, 1, 21, 332, keys)),
+                bf16_tolerance(kLayers));
+    }
+    ASSERT_TRUE(books.library->fuse(*moved, prompt, "full-reuse"));
+    EXPECT_GT(
+        relative_distance(read_back(*moved, 0, 21, 121, true), read_back(*exact, 0, 21, 121, true)),
+        0.1);
+    EXPECT_LT(relative_distance(read_back(*moved, 0, 21, 121, false),
+                                read_back(*exact, 0, 21, 121, false)),
+              0x1p-7);
+  }
+}
+
+/// Rows of the chunks that are not what was loaded, in the last layer.
+std::vector<bool> computed_again(Books& books, const PartedPrompt& prompt, const char* fusion) {
+  const bool on_device = books.engine->impl().options.device == "cuda";
+  const auto values = [&](const char* how) {
+    auto session = *books.engine->open();
+    EXPECT_TRUE(books.library->fuse(*session, prompt, how));
+    const uint32_t layer = kLayers - 1;
+    return on_device ? read_back(*session, layer, 21, 308, false)
+                     : stored(*session, layer, 21, 308, false);
+  };
+  const auto loaded = values("pie"), fused = values(fusion);
+  const size_t width = loaded.size() / 287;
+  std::vector<bool> changed;
+  for (size_t row = 0; row < 287; ++row) {
+    changed.push_back(
+        !std::equal(&loaded[row * width], &loaded[row * width] + width, &fused[row * width]));
+  }
+  return changed;
+}
+
+// Where rounding decides between two rows, another one may be chosen.
+TEST_F(CudaEngine, FusionChoosesTheCpusRows) {
+  EngineOptions options = stored_options();
+  Books here(options);
+  options.device = "cpu";
+  Books there(options);
+  const PartedPrompt prompt = three_chunks();
+  for (Books* books : {&here, &there}) books->add(prompt);
+  const double unrepaired = relative_distance(there.fused(prompt, "pie"), there.full(prompt));
+  for (const char* fusion : {"legolink:first=9", "a3:ratio=0.3", "a3:ratio=0.3,window=7,pool=1",
+                             "a3:ratio=0.3,keys=exact", "cacheblend:ratio=0.3"}) {
+    const auto got = computed_again(here, prompt, fusion);
+    const auto want = computed_again(there, prompt, fusion);
+    int both = 0, either = 0;
+    for (size_t i = 0; i < got.size(); ++i) {
+      both += got[i] && want[i] ? 1 : 0;
+      either += got[i] || want[i] ? 1 : 0;
+    }
+    std::printf("  %s: %d rows chosen by both, %d by either\n", fusion, both, either);
+    EXPECT_EQ(std::count(got.begin(), got.end(), true), std::count(want.begin(), want.end(), true));
+    EXPECT_GE(both, either * 9 / 10) << fusion;
+    EXPECT_GE(both, 27);
+    const auto logits = here.fused(prompt, fusion), expected = there.fused(prompt, fusion);
+    EXPECT_LT(relative_distance(logits, expected), unrepaired / 2) << fusion;
+    EXPECT_EQ(here.report.recomputed_rows, there.report.recomputed_rows);
+    EXPECT_EQ(here.report.computed_rows, there.report.computed_rows);
+    EXPECT_EQ(here.report.loaded_bytes, there.report.loaded_bytes);
+  }
+}
+
+// A row that is computed again sees what stands before it, and nothing behind it.
+TEST_F(CudaEngine, FusedRowsSeeOnlyWhatIsBeforeThem) {
+  Books books(stored_options());
+  PartedPrompt prompt = three_chunks();
+  books.add(prompt);
+  auto one = *books.engine->open(), other = *books.engine->open();
+  ASSERT_TRUE(books.library->fuse(*one, prompt, "legolink:first=20"));
+  prompt.chunks[2] = tiny_prompt(80, 7);
+  prompt.question = tiny_prompt(30, 8);
+  books.add(prompt);
+  ASSERT_TRUE(books.library->fuse(*other, prompt, "legolink:first=20"));
+  for (const bool keys : {true, false}) {
+    EXPECT_LT(
+        relative_distance(read_back(*one, 4, 0, 158, keys), read_back(*other, 4, 0, 158, keys)),
+        bf16_tolerance(kLayers));
+  }
+}
+
+// Policies know of the pages that were loaded as if they had been computed.
+TEST_F(CudaEngine, FusionServesPolicies) {
+  EngineOptions options = stored_options();
+  options.chunk = 256;
+  Books books(options);
+  const PartedPrompt prompt = three_chunks();
+  books.add(prompt);
+  for (const char* policy :
+       {"full", "quest:budget=64", "dense:first=1+quest:budget=48", "snapkv:budget=48,window=16",
+        "h2o:budget=48,observe=16", "csattention:budget=64,window=16,observe=16,activate=48",
+        "mac:min_context=0,window=16,band=16,sink=4,align=4,tau=0.1"}) {
+    auto session = *books.engine->open(policy);
+    const auto want = books.logits(*session, prompt);
+    const double off = relative_distance(books.fused(prompt, "a3:ratio=1", policy), want);
+    std::printf("  %s: %.5f from full prefill\n", policy, off);
+    // Policies that choose by scores may choose another key where rounding decides.
+    EXPECT_LT(off, policy == std::string_view("full") ? bf16_tolerance(kLayers)
+                                                      : 10 * bf16_tolerance(kLayers))
+        << policy;
+  }
+  // It reads less of prompts, too; fusion computes rows that see everything.
+  EXPECT_EQ(books.fused(prompt, "a3", "streaming:sink=4,window=32").size(), 8u * 259u);
+  auto session = *books.engine->open("full:keys=position-free");
+  const auto refused = books.library->fuse(*session, prompt, "a3");
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ErrorCode::kUnsupported);
+}
+
+TEST_F(CudaEngine, FusionStandsOnThePrefixCache) {
+  EngineOptions options = stored_options();
+  const auto engine = tiny_engine(options);
+  auto library = *Library::open(*engine, {.store = scratch_folder() + "/prefixed"}, true);
+  const PartedPrompt prompt = three_chunks();
+  for (const auto& chunk : prompt.chunks) ASSERT_TRUE(library.add("book", 0, chunk));
+  Request request = request_of(prompt.tokens(), 1);
+  request.prompt.resize(150);
+  answer_of(*engine, request);
+  auto session = *engine->open();
+  const auto report = library.fuse(*session, prompt, "a3:ratio=1");
+  ASSERT_TRUE(report);
+  EXPECT_EQ(report->reused_rows, 144u);
+  EXPECT_EQ(report->recomputed_rows, 308u - 144u);
+}
+
+TEST_F(CudaEngine, FusionComputesDamagedChunks) {
+  Books books(stored_options());
+  const PartedPrompt prompt = three_chunks();
+  books.add(prompt);
+  const auto full = books.full(prompt);
+  {
+    std::fstream file(books.folder + "/seg-00000001.kv",
+                      std::ios::binary | std::ios::in | std::ios::out);
+    file.seekp(-5000, std::ios::end).put('\x55').put('\x55').put('\x55');
+  }
+  const auto fused = books.fused(prompt, "a3:ratio=1");
+  EXPECT_EQ(books.report.damaged_chunks, 1u);
+  EXPECT_EQ(books.report.loaded_rows, 137u);
+  EXPECT_LT(relative_distance(fused, full), bf16_tolerance(kLayers));
+}
+
+// Enough for several parts of the loader's memory would take a model of another size; chunks of
+// all sizes and one that stands twice go through its slots in turns.
+TEST_F(CudaEngine, FusionLoadsManyChunks) {
+  EngineOptions options = stored_options();
+  options.kv_memory = 256 << 20;
+  Books books(options);
+  PartedPrompt prompt = {tiny_prompt(7, 1), {}, tiny_prompt(25, 5)};
+  for (uint32_t i = 0; i < 30; ++i) prompt.chunks.push_back(tiny_prompt(1 + i * 4 % 97, 10 + i));
+  prompt.chunks.push_back(prompt.chunks[3]);
+  books.add(prompt);
+  const auto full = books.full(prompt);
+  EXPECT_LT(relative_distance(books.fused(prompt, "a3:ratio=1"), full), bf16_tolerance(kLayers));
+  EXPECT_EQ(books.report.loaded_rows, prompt.tokens().size() - 32);
+}
+
+}  // namespace
+}  // namespace reprise::test
