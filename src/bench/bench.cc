@@ -5,6 +5,7 @@
 
 #include "base/try.h"
 #include "bench/cuda/attention_kernels.h"
+#include "bench/fusion_bench.h"
 #include "bench/measure.h"
 #include "engine/model_path.h"
 #include "model/tensor_source.h"
@@ -12,7 +13,9 @@
 namespace reprise {
 namespace {
 
-bool measures_engine(const BenchPlan& plan) { return plan.bench.measure != "attention"; }
+bool measures_engine(const BenchPlan& plan) {
+  return plan.bench.measure == "all" || plan.bench.measure == "engine";
+}
 
 bool measures_attention(const BenchPlan& plan) {
   return plan.bench.measure == "attention" ||
@@ -33,7 +36,8 @@ Status check(const BenchPlan& plan) {
   }
   if (plan.peer == kEnginePeer && !measures_engine(plan)) {
     return fail(ErrorCode::kInvalidArgument,
-                "--peer llama.cpp is measured beside the engine; leave --measure attention out");
+                "--peer llama.cpp is measured beside the engine; leave --measure {} out",
+                plan.bench.measure);
   }
   if (plan.peer == kAttentionPeer && !measures_attention(plan)) {
     return fail(ErrorCode::kInvalidArgument,
@@ -86,6 +90,7 @@ Result<BenchReport> run_bench(const BenchPlan& plan, const ProgressFn& progress)
     REPRISE_CHECK(measure_engine(plan, *roof, measurements, report));
   }
   if (measures_attention(plan)) REPRISE_CHECK(measure_kernels(plan, measurements, report));
+  if (plan.bench.measure == "fusion") REPRISE_CHECK(measure_fusion(plan, measurements, report));
   return report;
 }
 

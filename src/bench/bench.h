@@ -35,8 +35,10 @@ void visit_options(BenchOptions& o, Visitor&& visit) {
   visit(
       OptionSpec{"peer-max", "longest context the peer is measured at; it reads slowly", "tokens"},
       o.peer_max);
-  visit(OptionSpec{"measure", "engine: its passes; attention: a layer's kernels, on a GPU", "", 0,
-                   0, "all|engine|attention"},
+  visit(OptionSpec{"measure",
+                   "engine: its passes; attention: a layer's kernels, on a GPU; fusion: the first "
+                   "token of prompts whose chunks are stored (not part of all)",
+                   "", 0, 0, "all|engine|attention|fusion"},
         o.measure);
 }
 
@@ -51,6 +53,8 @@ struct BenchPlan {
   std::vector<uint32_t> contexts = {128, 2048, 8192};
   std::vector<std::string> policies = {"full"};
   std::string peer;  ///< "", kEnginePeer or kAttentionPeer
+  std::vector<std::string> fusions = {"a3"};
+  std::string store;  ///< folder for the chunks of prompts; "": a temporary one
   /// Called when a context is done, with the report so far and the index of its first row.
   std::function<void(const BenchReport& report, size_t first_row)> on_rows;
 };
@@ -75,6 +79,17 @@ struct BenchRow {
   std::string note;  ///< e.g. the peer's setting that was faster
 };
 
+/// The first token of a prompt whose chunks are stored, or of full prefill. Medians, but for the
+/// worst; what is loaded is that of the last measurement.
+struct FusionTimes {
+  std::string fusion, from;  ///< from: "memory" (the system's cache) or "disk"
+  uint32_t context = 0;
+  double ttft_ms = 0, worst_ms = 0, vs_full = 0;
+  uint64_t loaded_rows = 0, recomputed_rows = 0, loaded_bytes = 0;
+  double look_up_ms = 0, wait_ms = 0, place_ms = 0, select_ms = 0;
+  double last_row_ms = 0;  ///< of the request that follows the fusion
+};
+
 struct BenchReport {
   MachineRoof machine;
   ModelInfo model;
@@ -82,6 +97,7 @@ struct BenchReport {
   std::vector<BenchRow> rows;
   KvTiers kv;                 ///< at the end
   AttentionReport attention;  ///< without rows: not measured
+  std::vector<FusionTimes> fusion;
 };
 
 /// progress: stage "bench", unit "measurements". Errors: those of Engine::load and

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include "bench/bench.h"
+#include "bench/fusion_bench.h"
 
 namespace reprise {
 namespace {
@@ -75,6 +76,7 @@ nlohmann::ordered_json bench_json(const BenchReport& report) {
                     {"note", row.note}});
   }
   json["kv_tiers"] = tiers_json(report.kv);
+  if (!report.fusion.empty()) json["fusion"] = fusion_json(report);
   if (!report.attention.rows.empty()) json["attention"] = attention_json(report.attention);
   return json;
 }

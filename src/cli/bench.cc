@@ -2,6 +2,7 @@
 #include "bench/bench.h"
 
 #include "base/try.h"
+#include "bench/fusion_bench.h"
 #include "cli/command.h"
 #include "cli/lists.h"
 
@@ -21,6 +22,8 @@ class BenchCommand : public Command {
                                                  a model's shape without its weights, on a GPU
   reprise bench -m random:llama-3.1-8b --device cuda --measure attention --peer torch
                                                  a layer's kernels beside cuDNN's and others
+  reprise bench --measure fusion --context 4K --fusion a3 --fusion pie --store /tmp/chunks
+                                                 the first token of prompts with stored chunks
   reprise bench --json > bench.json)";
   }
   void declare(FlagSet& flags) override {
@@ -31,10 +34,14 @@ class BenchCommand : public Command {
     flags.add({"peer", "measured in turns; torch: the kernels that it calls", "", 0, 0,
                "llama.cpp|torch"},
               plan_.peer);
+    flags.add_list({"fusion", "of --measure fusion; repeatable, the default is a3"}, fusions_);
+    flags.add({"store", "folder that keeps its chunks; a temporary one if none is named", "dir"},
+              plan_.store);
   }
   Status run(Console& console) override {
     REPRISE_TRY(plan_.contexts, parse_list({"context", "", "tokens", 1, 1 << 24}, contexts_));
     if (!policies_.empty()) plan_.policies = policies_;
+    if (!fusions_.empty()) plan_.fusions = fusions_;
     if (!console.json()) {
       plan_.on_rows = [&](const BenchReport& report, size_t first_row) {
         console.end_progress();
@@ -45,6 +52,7 @@ class BenchCommand : public Command {
     REPRISE_TRY(const BenchReport report, run_bench(plan_, console.progress()));
     console.end_progress();
     if (console.json()) return console.print_json(bench_json(report));
+    if (!report.fusion.empty()) return console.print(fusion_markdown(report));
     if (report.attention.rows.empty()) return {};
     return console.print(attention_markdown(report.attention));
   }
@@ -52,7 +60,7 @@ class BenchCommand : public Command {
  private:
   BenchPlan plan_;
   std::string contexts_ = "128,2K,8K";
-  std::vector<std::string> policies_;
+  std::vector<std::string> policies_, fusions_;
 };
 
 }  // namespace

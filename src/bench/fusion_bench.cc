@@ -1,0 +1,261 @@
+#include "bench/fusion_bench.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <optional>
+
+#include "base/percentile.h"
+#include "base/try.h"
+#include "reprise/library.h"
+
+namespace reprise {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr uint32_t kChunkTokens = 512, kHeadTokens = 16, kQuestionTokens = 32;
+constexpr uint32_t kLeastContext = kHeadTokens + kChunkTokens + kQuestionTokens;
+
+/// A folder that goes with it, or one that somebody named, which stays.
+class StoreFolder {
+ public:
+  explicit StoreFolder(const std::string& named) : path_(named), temporary_(named.empty()) {
+    if (!temporary_) return;
+    std::string name = (fs::temp_directory_path() / "reprise-bench-XXXXXX").string();
+    if (mkdtemp(name.data()) != nullptr) path_ = name;
+  }
+  ~StoreFolder() {
+    std::error_code ignored;
+    if (temporary_) fs::remove_all(path_, ignored);
+  }
+  StoreFolder(const StoreFolder&) = delete;
+  StoreFolder& operator=(const StoreFolder&) = delete;
+  const std::string& path() const { return path_; }
+
+  /// Lets the system's cache forget its files, which are synced; not where they lie in memory.
+  void drop_cached() const {
+    std::error_code ignored;
+    for (const auto& entry : fs::directory_iterator(path_, ignored)) {
+      const int file = ::open(entry.path().c_str(), O_RDONLY | O_CLOEXEC);
+      if (file < 0) continue;
+      ::posix_fadvise(file, 0, 0, POSIX_FADV_DONTNEED);
+      ::close(file);
+    }
+  }
+
+ private:
+  std::string path_;
+  bool temporary_;
+};
+
+class FusionBench {
+ public:
+  FusionBench(const BenchPlan& plan, BenchProgress& progress, BenchReport& report)
+      : plan_(plan), progress_(progress), report_(report), folder_(plan.store) {}
+  Status run();
+
+ private:
+  struct Subject {
+    std::string fusion;
+    bool cold = false;
+    std::vector<double> ttft_ms, look_up_ms, wait_ms, place_ms, select_ms, last_row_ms;
+    FusionReport last;
+  };
+
+  Status start();
+  std::vector<int32_t> tokens(uint32_t count, uint32_t seed) const;
+  PartedPrompt prompt(uint32_t context) const;
+  Result<double> first_token_ms(Session& session, const PartedPrompt& prompt);
+  Status measure(Subject& subject, const PartedPrompt& prompt);
+  Status measure_context(uint32_t context);
+  void add_row(const Subject& subject, uint32_t context, double full_ms);
+
+  const BenchPlan& plan_;
+  BenchProgress& progress_;
+  BenchReport& report_;
+  StoreFolder folder_;
+  std::unique_ptr<Engine> engine_;
+  std::optional<Library> library_;
+};
+
+Status FusionBench::start() {
+  EngineOptions options = plan_.engine;
+  const uint32_t longest = *std::max_element(plan_.contexts.begin(), plan_.contexts.end());
+  options.ctx = std::max(options.ctx, longest + 2);
+  options.prefix_cache = false;  // every prompt is computed, or loaded
+  REPRISE_CHECK(validate(options));
+  REPRISE_TRY(engine_, Engine::load(options));
+  report_.model = engine_->info();
+  LibraryOptions stored;
+  stored.store = folder_.path();
+  // Chunks may be stored in a wider type than that of pages.
+  stored.store_size =
+      std::max(stored.store_size, 4 * uint64_t{longest} * report_.model.kv_bytes_per_token);
+  REPRISE_TRY(auto library, Library::open(*engine_, stored, true));
+  library_.emplace(std::move(library));
+  return {};
+}
+
+Status FusionBench::run() {
+  for (const uint32_t context : plan_.contexts) {
+    if (context < kLeastContext) {
+      return fail(ErrorCode::kInvalidArgument, "--measure fusion needs contexts of {} tokens",
+                  kLeastContext);
+    }
+  }
+  REPRISE_CHECK(start());
+  progress_.expect(plan_.contexts.size() * (plan_.bench.rounds + 1) *
+                   (1 + 2 * plan_.fusions.size()));
+  for (const uint32_t context : plan_.contexts) REPRISE_CHECK(measure_context(context));
+  return {};
+}
+
+std::vector<int32_t> FusionBench::tokens(uint32_t count, uint32_t seed) const {
+  std::vector<int32_t> tokens(count);
+  uint32_t state = seed;
+  for (int32_t& token : tokens) {
+    state = state * 1664525u + 1013904223u;
+    token =
+        static_cast<int32_t>((state >> 8) % (report_.model.vocab / 2) + report_.model.vocab / 4);
+  }
+  return tokens;
+}
+
+/// Chunks between a short head and a question; the last of them is what is left of the context. The
+/// others are those of longer prompts, too.
+PartedPrompt FusionBench::prompt(uint32_t context) const {
+  PartedPrompt prompt;
+  prompt.head = tokens(kHeadTokens, 1);
+  for (uint32_t left = context - kHeadTokens - kQuestionTokens; left > 0;) {
+    const uint32_t count = std::min(left, kChunkTokens);
+    prompt.chunks.push_back(tokens(count, 100 + static_cast<uint32_t>(prompt.chunks.size())));
+    left -= count;
+  }
+  prompt.question = tokens(kQuestionTokens, 2);
+  return prompt;
+}
+
+Result<double> FusionBench::first_token_ms(Session& session, const PartedPrompt& prompt) {
+  Request request;
+  request.prompt = prompt.tokens();
+  request.max_tokens = 1;
+  request.ignore_end = true;
+  REPRISE_TRY(const Answer answer, session.generate(request));
+  return answer.timings.ttft_ms;
+}
+
+Status FusionBench::measure(Subject& subject, const PartedPrompt& prompt) {
+  if (subject.cold) folder_.drop_cached();
+  REPRISE_TRY(const auto session, engine_->open("full"));
+  if (!subject.fusion.empty()) {
+    REPRISE_TRY(subject.last, library_->fuse(*session, prompt, subject.fusion));
+  }
+  REPRISE_TRY(const double ms, first_token_ms(*session, prompt));
+  subject.ttft_ms.push_back(subject.last.total_ms + ms);
+  subject.look_up_ms.push_back(subject.last.look_up_ms);
+  subject.wait_ms.push_back(subject.last.wait_ms);
+  subject.place_ms.push_back(subject.last.place_ms);
+  subject.select_ms.push_back(subject.last.select_ms);
+  subject.last_row_ms.push_back(subject.fusion.empty() ? 0.0 : ms);
+  return progress_.tick();
+}
+
+Status FusionBench::measure_context(uint32_t context) {
+  const PartedPrompt prompt = this->prompt(context);
+  for (uint32_t i = 0; i < prompt.chunks.size(); ++i) {
+    REPRISE_CHECK(library_->add("bench", i, prompt.chunks[i]).map([](bool) {}));
+  }
+  std::vector<Subject> subjects(1);  // full prefill
+  for (const std::string& fusion : plan_.fusions) {
+    for (const bool cold : {false, true})
+      subjects.push_back({fusion, cold, {}, {}, {}, {}, {}, {}, {}});
+  }
+  for (uint32_t round = 0; round <= plan_.bench.rounds; ++round) {
+    for (Subject& subject : subjects) {
+      REPRISE_CHECK(measure(subject, prompt));
+      if (round > 0) continue;  // it takes memory, and fills the cache that a cold run empties
+      for (auto* times : {&subject.ttft_ms, &subject.look_up_ms, &subject.wait_ms,
+                          &subject.place_ms, &subject.select_ms, &subject.last_row_ms}) {
+        times->clear();
+      }
+    }
+  }
+  const double full_ms = percentile(subjects.front().ttft_ms, 0.5);
+  for (const Subject& subject : subjects) add_row(subject, context, full_ms);
+  return {};
+}
+
+void FusionBench::add_row(const Subject& subject, uint32_t context, double full_ms) {
+  FusionTimes row;
+  row.fusion = subject.fusion.empty() ? "full prefill" : subject.fusion;
+  row.from = subject.fusion.empty() ? "" : subject.cold ? "disk" : "memory";
+  row.context = context;
+  row.ttft_ms = percentile(subject.ttft_ms, 0.5);
+  row.worst_ms = percentile(subject.ttft_ms, 1.0);
+  row.vs_full = full_ms / row.ttft_ms;
+  row.loaded_rows = subject.last.loaded_rows;
+  row.recomputed_rows = subject.last.recomputed_rows;
+  row.loaded_bytes = subject.last.loaded_bytes;
+  row.look_up_ms = percentile(subject.look_up_ms, 0.5);
+  row.wait_ms = percentile(subject.wait_ms, 0.5);
+  row.place_ms = percentile(subject.place_ms, 0.5);
+  row.select_ms = percentile(subject.select_ms, 0.5);
+  row.last_row_ms = percentile(subject.last_row_ms, 0.5);
+  report_.fusion.push_back(row);
+}
+
+}  // namespace
+
+Status measure_fusion(const BenchPlan& plan, BenchProgress& progress, BenchReport& report) {
+  return FusionBench(plan, progress, report).run();
+}
+
+nlohmann::ordered_json fusion_json(const BenchReport& report) {
+  nlohmann::ordered_json rows = nlohmann::ordered_json::array();
+  for (const FusionTimes& row : report.fusion) {
+    rows.push_back({{"fusion", row.fusion},
+                    {"from", row.from},
+                    {"context", row.context},
+                    {"ttft_ms", row.ttft_ms},
+                    {"worst_ms", row.worst_ms},
+                    {"vs_full", row.vs_full},
+                    {"loaded_rows", row.loaded_rows},
+                    {"recomputed_rows", row.recomputed_rows},
+                    {"loaded_bytes", row.loaded_bytes},
+                    {"look_up_ms", row.look_up_ms},
+                    {"wait_ms", row.wait_ms},
+                    {"place_ms", row.place_ms},
+                    {"select_ms", row.select_ms},
+                    {"last_row_ms", row.last_row_ms}});
+  }
+  return rows;
+}
+
+std::string fusion_markdown(const BenchReport& report) {
+  if (report.fusion.empty()) return "";
+  const std::string& device = report.machine.device;
+  std::string text = fmt::format(
+      "{} on {}; time to the first token, loading included\n\n"
+      "| context | fusion | KV from | median ms | worst ms | vs full | rows computed again | "
+      "loaded "
+      "GB | looking up ms | waits ms | placing ms | choosing ms | last row ms "
+      "|\n|---|---|---|---|---|---|---|---|---|---|---|---|---|\n",
+      report.model.name, device.empty() ? fmt::format("{} threads", report.threads) : device);
+  for (const FusionTimes& row : report.fusion) {
+    const double share = static_cast<double>(row.recomputed_rows) /
+                         static_cast<double>(std::max<uint64_t>(1, row.loaded_rows));
+    text += fmt::format(
+        "| {} | {} | {} | {:.1f} | {:.1f} | {:.2f}x | {:.1f} % | {:.2f} | {:.1f} | {:.1f} | {:.1f} "
+        "| {:.1f} | {:.1f} |\n",
+        row.context, row.fusion, row.from, row.ttft_ms, row.worst_ms, row.vs_full, 100 * share,
+        static_cast<double>(row.loaded_bytes) / 1e9, row.look_up_ms, row.wait_ms, row.place_ms,
+        row.select_ms, row.last_row_ms);
+  }
+  return text;
+}
+
+}  // namespace reprise
