@@ -7,12 +7,14 @@
 namespace reprise::eval {
 
 std::span<const TaskEntry> task_entries() {
-  static constexpr std::array<TaskEntry, 7> kTasks = {{
+  static constexpr std::array<TaskEntry, 8> kTasks = {{
       {"ppl", "perplexity by position in books", "books/**.txt, wikitext2/wiki.test.raw", "nll",
        load_ppl},
       {"needle", "a number hidden in essays, over lengths and depths",
        "needle/PaulGrahamEssays/*.txt, or ruler/PaulGrahamEssays.json, or books/**.txt", "hit",
        load_needle},
+      {"passkey", "a number among sentences that repeat, over lengths and depths", "", "hit",
+       load_passkey},
       {"ruler", "the 13 tasks of RULER, made here (ruler-native: not the published samples)",
        "ruler/{templates.json, PaulGrahamEssays.json, wonderwords/*.txt}, "
        "fusion/{nq-open-oracle.jsonl, musique_s.json}",

@@ -41,7 +41,7 @@ struct TaskEntry {
   Result<TaskData> (*load)(const TaskContext& context);
 };
 
-/// ppl, needle, ruler, longbench, gsm8k, dialogue, fidelity.
+/// ppl, needle, passkey, ruler, longbench, gsm8k, dialogue, fidelity.
 std::span<const TaskEntry> task_entries();
 
 }  // namespace reprise::eval

@@ -12,7 +12,8 @@
 namespace reprise::eval {
 namespace {
 
-const std::vector<std::string> kAsking = {"needle", "ruler", "longbench", "gsm8k", "dialogue"};
+const std::vector<std::string> kAsking = {"needle",    "passkey", "ruler",
+                                          "longbench", "gsm8k",   "dialogue"};
 
 std::string task_name(const testing::TestParamInfo<std::string>& task) { return task.param; }
 
@@ -91,7 +92,7 @@ INSTANTIATE_TEST_SUITE_P(Tasks, Asking, testing::ValuesIn(kAsking), task_name);
 
 TEST(AskingSeed, AnotherSeedMakesOtherSamples) {
   const DataFolder folder;
-  for (const std::string_view task : {"needle", "ruler", "dialogue"}) {
+  for (const std::string_view task : {"needle", "passkey", "ruler", "dialogue"}) {
     TaskContext context = task_context(folder.path());
     context.limit = 8;
     const TaskData first = loaded(task, context);
@@ -153,7 +154,7 @@ TEST_P(GeneratedFromRealData, PromptsHaveTheirLength) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Tasks, GeneratedFromRealData,
-                         testing::Values("needle", "ruler", "dialogue"), task_name);
+                         testing::Values("needle", "passkey", "ruler", "dialogue"), task_name);
 INSTANTIATE_TEST_SUITE_P(Tasks, RealData, testing::ValuesIn(kAsking), task_name);
 
 TEST(TaskRegistry, NamesFilesAndHeadlines) {
@@ -163,7 +164,7 @@ TEST(TaskRegistry, NamesFilesAndHeadlines) {
     EXPECT_FALSE(entry.summary.empty());
     EXPECT_FALSE(entry.headline.empty());
   }
-  EXPECT_THAT(names, testing::ElementsAre("ppl", "needle", "ruler", "longbench", "gsm8k",
+  EXPECT_THAT(names, testing::ElementsAre("ppl", "needle", "passkey", "ruler", "longbench", "gsm8k",
                                           "dialogue", "fidelity"));
 }
 
@@ -204,11 +205,11 @@ TEST(TaskLengths, OnesAboveTheContextAreRefused) {
   const DataFolder folder;
   TaskContext context = task_context(folder.path());
   context.lengths = {4096};
-  for (const std::string_view task : {"needle", "ruler", "dialogue"}) {
+  for (const std::string_view task : {"needle", "passkey", "ruler", "dialogue"}) {
     EXPECT_EQ(load_task(task, context).error().code, ErrorCode::kContextExceeded) << task;
   }
   context.lengths = {100};
-  for (const std::string_view task : {"needle", "ruler", "dialogue"}) {
+  for (const std::string_view task : {"needle", "passkey", "ruler", "dialogue"}) {
     EXPECT_EQ(load_task(task, context).error().code, ErrorCode::kInvalidArgument) << task;
   }
 }

@@ -1,11 +1,11 @@
 // Needle in a haystack: one sentence with a number among essays, over lengths and depths.
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 
 #include "base/try.h"
 #include "eval/metrics/matching.h"
 #include "eval/tasks/data_files.h"
+#include "eval/tasks/depth_grid.h"
 #include "eval/tasks/documents.h"
 #include "eval/tasks/prompt_size.h"
 #include "eval/tasks/rng.h"
@@ -15,9 +15,6 @@
 namespace reprise::eval {
 namespace {
 
-constexpr uint32_t kLengths[] = {1024, 2048, 4096, 6144, 8192, 16384, 32768, 65536, 131072};
-constexpr size_t kDepths = 11;  // 0, 10, ..., 100 %
-constexpr size_t kTrials = 10;  // of a cell
 constexpr uint32_t kMaxTokens = 32;
 
 constexpr std::string_view kPrompt =
@@ -26,20 +23,6 @@ constexpr std::string_view kPrompt =
     "mentions?";
 constexpr std::string_view kNeedle = "The special magic number for {key} is {value}.";
 constexpr std::string_view kAnswer = "The special magic number for {key} is";
-
-struct Cell {
-  uint32_t length = 0;
-  size_t depth = 0, trial = 0;  // depth in steps of 1 / (kDepths - 1)
-};
-
-// Cells in an order of which every beginning is spread over lengths and depths: lengths take turns,
-// and depths advance by a step that visits all of them.
-Cell cell_at(size_t index, const std::vector<uint32_t>& lengths) {
-  constexpr size_t kStep = 7;
-  static_assert(std::gcd(kStep, kDepths) == 1);
-  const size_t length = index % lengths.size(), round = index / lengths.size();
-  return {lengths[length], (round * kStep + length * 2) % kDepths, round / kDepths};
-}
 
 // A haystack of units sentences from start on, in which one more may stand.
 struct Hay {
@@ -90,10 +73,10 @@ std::string with_needle(const Hay& hay, size_t units, size_t at, std::string_vie
 }
 
 Result<Sample> make_sample(const TaskContext& context, const Haystack& sentences,
-                           const Cell& cell) {
-  const double depth = static_cast<double>(cell.depth) / (kDepths - 1);
+                           const GridCell& cell) {
+  const double depth = cell.depth();
   Sample sample;
-  sample.id = fmt::format("length-{}-depth-{:.0f}-trial-{}", cell.length, 100 * depth, cell.trial);
+  sample.id = cell.id();
   Rng rng(context.seed, "needle/" + sample.id);
   const std::string key = adjective_noun(rng), value = rng.digits(7);
   const std::string needle = fill(kNeedle, {{"key", key}, {"value", value}});
@@ -144,11 +127,10 @@ Result<TaskData> load_needle(const TaskContext& context) {
     return fail(ErrorCode::kBadValue, "needle: the essays below {} hold no text",
                 context.data.string());
   }
-  REPRISE_TRY(const auto lengths, prompt_lengths(context, kLengths));
-  const size_t count = context.limit > 0 ? context.limit : lengths.size() * kDepths * kTrials;
+  REPRISE_TRY(const auto lengths, prompt_lengths(context, kGridLengths));
   TaskData data;
-  for (size_t i = 0; i < count; ++i) {
-    REPRISE_TRY(Sample sample, make_sample(context, sentences, cell_at(i, lengths)));
+  for (const GridCell& cell : grid_cells(lengths, context.limit)) {
+    REPRISE_TRY(Sample sample, make_sample(context, sentences, cell));
     data.samples.push_back(std::move(sample));
   }
   return data;

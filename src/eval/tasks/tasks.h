@@ -7,6 +7,7 @@ namespace reprise::eval {
 
 Result<TaskData> load_ppl(const TaskContext& context);
 Result<TaskData> load_needle(const TaskContext& context);
+Result<TaskData> load_passkey(const TaskContext& context);
 Result<TaskData> load_ruler(const TaskContext& context);
 Result<TaskData> load_longbench(const TaskContext& context);
 Result<TaskData> load_gsm8k(const TaskContext& context);
