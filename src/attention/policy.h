@@ -123,6 +123,11 @@ class Policy {
   /// Prompt rows come in whole cells of a grid of so many positions, as far as the prompt goes,
   /// because the rows of a call share what they read; 0 = in any number.
   virtual int32_t prefill_grid() const { return 0; }
+  /// Where there is a grid: rows from this position on that make up a cell, at most what is left of
+  /// the grid's; fewer cut it.
+  virtual int32_t prefill_cell(int32_t position, int32_t /*prompt_end*/) const {
+    return prefill_grid() - position % prefill_grid();
+  }
   /// Figures of the answer so far; cleared when an answer begins.
   virtual PolicyStats stats() const { return {}; }
   virtual void clear_stats() {}
@@ -189,6 +194,9 @@ class PolicyDecorator : public Policy {
   }
   int32_t next_cut(int32_t position) const override { return inner_->next_cut(position); }
   int32_t prefill_grid() const override { return inner_->prefill_grid(); }
+  int32_t prefill_cell(int32_t position, int32_t prompt_end) const override {
+    return inner_->prefill_cell(position, prompt_end);
+  }
   PolicyStats stats() const override { return inner_->stats(); }
   void clear_stats() override { inner_->clear_stats(); }
   uint64_t state_bytes() const override { return inner_->state_bytes(); }

@@ -264,8 +264,10 @@ Scheduler::Pass Scheduler::plan_rows() {
     Running& running = *reading[(first + i) % reading.size()];
     const size_t sharers = reading.size() - i;
     size_t rows = (budget + sharers - 1) / sharers;
-    if (const auto grid = static_cast<size_t>(running.sequence->policy->prefill_grid()); grid > 0) {
-      rows = grid - running.sequence->tokens.size() % grid;
+    if (const Policy& policy = *running.sequence->policy; policy.prefill_grid() > 0) {
+      const auto position = static_cast<int32_t>(running.sequence->tokens.size());
+      const auto prompt_end = static_cast<int32_t>(running.request.prompt.size());
+      rows = static_cast<size_t>(policy.prefill_cell(position, prompt_end));
     }
     rows = std::min(rows, running.prompt_left());
     if (i > 0 && rows > budget) continue;  // a cell is not cut: it waits for its turn

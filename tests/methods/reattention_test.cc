@@ -20,7 +20,8 @@ using testing::Toy;
 using testing::ToyShape;
 
 constexpr const char* kSpec =
-    "reattention:sink=5,local=40,span=6,spans=7,picks=3,decode-picks=2,activate=60";
+    "reattention:sink=5,local=40,span=6,spans=7,picks=3,decode-picks=2,activate=60,"
+    "score=raw";
 
 /// The keys that rows [first, first + count) read by the paper's definition (eqs. 1 to 3).
 std::vector<int32_t> expected_keys(Toy& toy, size_t layer, size_t first, size_t count,
@@ -216,6 +217,38 @@ TEST(ReAttentionPolicy, StrideAndIntervalOfOneChangeNothingAndMoreReadOlderSpans
   EXPECT_EQ(spans_of(",interval=3", 1), spans_of(",interval=3", 3));
   EXPECT_EQ(spans_of(",interval=3", 3), spans_of("", 1));
   EXPECT_EQ(spans_of(",interval=3", 4), spans_of("", 4));
+}
+
+TEST(ReAttentionPolicy, TheLastRowsOfAPromptAreCellsOfTheirOwn) {
+  Toy toy({1, 4, 2, 32}, 500);
+  const auto policy = testing::make_policy(toy, std::string(kSpec) + ",chunk=40,alone=8");
+  std::vector<int32_t> cells;
+  for (int32_t at = 0; at < 100; at += cells.back()) {
+    cells.push_back(policy->prefill_cell(at, 100));
+    ASSERT_GT(cells.back(), 0);
+  }
+  EXPECT_EQ(cells, (std::vector<int32_t>{40, 40, 12, 1, 1, 1, 1, 1, 1, 1, 1}));
+  EXPECT_EQ(policy->prefill_cell(56, 60), 24) << "all of it is read: the grid alone counts";
+  EXPECT_EQ(policy->prefill_cell(99, 101), 1) << "a second turn that is shorter than eight rows";
+  const auto never = testing::make_policy(toy, std::string(kSpec) + ",chunk=40,alone=0");
+  EXPECT_EQ(never->prefill_cell(85, 100), 15);
+}
+
+TEST(ReAttentionPolicy, APromptRowOfItsOwnReadsWhatADecodedTokenWould) {
+  Toy toy({1, 4, 2, 32}, 500);
+  const auto ranges_of = [&](Phase phase) {
+    Recorder policy(toy, kSpec);
+    SequenceKv kv = toy.new_sequence();
+    toy.step(kv, policy, 400, Phase::kPrefill);
+    toy.step(kv, policy, 1, phase);
+    std::vector<std::pair<int32_t, int32_t>> ranges;
+    for (const KeyRange& range : policy.seen[0].selection.parts.at(0).ranges) {
+      ranges.emplace_back(range.begin, range.end);
+    }
+    return ranges;
+  };
+  EXPECT_GT(ranges_of(Phase::kDecode).size(), 3u);
+  EXPECT_EQ(ranges_of(Phase::kPrefill), ranges_of(Phase::kDecode));
 }
 
 TEST(ReAttentionPolicy, ForksAndTruncatedSequencesGoOnAsIfAlone) {

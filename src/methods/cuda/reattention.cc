@@ -85,7 +85,7 @@ Status DeviceReAttention::reserve(const DeviceRoom& room) {
                          kWhat));
   REPRISE_CHECK(floors_.reserve(size_t{std::max(rows, voters)} * n_head_, kWhat));
   REPRISE_CHECK(votes_.reserve(rows, n_head_ * decode_picks));
-  REPRISE_CHECK(prompt_votes_.reserve(1, voters * n_head_ * picks));
+  REPRISE_CHECK(prompt_votes_.reserve(1, std::max(voters * picks, decode_picks) * n_head_));
   REPRISE_CHECK(keys_.reserve(rows, kWhat));
   REPRISE_CHECK(list_pages_.reserve(size_t{rows} * list_capacity_, kWhat));
   REPRISE_CHECK(list_slots_.reserve(size_t{rows} * list_capacity_, kWhat));
@@ -143,7 +143,7 @@ Status DeviceReAttention::select(const DeviceQueries& queries, DeviceRead& read,
   scan.batch = queries.count;
   scan.capacity = queries.capacity;
   scan.q = queries.q_plain;
-  scan.k = static_cast<uint32_t>(settings_.decode_picks);
+  scan.k = static_cast<uint32_t>(settings_.picks_of(1));
   scan.votes = votes_.tables();
   KeySpansArgs spans;
   spans.pages = queries.pages;
@@ -178,7 +178,7 @@ Status DeviceReAttention::pack(const DevicePrompt& prompt, PackedPrompt& packed,
   scan.rows = prompt.rows.count;
   scan.stride = static_cast<uint32_t>(settings_.stride);
   scan.q = prompt.q_plain;
-  scan.k = static_cast<uint32_t>(settings_.picks);
+  scan.k = static_cast<uint32_t>(settings_.picks_of(prompt.rows.count));
   scan.votes = prompt_votes_.tables();
   KeySpansArgs spans;
   spans.tokens = tokens_.data();

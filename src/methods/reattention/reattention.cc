@@ -48,6 +48,7 @@ ReAttentionPolicy::Settings settings_of(const ReAttentionOptions& o, const Model
   s.local = static_cast<int32_t>(local_of(o, config.context));
   s.span = static_cast<int32_t>(o.span);
   s.chunk = o.chunk > 0 ? static_cast<int32_t>(o.chunk) : std::min<int32_t>(kChunk, s.local);
+  s.alone = static_cast<int32_t>(o.alone);
   s.activate = static_cast<int32_t>(o.activate > 0 ? o.activate : config.context);
   s.stride = static_cast<int32_t>(o.stride);
   s.interval = static_cast<int32_t>(o.interval);
@@ -133,16 +134,22 @@ std::vector<KeyRange> ReAttentionPolicy::choose(const QueryRows& rows, KeyRange 
 
 std::vector<kernels::RankedKey> ReAttentionPolicy::pick(const QueryRows& rows,
                                                         KeyRange middle) const {
-  const bool decodes = rows.phase == kernels::Phase::kDecode;
-  const auto step = static_cast<size_t>(decodes ? 1 : settings_.stride);
+  const auto step = static_cast<size_t>(settings_.stride);
   std::vector<size_t> which;  // counted from the last row, which is always among them
   for (size_t row = rows.rows.size(); row > 0; row -= std::min(step, row)) {
     which.push_back(row - 1);
   }
   const auto kind =
       config_->layer_rope.empty() ? LayerRope::kGlobal : config_->layer_rope[rows.layer];
-  return best_keys(rows, which, middle, decodes ? settings_.decode_picks : settings_.picks,
+  return best_keys(rows, which, middle, settings_.picks_of(rows.rows.size()),
                    settings_.angles[static_cast<size_t>(kind)], *config_);
+}
+
+int32_t ReAttentionPolicy::prefill_cell(int32_t position, int32_t prompt_end) const {
+  const int32_t cell = Policy::prefill_cell(position, prompt_end);
+  if (prompt_end <= settings_.activate) return cell;  // every row reads everything
+  const int32_t until_alone = prompt_end - settings_.alone - position;
+  return until_alone > 0 ? std::min(cell, until_alone) : 1;
 }
 
 void ReAttentionPolicy::truncate(int32_t) {

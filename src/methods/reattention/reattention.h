@@ -14,7 +14,8 @@
 // word would in the first layer, whose keys know only the word; the window has a fixed size.
 //
 // Rows of one call share what they read, so results depend on where prompts are cut: at multiples
-// of `chunk`, where a prompt begins and where it ends.
+// of `chunk`, where a prompt begins and before each of its last `alone` rows, as a question among
+// other rows would be outvoted by them.
 #pragma once
 
 #include <vector>
@@ -35,11 +36,12 @@ struct ReAttentionOptions {
   uint32_t picks = 4;
   uint32_t decode_picks = 0;
   uint32_t chunk = 0;
+  uint32_t alone = 48;
   uint32_t activate = 0;
   uint32_t stride = 1;
   uint32_t interval = 1;
   bool fill = false;
-  std::string score = "raw";
+  std::string score = "mean";
 };
 
 template <class Visitor>
@@ -69,6 +71,11 @@ void visit_options(ReAttentionOptions& o, Visitor&& visit) {
   visit(OptionSpec{"chunk", "prompt rows that share what they read; 0 = 512, or local if less",
                    "tokens", 0, 1 << 20},
         o.chunk);
+  visit(OptionSpec{"alone",
+                   "last rows of a prompt of which each chooses its own spans, as a decoded token "
+                   "does: the question, where it stands there",
+                   "tokens", 0, 1 << 20},
+        o.alone);
   visit(OptionSpec{"activate",
                    "up to this context everything is read; 0 = what the model was trained on",
                    "tokens", 0, 1 << 30},
@@ -88,10 +95,13 @@ class ReAttentionPolicy : public Policy {
  public:
   /// Options as they apply to the model.
   struct Settings {
-    int32_t sink, local, span, chunk, activate, stride, interval;
+    int32_t sink, local, span, chunk, alone, activate, stride, interval;
     size_t spans, picks, decode_picks;
     bool fill;
     std::vector<std::vector<float>> angles;  // [3]: one per LayerRope, [pairs][2] of score=mean
+
+    /// Keys that each head of a voting row picks, of so many rows that share what they read.
+    size_t picks_of(size_t rows) const { return rows > 1 ? picks : decode_picks; }
   };
 
   /// Errors: kInvalidArgument where the options do not fit the model or each other.
@@ -106,6 +116,7 @@ class ReAttentionPolicy : public Policy {
   bool position_free() const override { return true; }
   bool unbounded() const override { return unbounded_; }
   int32_t prefill_grid() const override { return settings_.chunk; }
+  int32_t prefill_cell(int32_t position, int32_t prompt_end) const override;
   void leave_alone(uint32_t layer) override;
   const Settings& settings() const { return settings_; }
   PolicyStats stats() const override;
