@@ -433,6 +433,54 @@ TEST(TopPages, OfLongSequences) {
   }
 }
 
+// Pages of the last keys are chosen before those with the best scores, which any row may have.
+TEST(TopPages, RecentPagesAreAmongThem) {
+  REPRISE_NEEDS_DEVICE();
+  constexpr uint32_t kCapacity = 400, kLists = 2, kSinks = 2;
+  const std::vector<int32_t> positions = {16 * 300 + 3, 16 * 60, 16 * 250 + 15, 16 * 399 + 8};
+  const std::vector<uint32_t> score_rows = {3, 1, 0, 2};
+  const auto count = static_cast<uint32_t>(positions.size());
+  std::vector<float> scores = some_scores(positions.size() * kLists, kCapacity, 3);
+  for (float& score : scores) {  // so that what stands for recent pages is more
+    if (!(std::abs(score) < 1e20f)) score = 7.0f;
+  }
+  std::vector<uint32_t> table(size_t{count} * kCapacity);
+  std::iota(table.begin(), table.end(), 9u);
+  const DeviceArray<int32_t> device_positions(positions), keys(count * kLists);
+  const DeviceArray<uint32_t> device_table(table), device_rows(score_rows);
+  const DeviceArray<float> device_scores(scores);
+  for (const uint32_t budget : {4u, 20u, 50u, 399u}) {
+    for (const uint32_t recent : {0u, 1u, 32u, 40u, 2000u}) {
+      const DeviceArray<uint32_t> lists(size_t{count} * kLists * budget, 0xff);
+      TopPagesArgs args;
+      args.rows = {device_positions.get(), device_table.get(), count, kCapacity, budget};
+      args.n_kv_head = kLists;
+      args.sink_pages = kSinks;
+      args.recent_tokens = recent;
+      args.scores = device_scores.get();
+      args.score_rows = device_rows.get();
+      args.lists = lists.get();
+      args.keys = keys.get();
+      args.list_capacity = budget;
+      ASSERT_EQ(top_pages(args, nullptr), cudaSuccess);
+      std::vector<float> ranked(scores.size());
+      for (size_t i = 0; i < scores.size(); ++i) {
+        const size_t row = i / kCapacity / kLists, page = i % kCapacity;
+        const auto end = static_cast<uint32_t>(positions[row]) + 1;
+        const size_t list = score_rows[row] * kLists + i / kCapacity % kLists;
+        const bool is_recent = page >= kSinks && page >= (end - std::min(end, recent)) / 16;
+        // Of recent pages the last.
+        ranked[i] =
+            is_recent ? 1e30f * static_cast<float>(1 + page) : scores[list * kCapacity + page];
+      }
+      SCOPED_TRACE("budget " + std::to_string(budget) + ", recent " + std::to_string(recent));
+      expect_lists({positions, kLists, kCapacity, budget, kSinks}, ranked, table, lists.host(),
+                   keys.host());
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
 // One sequence whose keys are there from the start; a captured step is replayed at each position.
 TEST(TopPages, CapturedStepsFollowASequence) {
   REPRISE_NEEDS_DEVICE();

@@ -62,12 +62,14 @@ cudaError_t score_pages(const PageScoreArgs& args, cudaStream_t stream);
 struct TopPagesArgs {
   PageRows rows;
   uint32_t n_kv_head = 0;
-  uint32_t sink_pages = 0;        // first ones, which are always chosen
-  const float* scores = nullptr;  // [count, n_kv_head, capacity]
-  uint32_t* lists = nullptr;      // [count, n_kv_head, list_capacity] out: page ids, in order
-  uint32_t* numbers = nullptr;    // as lists, if not null, out: where the pages stand in the table
-  int32_t* keys = nullptr;        // [count, n_kv_head] out: tokens of a list, to the row's own
-  uint32_t list_capacity = 0;     // >= min(budget_pages, capacity)
+  uint32_t sink_pages = 0;               // first ones, which are always chosen
+  uint32_t recent_tokens = 0;            // pages of these last keys are always chosen, too
+  const float* scores = nullptr;         // [count, n_kv_head, capacity]
+  const uint32_t* score_rows = nullptr;  // [count] which row of scores a row has; null: its own
+  uint32_t* lists = nullptr;    // [count, n_kv_head, list_capacity] out: page ids, in order
+  uint32_t* numbers = nullptr;  // as lists, if not null, out: where the pages stand in the table
+  int32_t* keys = nullptr;      // [count, n_kv_head] out: tokens of a list, to the row's own
+  uint32_t list_capacity = 0;   // >= min(budget_pages, capacity)
 };
 
 /// Lists, as KeyLists without slots, of the budget_pages - 1 best full pages and, last, the row's

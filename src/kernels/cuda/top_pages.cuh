@@ -189,8 +189,18 @@ __device__ inline void choose_list(const TopPagesArgs& a, uint32_t index, Shared
   const uint32_t certain = chosen == own ? own : min(a.sink_pages, chosen);
   for (uint32_t page = threadIdx.x; page < certain; page += kThreads) write(page, page);
   if (certain == chosen) return;
-  Competitors others(s, a.scores + size_t{index} * a.rows.capacity, certain, own);
-  others.write(others.choose(chosen - certain),
+  const auto keys = static_cast<uint32_t>(a.rows.positions[row]) + 1;
+  const uint32_t recent =
+      max(min((keys - min(keys, a.recent_tokens)) / kPageTokens, own), own - (chosen - certain));
+  for (uint32_t page = recent + threadIdx.x; page < own; page += kThreads) {
+    write(chosen - (own - page), page);
+  }
+  const uint32_t wanted = chosen - certain - (own - recent);
+  if (wanted == 0) return;
+  const uint32_t scored = a.score_rows != nullptr ? a.score_rows[row] : row;
+  const size_t scores = size_t{scored} * a.n_kv_head + index % a.n_kv_head;
+  Competitors others(s, a.scores + scores * a.rows.capacity, certain, recent);
+  others.write(others.choose(wanted),
                [&](uint32_t at, uint32_t page) { write(certain + at, page); });
 }
 

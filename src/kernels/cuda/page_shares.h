@@ -1,0 +1,64 @@
+// Shares of attention that pages get, and their exponential averages, by which pages are chosen
+// (AttentionPredictor, arXiv 2502.04077, with an average in place of a network). Sizes of launches
+// of decode rows depend on capacities only, so that calls may be captured and replayed.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_runtime_api.h>
+
+#include "kernels/cuda/paged_decode.h"
+
+namespace reprise::kernels::cuda {
+
+struct ReadSharesArgs {
+  PagedKv kv;
+  KeyLists lists;  // [rows, n_kv_head, capacity] whole pages, as decode attention read them
+  uint32_t rows = 0, n_head = 0;
+  const __nv_bfloat16* q = nullptr;     // [rows, n_head, head_dim] rotated
+  const float* lse = nullptr;           // [rows, n_head] natural log, over what was read
+  float scale = 1.0f, soft_cap = 0.0f;  // as PagedDecodeArgs
+  float* shares = nullptr;  // [rows, n_kv_head, capacity] out: mean over a KV head's query heads
+};
+
+/// Attention that each page of a list got. cudaErrorNotSupported as paged_decode().
+cudaError_t read_shares(const ReadSharesArgs& args, cudaStream_t stream);
+
+struct AverageSharesArgs {
+  const uint32_t* numbers = nullptr;  // [rows, n_kv_head, list_capacity] pages of the sequence
+  const int32_t* keys = nullptr;      // [rows, n_kv_head] tokens of a list; its last page is the
+                                      // sequence's
+  const float* shares = nullptr;      // [rows, n_kv_head, list_capacity] of those pages
+  uint32_t rows = 0, n_kv_head = 0, list_capacity = 0;
+  float factor = 0.0f;              // weight of the past
+  const uint32_t* slots = nullptr;  // [rows] row of averages
+  float* averages = nullptr;        // [slots, n_kv_head, capacity] in, out
+  uint32_t capacity = 0;
+};
+
+/// average = factor average + (1 - factor) (1 - e) share of pages that were read, where e is the
+/// sum of the averages of those that were not, which stay.
+cudaError_t average_shares(const AverageSharesArgs& args, cudaStream_t stream);
+
+struct WeighRowsArgs {
+  const float* lse = nullptr;  // [rows, n_head] natural log
+  uint32_t rows = 0, n_head = 0;
+  bool first = false;        // the first of a history
+  float factor = 0.0f;       // as AverageSharesArgs
+  float* weighed = nullptr;  // [rows, n_head] out
+};
+
+/// Denominators with which key_votes() weighs rows as their average does.
+cudaError_t weigh_rows(const WeighRowsArgs& args, cudaStream_t stream);
+
+struct PoolSharesArgs {
+  const float* votes = nullptr;  // [n_head, stride] of keys
+  uint32_t n_head = 0, n_kv_head = 0, keys = 0, stride = 0;
+  float past = 0.0f;          // weight of the averages before; 0: there is none
+  float* averages = nullptr;  // [n_kv_head, capacity] in, out; zero beyond the keys
+  uint32_t capacity = 0;
+};
+
+/// average = past average + mean over query heads of the votes of a page.
+cudaError_t pool_shares(const PoolSharesArgs& args, cudaStream_t stream);
+
+}  // namespace reprise::kernels::cuda
