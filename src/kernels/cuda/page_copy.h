@@ -13,4 +13,8 @@ namespace reprise::kernels::cuda {
 cudaError_t copy_pages(void* base, uint64_t page_bytes, const uint32_t* from, const uint32_t* to,
                        uint32_t count, cudaStream_t stream);
 
+/// Page i of `to` = page pages[i] from base on, unless that is ~0. Otherwise as above.
+cudaError_t gather_pages(const void* base, uint64_t page_bytes, const uint32_t* pages,
+                         uint32_t count, void* to, cudaStream_t stream);
+
 }  // namespace reprise::kernels::cuda
