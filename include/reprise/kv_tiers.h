@@ -13,21 +13,27 @@ struct KvTier {
   uint64_t moved_out_bytes = 0;
 };
 
-/// Pages that running requests read while their KV lay on disk in part. A page is needed once per
-/// layer and pass.
+/// Pages that running requests read while their KV lay on disk in part, or in the memory of a GPU's
+/// host. A page is needed once per layer and pass; on a GPU each KV head needs its part of a page.
 struct KvPaging {
   uint64_t hits = 0;        ///< needed and in memory
   uint64_t late = 0;        ///< needed while it was being read ahead
-  uint64_t fetched = 0;     ///< needed and read then
+  uint64_t fetched = 0;     ///< needed and read then; on a GPU over the bus, in place
   uint64_t prefetched = 0;  ///< read ahead
   uint64_t unused = 0;      ///< of these, given up before they were needed
-  uint64_t read_bytes = 0;  ///< from disk
+  uint64_t read_bytes = 0;  ///< from disk, or over the bus
   double wait_ms = 0;       ///< that requests waited for pages
 
   /// Share of the needed pages that were in memory; 1 where none was needed.
   double hit_rate() const {
     const uint64_t needed = hits + late + fetched;
     return needed > 0 ? static_cast<double>(hits) / static_cast<double>(needed) : 1.0;
+  }
+  KvPaging operator+(const KvPaging& other) const {
+    return {hits + other.hits,       late + other.late,
+            fetched + other.fetched, prefetched + other.prefetched,
+            unused + other.unused,   read_bytes + other.read_bytes,
+            wait_ms + other.wait_ms};
   }
   /// What came since.
   KvPaging operator-(const KvPaging& before) const {

@@ -50,6 +50,7 @@ struct EngineOptions {
   uint32_t batch = 16;
   uint64_t kv_memory = 0;
   uint64_t kv_host = 0;
+  uint64_t kv_hot = 0;
   std::string kv_disk;
   uint64_t kv_disk_size = 0;
   std::string kv_prefetch = "token";
@@ -91,17 +92,24 @@ void visit_options(EngineOptions& o, Visitor&& visit) {
   visit(OptionSpec{"kv-host", "page-locked memory beside the GPU's, for KV that has no room there",
                    "bytes", 0, 0x1p50},
         o.kv_host);
+  visit(OptionSpec{"kv-hot",
+                   "GPU memory beside --kv-memory for pages of --kv-host that are read again and "
+                   "again, or expected to be read next",
+                   "bytes", 0, 0x1p50},
+        o.kv_hot);
   visit(OptionSpec{"kv-disk", "folder for KV that no memory has room for; empty = it is dropped",
                    "dir"},
         o.kv_disk);
   visit(OptionSpec{"kv-disk-size", "limit of KV on disk; 0 = half of what is free there", "bytes",
                    0, 0x1p50},
         o.kv_disk_size);
-  visit(OptionSpec{"kv-prefetch",
-                   "what is read from disk before it is asked for, where a request's KV does not "
-                   "fit in memory: nothing, the next layer's pages, or the next token's (cpu)",
-                   "", 0, 0, "none|layer|token"},
-        o.kv_prefetch);
+  visit(
+      OptionSpec{"kv-prefetch",
+                 "what is read before it is asked for, from disk (cpu) or the host's memory "
+                 "(cuda, with --kv-hot), where a request's KV does not fit in memory: nothing, the "
+                 "next layer's pages, or the next token's",
+                 "", 0, 0, "none|layer|token"},
+      o.kv_prefetch);
   visit(OptionSpec{"kv-type", "element type of keys and values; f32 and q8_0: cpu, fp8: cuda", "",
                    0, 0, "bf16|f16|f32|q8_0|fp8"},
         o.kv_type);

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
@@ -17,6 +18,10 @@ namespace reprise {
 /// the query of this one; for the next token, by what this one read or what the policy predicts.
 /// Prompt rows read every page: those of the next layer come while this one is computed.
 enum class Prefetch : uint8_t { kNone, kLayer, kToken };
+/// name: a choice of --kv-prefetch.
+inline Prefetch prefetch_mode(std::string_view name) {
+  return name == "none" ? Prefetch::kNone : name == "layer" ? Prefetch::kLayer : Prefetch::kToken;
+}
 
 class Pager {
  public:

@@ -22,10 +22,6 @@ kernels::KvType kv_type(std::string_view name) {
   return found;
 }
 
-Prefetch prefetch_mode(std::string_view name) {
-  return name == "none" ? Prefetch::kNone : name == "layer" ? Prefetch::kLayer : Prefetch::kToken;
-}
-
 // Where every product is one of floats, KV is float too.
 Result<EngineOptions> completed(EngineOptions options) {
   REPRISE_CHECK(validate(options));
@@ -55,9 +51,10 @@ Result<Computing> start_backend(const EngineOptions& options, Model& model, Thre
                 "--kv-type fp8 is there with --device cuda only; choose "
                 "bf16, f16, f32 or q8_0");
   }
-  if (options.kv_host > 0) {
+  if (options.kv_host > 0 || options.kv_hot > 0) {
     return fail(ErrorCode::kUnsupported,
-                "--kv-host is there with --device cuda only; raise --kv-memory, or give --kv-disk");
+                "--kv-host and --kv-hot are there with --device cuda only; raise --kv-memory, or "
+                "give --kv-disk");
   }
   const ModelConfig& config = model.config();
   const kernels::KvLayout layout = {kv_type(options.kv_type), config.n_kv_head, config.head_dim};

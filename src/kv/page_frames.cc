@@ -37,15 +37,15 @@ Result<PageFrames> PageFrames::create(size_t page_bytes, uint32_t n_layer, uint6
 }
 
 PageFrames::PageFrames(std::unique_ptr<PageMemory> memory, size_t page_bytes,
-                       uint32_t memory_frames, uint32_t host_frames)
+                       uint32_t memory_frames, uint32_t host_frames, uint32_t skipped)
     : page_bytes_(page_bytes), memory_(std::move(memory)), slabs_(1) {
   counts_[0].limit = memory_frames;
   counts_[1].limit = host_frames;
   Slab& slab = slabs_.front();
   slab.base = memory_->slab(0);
   slab.regions[0].end = memory_frames;
-  slab.regions[1].begin = slab.regions[1].next = memory_frames;
-  slab.regions[1].end = memory_frames + host_frames;
+  slab.regions[1].begin = slab.regions[1].next = memory_frames + skipped;
+  slab.regions[1].end = memory_frames + skipped + host_frames;
 }
 
 bool PageFrames::provide(Slab& slab, Region& region, uint32_t frame) {

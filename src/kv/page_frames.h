@@ -29,8 +29,9 @@ class PageFrames {
   /// On the host; limit: frames over all layers. kOutOfMemory when the address space (that many
   /// frames per layer) cannot be reserved.
   static Result<PageFrames> create(size_t page_bytes, uint32_t n_layer, uint64_t limit);
+  /// skipped: frames between the two tiers that are not handed out.
   PageFrames(std::unique_ptr<PageMemory> memory, size_t page_bytes, uint32_t memory_frames,
-             uint32_t host_frames);
+             uint32_t host_frames, uint32_t skipped = 0);
 
   /// kNoFrame when the tier is full. O(1) amortised. for_copy: only start_copies() writes to it
   /// before the next join().

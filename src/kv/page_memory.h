@@ -7,6 +7,7 @@
 #include <span>
 
 #include "reprise/error.h"
+#include "reprise/kv_tiers.h"
 
 namespace reprise {
 
@@ -46,6 +47,8 @@ class PageMemory {
   virtual void join() {}
   /// Says which pages of slab 0 the host wrote, for those who keep what they know of pages.
   virtual Status written(std::span<const uint32_t> /*pages*/) { return {}; }
+  /// Of pages below kMemory that the memory itself keeps at hand.
+  virtual KvPaging paging() const { return {}; }
 };
 
 /// Address space of this process, touched only when used. slab_bytes: a multiple of kSlabAlignment.

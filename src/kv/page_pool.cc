@@ -57,7 +57,7 @@ uint64_t PagePool::free_pages() const {
 
 KvTiers PagePool::tiers() const {
   KvTiers tiers = tiers_.stats();
-  tiers.paging = paging_;
+  tiers.paging = paging();
   return tiers;
 }
 

@@ -125,7 +125,7 @@ class PagePool {
   /// Bytes of frames in use or free but still backed by memory.
   uint64_t backed_bytes() const { return tiers_.frames().backed_bytes(); }
   KvTiers tiers() const;
-  const KvPaging& paging() const { return paging_; }
+  KvPaging paging() const { return paging_ + memory().paging(); }
 
  private:
   static constexpr uint32_t kNoArrival = ~uint32_t{0};

@@ -218,6 +218,95 @@ TEST_F(CudaTiers, ASequenceLargerThanDeviceMemoryIsReadInPlace) {
   }
 }
 
+struct HotCase {
+  const char* policy;
+  const char* prefetch;
+  uint64_t hot;  // tokens
+};
+
+class CudaHotPages : public CudaTiers, public testing::WithParamInterface<HotCase> {
+ protected:
+  static EngineOptions options() {
+    EngineOptions options = options_of({"", 250, 6000, 0});
+    options.kv_hot = GetParam().hot * kTokenBytes;
+    options.kv_prefetch = GetParam().prefetch;
+    return options;
+  }
+};
+INSTANTIATE_TEST_SUITE_P(
+    Modes, CudaHotPages,
+    testing::Values(HotCase{"quest:budget=128", "none", 400},
+                    HotCase{"quest:budget=128", "layer", 400},
+                    HotCase{"quest:budget=128", "token", 400},
+                    HotCase{"quest:budget=256", "token", 100},
+                    HotCase{"dense:first=1+quest:budget=128", "token", 400},
+                    HotCase{"attention_predictor:budget=128,period=0", "none", 400},
+                    HotCase{"attention_predictor:budget=128,period=0", "layer", 400},
+                    HotCase{"attention_predictor:budget=128,period=0", "token", 400},
+                    HotCase{"attention_predictor:budget=256,period=0", "token", 100}),
+    [](const auto& test) { return std::string(test.param.prefetch) + std::to_string(test.index); });
+
+TEST_P(CudaHotPages, TextIsTheSameWhereverPagesLie) {
+  for (const std::string type : {"bf16", "fp8"}) {
+    EngineOptions with_room = cuda_options(), small_options = options();
+    with_room.kv_type = small_options.kv_type = type;
+    const auto ample = tiny_engine(with_room), small = tiny_engine(small_options);
+    const std::string policy = GetParam().policy;
+    Request request = request_of(tiny_prompt(1500), 100);
+    request.forced = best_tokens(logits_of(*ample, request, policy));
+    logits_of(*small, request, policy);  // both have the prefix now
+    EXPECT_EQ(difference(logits_of(*small, request, policy), logits_of(*ample, request, policy)),
+              "")
+        << type;
+    request.forced.clear();
+    const Answer answer = answer_of(*small, request, policy);
+    EXPECT_EQ(answer.tokens, answer_of(*ample, request, policy).tokens) << type;
+    const KvPaging paging = answer.counters.paging;
+    std::printf("%s: hits %zu, in place %zu, brought %zu: %.3f\n", type.c_str(),
+                size_t{paging.hits}, size_t{paging.fetched}, size_t{paging.prefetched},
+                paging.hit_rate());
+    const bool none = small_options.kv_prefetch == "none";
+    EXPECT_EQ(paging.hits + paging.fetched > 0, !none);
+    EXPECT_EQ(paging.hits > 0 && paging.prefetched > 0, !none);
+    EXPECT_LE(answer.memory.kv.memory.bytes, 250 * kTokenBytes);
+  }
+}
+
+TEST_P(CudaHotPages, PagesChangeHandsBetweenSequences) {
+  const auto ample = tiny_engine(cuda_options()), small = tiny_engine(options());
+  const auto run = [](Engine& engine, uint32_t seed) {
+    std::vector<std::vector<int32_t>> answers(5);
+    std::vector<std::unique_ptr<Session>> sessions;
+    for (uint32_t i = 0; i < answers.size(); ++i) {
+      sessions.push_back(*engine.open(GetParam().policy));
+      // The first two share a beginning, and pages.
+      EXPECT_TRUE(engine.submit(
+          *sessions[i], request_of(tiny_prompt(600 + 9 * i, i < 2 ? seed : seed + i), 30 + 7 * i),
+          [&answers, i](Result<Answer> answer) {
+            ASSERT_TRUE(answer) << answer.error().message;
+            answers[i] = answer->tokens;
+          }));
+    }
+    while (engine.step()) continue;
+    return answers;
+  };
+  for (uint32_t round = 0; round < 4; ++round) {
+    EXPECT_EQ(run(*small, 10 * round), run(*ample, 10 * round)) << round;
+  }
+  print("hot", answer_of(*small, request_of(tiny_prompt(20), 2)).memory.kv);
+}
+
+TEST_F(CudaTiers, HotPagesNeedRoomInEveryLayer) {
+  EngineOptions options = options_of({"", 250, 4000, 0});
+  options.kv_hot = 1;
+  const auto few = Engine::load(options);
+  ASSERT_FALSE(few);
+  EXPECT_NE(few.error().message.find("--kv-hot"), std::string::npos) << few.error().message;
+  options = options_of({"", 250, 0, 0});
+  options.kv_hot = 400 * kTokenBytes;
+  EXPECT_FALSE(Engine::load(options));
+}
+
 TEST_F(CudaTiers, RequestsOfABatchAreNotDisturbed) {
   const Tiering tiers = {"", 900, 900, 6000};
   const auto ample = tiny_engine(cuda_options()), small = tiny_engine(options_of(tiers));

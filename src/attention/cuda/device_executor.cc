@@ -14,7 +14,6 @@ using namespace kernels::cuda;
 
 namespace {
 
-constexpr int32_t kNoCap = std::numeric_limits<int32_t>::max();
 constexpr uint32_t kTokens = kernels::cuda::kPageTokens;
 
 }  // namespace
@@ -78,6 +77,8 @@ Status DeviceExecutor::set_policies(std::vector<DevicePolicy*> policies, uint32_
     REPRISE_CHECK(q_plain_.reserve(limits_.rows * q_width(), "plain queries"));
   }
   if (any(&DevicePolicy::position_free)) REPRISE_CHECK(reserve_position_free(capacity));
+  if (memory_.hot() != nullptr) REPRISE_CHECK(memory_.hot()->reserve(limits_.sequences, capacity));
+  if (memory_.has_host_pages()) REPRISE_CHECK(reserve_copies(capacity));
   return policies_.empty() ? Status() : reserve_parts();
 }
 
@@ -120,69 +121,21 @@ Status DeviceExecutor::begin(const DeviceRows& rows, cudaStream_t stream) {
   if (in_float()) return {};
   REPRISE_CUDA(count_keys(rows.positions, rows.decode_rows, keys_.data(), stream), "counting keys");
   if (has_windows_) REPRISE_CHECK(windows_.list(rows, stream));
+  if (memory_.hot() != nullptr) {
+    REPRISE_CHECK(memory_.hot()->begin(
+        {rows.positions, rows.sequences, rows.rows, rows.tables, rows.table_rows, rows.capacity},
+        stream));
+  }
   for (DevicePolicy* policy : policies_) {
     if (!rows.scattered) REPRISE_CHECK(policy->begin(rows, kv_, stream));
   }
   return {};
 }
 
-Status DeviceExecutor::make_angles(cudaStream_t stream) {
-  for (Rope& rope : ropes_) {
-    REPRISE_CHECK(fill_angles(rope, {0, rows_.rows}, kNoCap, rope.factor, rope.cos_sin, stream));
-  }
-  REPRISE_CHECK(make_capped_angles(stream));
-  return make_key_angles(stream);
-}
-
-Status DeviceExecutor::make_capped_angles(cudaStream_t stream) {
-  capped_ = false;
-  for (const DeviceGroup& group : rows_.groups) {
-    const int32_t cap = group.policy != nullptr ? group.policy->max_query_position() : kNoCap;
-    if (cap == kNoCap) continue;
-    capped_ = true;
-    for (Rope& rope : ropes_) {
-      REPRISE_CHECK(
-          fill_angles(rope, rows_of(group), cap, rope.factor, rope.cos_sin_capped, stream));
-    }
-  }
-  return {};
-}
-
-Status DeviceExecutor::make_key_angles(cudaStream_t stream) {
-  const auto is_free = [](const DeviceGroup& group) {
-    return group.policy != nullptr && group.policy->position_free();
-  };
-  keys_apart_ = std::any_of(rows_.groups.begin(), rows_.groups.end(), is_free);
-  for (Rope& rope : ropes_) {
-    if (!keys_apart_) break;
-    DeviceBuffer<float>& angles = rope.cos_sin_keys;
-    REPRISE_CHECK(fill_angles(rope, {0, rows_.rows}, kNoCap, rope.factor, angles, stream));
-    for (const DeviceGroup& group : rows_.groups) {
-      if (is_free(group)) {
-        REPRISE_CHECK(fill_angles(rope, rows_of(group), 0, 1.0f, angles, stream));
-      }
-    }
-  }
-  return {};
-}
-
-DeviceExecutor::RowRange DeviceExecutor::rows_of(const DeviceGroup& group) const {
-  if (group.first < rows_.decode_rows) return {group.first, group.count};
-  const PrefillRows* steps = &rows_.host_prefill[group.first - rows_.decode_rows];
-  const PrefillRows& last = steps[group.count - 1];
-  return {rows_.decode_rows + steps->first, last.first + last.count - steps->first};
-}
-
-Status DeviceExecutor::fill_angles(const Rope& rope, RowRange rows, int32_t cap, float factor,
-                                   DeviceBuffer<float>& angles, cudaStream_t stream) const {
-  REPRISE_CUDA(
-      rotary_rows(rope.inv_freq.data(), rope.pairs, factor, rows_.positions + rows.first,
-                  rows.count, cap, angles.data() + size_t{rows.first} * rope.pairs * 2, stream),
-      "rotary angles");
-  return {};
-}
-
 Status DeviceExecutor::attend(const LayerHeads& heads, cudaStream_t stream) {
+  if (memory_.hot() != nullptr && limits_.prefetch == Prefetch::kLayer) {
+    REPRISE_CHECK(memory_.hot()->join(stream));  // queries are used meanwhile, too
+  }
   REPRISE_CHECK(store(heads, stream));
   if (in_float()) return read_in_float(heads, stream);
   const bool windowed = config_.window[heads.layer] > 0;
@@ -208,7 +161,7 @@ Status DeviceExecutor::attend(const LayerHeads& heads, cudaStream_t stream) {
       REPRISE_CHECK(prefill_step(heads, group.first + i, group.policy, stream));
     }
   }
-  return {};
+  return expect_next_token(heads, stream);
 }
 
 Status DeviceExecutor::store(const LayerHeads& heads, cudaStream_t stream) {
@@ -286,33 +239,50 @@ Status DeviceExecutor::read_in_float(const LayerHeads& heads, cudaStream_t strea
   return {};
 }
 
+DeviceQueries DeviceExecutor::queries_of(const LayerHeads& heads, const DeviceGroup& group) const {
+  const size_t at = group.first * q_width();
+  DeviceQueries queries;
+  queries.layer = heads.layer;
+  queries.n_head = config_.n_head;
+  queries.first = group.first;
+  queries.count = group.count;
+  queries.positions = rows_.positions + group.first;
+  queries.keys = keys_.data() + group.first;
+  queries.pages = rows_.table(heads.layer) + size_t{group.first} * rows_.capacity;
+  queries.capacity = rows_.capacity;
+  queries.q = q_.data() + at;
+  queries.kv = kv_;
+  if (group.policy->reads_plain_queries()) queries.q_plain = plain_queries(heads) + at;
+  if (group.policy->packs()) queries.angles = position_free_.positions(layer_rope_[heads.layer]);
+  if (group.policy->attends()) queries.q_exact = q_exact_.data() + at;
+  return queries;
+}
+
 Status DeviceExecutor::read_group(const LayerHeads& heads, const DeviceGroup& group,
                                   cudaStream_t stream) {
   const uint32_t* pages = rows_.table(heads.layer) + size_t{group.first} * rows_.capacity;
   DeviceRead what = {{pages, nullptr, keys_.data() + group.first, 1, rows_.capacity}};
   what.rotate = group.policy != nullptr && group.policy->position_free();
   if (group.policy != nullptr && !group.policy->leaves_alone(heads.layer)) {
-    DeviceQueries queries;
-    queries.layer = heads.layer;
-    queries.n_head = config_.n_head;
-    queries.first = group.first;
-    queries.count = group.count;
-    queries.positions = rows_.positions + group.first;
-    queries.keys = keys_.data() + group.first;
-    queries.pages = pages;
-    queries.capacity = rows_.capacity;
-    queries.q = q_.data() + group.first * q_width();
-    queries.kv = kv_;
+    const DeviceQueries queries = queries_of(heads, group);
     const size_t head = size_t{group.first} * config_.n_head, at = group.first * q_width();
-    if (group.policy->reads_plain_queries()) queries.q_plain = plain_queries(heads) + at;
-    if (group.policy->packs()) queries.angles = position_free_.positions(layer_rope_[heads.layer]);
     if (group.policy->attends()) {
-      queries.q_exact = q_exact_.data() + at;
       return group.policy->attend(queries, {heads.decode_out + at, lse_.data() + head}, stream);
     }
     REPRISE_CHECK(group.policy->select(queries, what, stream));
+    if (has_hot_pages(group, heads.layer)) {
+      REPRISE_CHECK(find_hot_pages(group, queries, what, stream));
+    }
   }
-  return read(heads, what, group.first, group.count, stream);
+  REPRISE_CHECK(read(heads, what, group.first, group.count, stream));
+  if (group.policy == nullptr || !group.policy->learns() ||
+      group.policy->leaves_alone(heads.layer)) {
+    return {};
+  }
+  const DeviceQueries queries = queries_of(heads, group);
+  const float* lse = lse_.data() + size_t{group.first} * config_.n_head;
+  REPRISE_CHECK(group.policy->observe(queries, what, lse, stream));
+  return learns_beside(group, heads.layer) ? Status() : group.policy->learn(queries, stream);
 }
 
 }  // namespace reprise

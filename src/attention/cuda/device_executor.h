@@ -11,6 +11,7 @@
 #include "attention/cuda/device_policy.h"
 #include "attention/cuda/device_ranges.h"
 #include "attention/cuda/position_free_keys.h"
+#include "attention/pager.h"
 #include "kernels/cuda/device_buffer.h"
 #include "kv/cuda/device_page_memory.h"
 #include "model/cuda/device_model.h"
@@ -21,6 +22,7 @@ class DeviceExecutor : public DeviceAttentionOp {
  public:
   struct Limits {
     uint32_t rows = 0, sequences = 0;  // of a pass
+    Prefetch prefetch = Prefetch::kNone;
   };
   /// kv: pages of every layer, which lie in memory; F32 ones are read in float, without policies.
   /// ropes: [n_layer], outlive it.
@@ -41,6 +43,8 @@ class DeviceExecutor : public DeviceAttentionOp {
   /// [rows, n_head, head_dim] of the layer that was stored last, rotated and in units of
   /// attention_scale / kQueryUnit.
   const __nv_bfloat16* queries() const { return q_.data(); }
+  /// Enqueues what ends a pass.
+  Status end(cudaStream_t stream);
 
  private:
   struct Rope {
@@ -75,12 +79,23 @@ class DeviceExecutor : public DeviceAttentionOp {
   /// All rows, everything.
   Status read_in_float(const LayerHeads& heads, cudaStream_t stream);
   bool in_float() const { return kv_.type == kernels::cuda::KvType::kF32; }
+  DeviceQueries queries_of(const LayerHeads& heads, const DeviceGroup& group) const;
+  // Where pages lie in the host's memory, see HotPages.
+  bool has_hot_pages(const DeviceGroup& group, uint32_t layer) const;
+  Status find_hot_pages(const DeviceGroup& group, const DeviceQueries& queries, DeviceRead& what,
+                        cudaStream_t stream);
+  Status expect_next_layer(const DeviceGroup& group, DeviceQueries queries, cudaStream_t stream);
+  Status expect_next_token(const LayerHeads& heads, cudaStream_t stream);
+  bool learns_beside(const DeviceGroup& group, uint32_t layer) const;
   Status merge_more(float* out, uint32_t first, uint32_t rows, cudaStream_t stream);
   /// Of steps [step, step + steps), which have so many rows.
   kernels::cuda::PagedPrefillArgs prefill_args(const LayerHeads& heads, uint32_t step,
                                                uint32_t steps, uint32_t rows) const;
   Status prefill(const LayerHeads& heads, uint32_t step, uint32_t steps, uint32_t rows,
                  cudaStream_t stream);
+  /// Lets a step read copies of its pages, once over the bus and not once per block of rows.
+  Status bring_pages(uint32_t step, kernels::cuda::PagedPrefillArgs& args, cudaStream_t stream);
+  Status reserve_copies(uint32_t capacity);
   Status prefill_step(const LayerHeads& heads, uint32_t step, DevicePolicy* policy,
                       cudaStream_t stream);
   Status prefill_position_free(const LayerHeads& heads, uint32_t step, DevicePolicy& policy,
@@ -113,6 +128,9 @@ class DeviceExecutor : public DeviceAttentionOp {
   kernels::cuda::DeviceBuffer<float> q_plain_;  // as q_, normed only; empty if nobody asks
   kernels::cuda::DeviceBuffer<float> lse_;      // [rows, n_head]
   kernels::cuda::DeviceBuffer<int32_t> keys_;   // [sequences] keys that full attention reads
+  // Where pages may lie in the host's memory: those of a sequence and layer.
+  kernels::cuda::DeviceBuffer<std::byte> copies_;
+  kernels::cuda::DeviceBuffer<uint32_t> copy_ids_;  // [capacity] 0, 1, ...
   // Where policies read in parts.
   kernels::cuda::DeviceBuffer<__nv_bfloat16> q_capped_;     // as q_
   kernels::cuda::DeviceBuffer<float> q_capped_exact_;       // as q_exact_

@@ -50,6 +50,7 @@ struct DeviceRows {
   std::span<const kernels::cuda::PrefillRows> host_prefill;  // prefill, on the host
   // Prefill rows stand at any ascending positions and read everything; no policy learns of them.
   bool scattered = false;
+  bool far_pages = false;  // some of them may lie in the host's memory
 
   const uint32_t* table(uint32_t layer) const {
     return tables + size_t{layer} * table_rows * capacity;
@@ -178,6 +179,19 @@ class DevicePolicy {
   virtual Status pack(const DevicePrompt&, PackedPrompt& /*packed*/, cudaStream_t) { return {}; }
   /// read arrives as a read of everything.
   virtual Status select(const DeviceQueries&, DeviceRead& /*read*/, cudaStream_t) { return {}; }
+  /// Whether select() names whole pages of the sequence, for each KV head and in order, the row's
+  /// own last. It may be asked about the layer to come with the queries of this one.
+  virtual bool chooses_pages() const { return false; }
+  /// Whether it wants to know what decode rows read. After them observe() takes what it needs of
+  /// buffers that later layers overwrite; then, perhaps beside later layers, comes learn(), and
+  /// predict(), if it is asked, names what the next row will read, but for its last page.
+  virtual bool learns() const { return false; }
+  virtual Status observe(const DeviceQueries&, const DeviceRead&, const float* /*lse*/,
+                         cudaStream_t) {
+    return {};
+  }
+  virtual Status learn(const DeviceQueries&, cudaStream_t) { return {}; }
+  virtual Status predict(const DeviceQueries&, DeviceRead& /*read*/, cudaStream_t) { return {}; }
   /// Whether it computes decode rows itself: attend() is called in place of select().
   virtual bool attends() const { return false; }
   /// Whether it asks for queries before rotation.

@@ -31,7 +31,10 @@ PagedPrefillArgs DeviceExecutor::prefill_args(const LayerHeads& heads, uint32_t 
 
 Status DeviceExecutor::prefill(const LayerHeads& heads, uint32_t step, uint32_t steps,
                                uint32_t rows, cudaStream_t stream) {
-  REPRISE_CUDA(paged_prefill(prefill_args(heads, step, steps, rows), stream), "prefill attention");
+  PagedPrefillArgs args = prefill_args(heads, step, steps, rows);
+  const bool far = rows_.far_pages && args.window == 0;
+  if (steps == 1 && far) REPRISE_CHECK(bring_pages(step, args, stream));
+  REPRISE_CUDA(paged_prefill(args, stream), "prefill attention");
   return {};
 }
 

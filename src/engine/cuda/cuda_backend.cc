@@ -8,6 +8,7 @@
 #include "engine/cuda/cuda_rank.h"
 #include "engine/cuda/rank_threads.h"
 #include "kernels/cuda/kv_types.h"
+#include "methods/attention_predictor/attention_predictor.h"
 #include "methods/baselines/evicting.h"
 #include "methods/cuda/csattention.h"
 #include "methods/cuda/device_policies.h"
@@ -52,7 +53,8 @@ class CudaBackend : public Backend {
   };
 
   StepCost cost_of(const ForwardPass& pass, const SequenceStep& step, const Policy& acting) const;
-  Result<uint64_t> kv_pages(uint64_t kv_memory, size_t page_bytes) const;
+  Result<uint64_t> kv_pages(uint64_t kv_memory, uint64_t hot_bytes, size_t page_bytes) const;
+  Result<uint64_t> hot_pages(const EngineOptions& options, size_t page_bytes) const;
   /// Enqueues on every rank what they do together; body waits for nothing that is enqueued.
   Status enqueue(const std::function<Status(CudaRank& rank)>& body);
   Status wait(uint32_t turn);
@@ -143,31 +145,46 @@ Status CudaBackend::create(const EngineOptions& options, const ProgressFn& progr
 
 Result<PagePool> CudaBackend::make_pool(const EngineOptions& options) {
   const size_t page = ranks_.front()->page_bytes() * ranks_.size();
-  REPRISE_TRY(const uint64_t pages, kv_pages(options.kv_memory, page));
-  const uint64_t host = std::min<uint64_t>(options.kv_host / page, kMaxFrames - pages);
+  CudaRank::Pages pages;
+  REPRISE_TRY(pages.hot, hot_pages(options, page));
+  REPRISE_TRY(pages.device, kv_pages(options.kv_memory, pages.hot * page, page));
+  pages.host = std::min<uint64_t>(options.kv_host / page, kMaxFrames - pages.device - pages.hot);
+  pages.prefetch = prefetch_mode(options.kv_prefetch);
   std::vector<std::unique_ptr<DevicePageMemory>> devices;
   for (uint32_t rank = 0; rank < ranks_.size(); ++rank) {
     const DeviceScope scope(static_cast<int>(rank));
-    REPRISE_TRY(devices.emplace_back(), ranks_[rank]->make_pages(model_, pages, host));
+    REPRISE_TRY(devices.emplace_back(), ranks_[rank]->make_pages(model_, pages));
   }
   const auto clear = [type = kv_type_, n_kv_head = config_.n_kv_head, head_dim = config_.head_dim](
                          std::byte* copy, size_t first) {
     clear_slots(type, n_kv_head, head_dim, static_cast<uint32_t>(first), copy);
   };
   const kernels::KvLayout layout = {kernels::KvType::kBF16, config_.n_kv_head, config_.head_dim};
-  PageFrames frames(joint_page_memory(std::move(devices), page), page, static_cast<uint32_t>(pages),
-                    static_cast<uint32_t>(host));
+  PageFrames frames(joint_page_memory(std::move(devices), page), page,
+                    static_cast<uint32_t>(pages.device), static_cast<uint32_t>(pages.host),
+                    static_cast<uint32_t>(pages.hot));
   return PagePool::create(std::move(frames), layout, config_.n_layer, clear);
 }
 
+Result<uint64_t> CudaBackend::hot_pages(const EngineOptions& options, size_t page_bytes) const {
+  if (options.kv_hot == 0 || options.kv_prefetch == "none") return 0;
+  const uint64_t pages = std::min<uint64_t>(options.kv_hot / page_bytes, kMaxFrames / 4);
+  if (options.kv_host > 0 && pages >= config_.n_layer) return pages;
+  return fail(ErrorCode::kInvalidArgument,
+              "--kv-hot keeps pages of --kv-host at hand, at least one of {} bytes in each of {} "
+              "layers; give more of both, or leave --kv-hot out",
+              page_bytes, config_.n_layer);
+}
+
 /// Of page_bytes on all devices together.
-Result<uint64_t> CudaBackend::kv_pages(uint64_t kv_memory, size_t page_bytes) const {
+Result<uint64_t> CudaBackend::kv_pages(uint64_t kv_memory, uint64_t hot_bytes,
+                                       size_t page_bytes) const {
   size_t least = std::numeric_limits<size_t>::max();  // of any device
   for (uint32_t rank = 0; rank < ranks_.size(); ++rank) {
     const DeviceScope scope(static_cast<int>(rank));
     size_t free = 0, total = 0;
     REPRISE_CUDA(cudaMemGetInfo(&free, &total), "asking for free memory");
-    least = std::min(least, free);
+    least = std::min(least, free - std::min<size_t>(free, hot_bytes / ranks_.size()));
   }
   const uint64_t bytes = kv_memory > 0 ? kv_memory : default_device_kv_bytes(least) * ranks_.size();
   const uint64_t pages = std::min<uint64_t>(bytes / page_bytes, kMaxFrames);
@@ -189,9 +206,14 @@ Status CudaBackend::prepare(Policy& policy) {
   const auto codes = [](const Policy* each) {
     return find_policy<CsAttentionPolicy>(*each) != nullptr;
   };
-  if (std::any_of(acting.begin() + 1, acting.end(), codes)) {
+  // Prompts are read for the first one.
+  const auto asks_prompts = [&](const Policy* each) {
+    return codes(each) || find_policy<AttentionPredictorPolicy>(*each) != nullptr;
+  };
+  if (std::any_of(acting.begin() + 1, acting.end(), asks_prompts)) {
     return fail(ErrorCode::kUnsupported,
-                "policy {}: auto does not have csattention with --device cuda; leave it out",
+                "policy {}: auto does not have csattention and attention_predictor with --device "
+                "cuda; leave them out",
                 policy.spec());
   }
   const bool evicts = dynamic_cast<EvictingPolicy*>(&policy.undecorated()) != nullptr;

@@ -61,14 +61,14 @@ size_t CudaRank::page_bytes() const {
 }
 
 Result<std::unique_ptr<DevicePageMemory>> CudaRank::make_pages(const Model& model,
-                                                               uint64_t device_pages,
-                                                               uint64_t host_pages) {
+                                                               const Pages& room) {
   const ModelConfig& config = model_->config();
-  const DevicePageMemory::Size size = {device_pages, host_pages, page_bytes(), config.n_layer};
+  const DevicePageMemory::Size size = {room.device,    room.host, page_bytes(),
+                                       config.n_layer, room.hot,  kv_.n_kv_head};
   REPRISE_TRY(auto memory, DevicePageMemory::create(size, stream_.get()));
   memory_ = memory.get();
   kv_.pages = memory->slab(0);
-  pool_pages_ = device_pages + host_pages;
+  pool_pages_ = room.device + room.hot + room.host;
   memory->set_changed([this](const PageIds& pages, cudaStream_t stream) -> Status {
     for (const auto& [spec, policy] : policies_) {
       if (policy != nullptr) REPRISE_CHECK(policy->adopt(kv_, pages, stream));
@@ -77,8 +77,8 @@ Result<std::unique_ptr<DevicePageMemory>> CudaRank::make_pages(const Model& mode
   });
   std::vector<const RopeTable*> ropes;
   for (uint32_t layer = 0; layer < config.n_layer; ++layer) ropes.push_back(&model.rope(layer));
-  REPRISE_TRY(executor_,
-              DeviceExecutor::create(config, ropes, kv_, *memory_, {max_rows_, max_results_}));
+  REPRISE_TRY(executor_, DeviceExecutor::create(config, ropes, kv_, *memory_,
+                                                {max_rows_, max_results_, room.prefetch}));
   return memory;
 }
 
@@ -216,6 +216,7 @@ DeviceRows CudaRank::device_rows(const ForwardPass& pass) const {
   rows.capacity = tables_.capacity();
   rows.groups = groups_;
   rows.host_prefill = prefill_;
+  rows.far_pages = pass.steps.front().kv->pool().reads_host();
   return rows;
 }
 
@@ -247,9 +248,10 @@ Status CudaRank::enqueue_rows(const DeviceRows& rows, uint32_t results) {
   pass.results = results;
   pass.logits = logits_.data();
   REPRISE_CHECK(model_->forward(pass, *executor_, stream_.get()));
-  if (!samples_) return {};
-  REPRISE_CUDA(sample(sample_args(rows, results), stream_.get()), "choosing tokens");
-  return {};
+  if (samples_) {
+    REPRISE_CUDA(sample(sample_args(rows, results), stream_.get()), "choosing tokens");
+  }
+  return executor_->end(stream_.get());
 }
 
 /// After a pass of decode rows alone its tokens and positions are the next pass's.

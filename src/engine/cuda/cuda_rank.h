@@ -44,8 +44,11 @@ class CudaRank {
 
   /// Of every page, its KV heads; the result outlives this object's passes.
   size_t page_bytes() const;
-  Result<std::unique_ptr<DevicePageMemory>> make_pages(const Model& model, uint64_t device_pages,
-                                                       uint64_t host_pages);
+  struct Pages {
+    uint64_t device = 0, host = 0, hot = 0;
+    Prefetch prefetch = Prefetch::kNone;
+  };
+  Result<std::unique_ptr<DevicePageMemory>> make_pages(const Model& model, const Pages& room);
   /// Adds a policy for the passes from now on.
   Status prepare(const Policy& policy);
   /// Enqueues a first exchange with the other ranks, which connects them.

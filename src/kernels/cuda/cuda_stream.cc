@@ -2,10 +2,13 @@
 
 namespace reprise::kernels::cuda {
 
-Result<CudaStream> CudaStream::create() {
+Result<CudaStream> CudaStream::create(bool urgent) {
   CudaStream made;
   cudaStream_t stream = nullptr;
-  REPRISE_CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "making a stream");
+  int least = 0, greatest = 0;
+  REPRISE_CUDA(cudaDeviceGetStreamPriorityRange(&least, &greatest), "making a stream");
+  REPRISE_CUDA(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, urgent ? greatest : 0),
+               "making a stream");
   made.stream_.reset(stream);
   return made;
 }

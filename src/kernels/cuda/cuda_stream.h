@@ -27,7 +27,8 @@ class DeviceScope {
 
 class CudaStream {
  public:
-  static Result<CudaStream> create();
+  /// urgent: before other streams' work where both wait for the device.
+  static Result<CudaStream> create(bool urgent = false);
   cudaStream_t get() const { return stream_.get(); }
 
  private:

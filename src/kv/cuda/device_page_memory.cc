@@ -58,6 +58,11 @@ class JointPageMemory : public PageMemory {
     for (const auto& device : devices_) REPRISE_CHECK(device->written(pages));
     return {};
   }
+  KvPaging paging() const override {
+    KvPaging all;
+    for (const auto& device : devices_) all = all + device->paging();
+    return all;
+  }
 
  private:
   /// In any device's slab, of the pages before an address.
@@ -102,7 +107,19 @@ DevicePageMemory::~DevicePageMemory() {
 Status DevicePageMemory::allocate() {
   const size_t device = size_.device_pages * size_.page_bytes;
   if (size_.host_pages == 0) return memory_.reserve(device, "keys and values");
-  REPRISE_CHECK(split_.reserve(device, size_.host_pages * size_.page_bytes));
+  REPRISE_CHECK(split_.reserve(device + size_.hot_pages * size_.page_bytes,
+                               size_.host_pages * size_.page_bytes));
+  if (size_.hot_pages > 0) {
+    HotPages::Size hot;
+    hot.layers = size_.layers;
+    hot.n_kv_head = size_.n_kv_head;
+    hot.first_slot = static_cast<uint32_t>(size_.device_pages);
+    hot.slots = static_cast<uint32_t>(size_.hot_pages);
+    hot.first_host = static_cast<uint32_t>(first_host());
+    hot.host_frames = static_cast<uint32_t>(size_.host_pages);
+    hot.part_bytes = size_.page_bytes / size_.n_kv_head;
+    REPRISE_TRY(hot_, HotPages::create(hot, split_.data()));
+  }
   REPRISE_TRY(copies_, kernels::cuda::CudaStream::create());
   REPRISE_TRY(asked_, CudaEvent::create());
   REPRISE_TRY(copied_, CudaEvent::create());
@@ -115,18 +132,23 @@ Status DevicePageMemory::allocate() {
 
 bool DevicePageMemory::provide(std::byte* from, size_t bytes) {
   const uint64_t page = (static_cast<size_t>(from - slab(0)) + bytes) / size_.page_bytes;
-  const uint64_t split = size_.device_pages, all = split + size_.host_pages;
-  if (from < slab(0) + split * size_.page_bytes)
-    used_device_ = std::max(used_device_, std::min(page, split));
+  const uint64_t device = size_.device_pages, all = first_host() + size_.host_pages;
+  if (from < slab(0) + device * size_.page_bytes)
+    used_device_ = std::max(used_device_, std::min(page, device));
   else
-    used_host_ = std::max(used_host_, std::min(page, all) - split);
+    used_host_ = std::max(used_host_, std::min(page, all) - first_host());
   return true;
 }
 
 Status DevicePageMemory::for_used(const ChangedFn& fn) const {
-  const auto first_host = static_cast<uint32_t>(size_.device_pages);
+  const auto first = static_cast<uint32_t>(first_host());
   REPRISE_CHECK(fn({nullptr, 0, static_cast<uint32_t>(used_device_)}, stream_));
-  return fn({nullptr, first_host, static_cast<uint32_t>(used_host_)}, stream_);
+  return fn({nullptr, first, static_cast<uint32_t>(used_host_)}, stream_);
+}
+
+Status DevicePageMemory::tell(const kernels::cuda::PageIds& pages, cudaStream_t stream) {
+  if (hot_ != nullptr) REPRISE_CHECK(hot_->forget(pages, stream));
+  return changed_ ? changed_(pages, stream) : Status();
 }
 
 Status DevicePageMemory::transfer(void* to, const void* from, size_t bytes) {
@@ -181,7 +203,7 @@ Status DevicePageMemory::start_copies(std::span<const PageCopy> copies, size_t p
     REPRISE_CUDA(
         kernels::cuda::copy_pages(slab(0), page_bytes, from + first, to + first, count, stream),
         kWhat);
-    if (changed_) REPRISE_CHECK(changed_({to + first, 0, count}, stream));
+    REPRISE_CHECK(tell({to + first, 0, count}, stream));
     if (arriving) {
       REPRISE_CHECK(arrived_[layer].record(stream));
       arriving_[layer] = true;
@@ -200,11 +222,11 @@ void DevicePageMemory::join() {
 }
 
 Status DevicePageMemory::written(std::span<const uint32_t> pages) {
-  if (!changed_ || pages.empty()) return {};
+  if (pages.empty()) return {};
   const DeviceScope scope(device_);
   REPRISE_TRY(Lists* const lists, free_lists(pages.size()));
   std::copy(pages.begin(), pages.end(), lists->ids.data());
-  REPRISE_CHECK(changed_({lists->ids.data(), 0, static_cast<uint32_t>(pages.size())}, stream_));
+  REPRISE_CHECK(tell({lists->ids.data(), 0, static_cast<uint32_t>(pages.size())}, stream_));
   return lists->done.record(stream_);
 }
 

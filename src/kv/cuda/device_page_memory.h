@@ -14,6 +14,7 @@
 #include "kernels/cuda/device_buffer.h"
 #include "kernels/cuda/page_bounds.h"
 #include "kernels/cuda/split_memory.h"
+#include "kv/cuda/hot_pages.h"
 #include "kv/page_memory.h"
 
 namespace reprise {
@@ -27,6 +28,8 @@ class DevicePageMemory : public PageMemory {
     uint64_t device_pages = 0, host_pages = 0;
     size_t page_bytes = 0;
     uint32_t layers = 0;
+    uint64_t hot_pages = 0;  // between the two, in the device's memory: slots of HotPages
+    uint32_t n_kv_head = 0;  // where there are hot pages
   };
   /// On the current device, zeroed.
   static Result<std::unique_ptr<DevicePageMemory>> create(const Size& size, cudaStream_t stream);
@@ -44,7 +47,12 @@ class DevicePageMemory : public PageMemory {
   Status start_copies(std::span<const PageCopy> copies, size_t page_bytes, bool arriving) override;
   void join() override;
   Status written(std::span<const uint32_t> pages) override;
+  KvPaging paging() const override { return hot_ != nullptr ? hot_->paging() : KvPaging(); }
 
+  bool has_host_pages() const { return size_.host_pages > 0; }
+  size_t page_bytes() const { return size_.page_bytes; }
+  /// Null without hot pages.
+  HotPages* hot() const { return hot_.get(); }
   /// Lets the passes' stream wait for what is still arriving of a layer.
   Status await(uint32_t layer);
   Status await_all();
@@ -65,6 +73,9 @@ class DevicePageMemory : public PageMemory {
     cudaGetDevice(&device_);
   }
   Status allocate();
+  uint64_t first_host() const { return size_.device_pages + size_.hot_pages; }
+  /// Tells those who keep what they know of pages.
+  Status tell(const kernels::cuda::PageIds& pages, cudaStream_t stream);
   Status transfer(void* to, const void* from, size_t bytes);
   /// Lists with room that no kernel reads any more; theirs is the next event.
   Result<Lists*> free_lists(size_t count);
@@ -74,7 +85,8 @@ class DevicePageMemory : public PageMemory {
   cudaStream_t stream_;
   kernels::cuda::DeviceBuffer<std::byte> memory_;  // without host pages
   kernels::cuda::SplitMemory split_;               // with them
-  uint64_t used_device_ = 0, used_host_ = 0;       // pages that were ever handed out
+  std::unique_ptr<HotPages> hot_;
+  uint64_t used_device_ = 0, used_host_ = 0;  // pages that were ever handed out
   kernels::cuda::CudaStream copies_;
   kernels::cuda::CudaEvent asked_;                 // of the passes' stream
   kernels::cuda::CudaEvent copied_;                // the last copies

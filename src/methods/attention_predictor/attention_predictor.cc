@@ -42,6 +42,7 @@ AttentionPredictorPolicy::AttentionPredictorPolicy(const AttentionPredictorOptio
                                                    const ModelConfig& config,
                                                    const std::shared_ptr<const ForecastNet>& net)
     : config_(&config),
+      options_(options),
       budgets_(config.n_layer, {options.budget, options.sink, options.window}),
       period_(static_cast<int32_t>(options.period)),
       history_(static_cast<int32_t>(options.history)),

@@ -75,6 +75,7 @@ class AttentionPredictorPolicy : public Policy {
   static Result<std::unique_ptr<Policy>> create(const AttentionPredictorOptions& options,
                                                 const ModelConfig& config);
 
+  const AttentionPredictorOptions& options() const { return options_; }
   std::unique_ptr<Policy> fork() const override {
     return std::make_unique<AttentionPredictorPolicy>(*this);
   }
@@ -121,6 +122,7 @@ class AttentionPredictorPolicy : public Policy {
   void find_blocks(const QueryRows& rows, const BlockBudget::Choice& choice, bool scored);
 
   const ModelConfig* config_;
+  AttentionPredictorOptions options_;
   std::vector<BlockBudget> budgets_;  // [n_layer]
   int32_t period_, history_;
   bool dense_calibration_, network_;

@@ -6,6 +6,7 @@
 #include "methods/baselines/full.h"
 #include "methods/baselines/quest.h"
 #include "methods/baselines/streaming.h"
+#include "methods/cuda/attention_predictor.h"
 #include "methods/cuda/csattention.h"
 #include "methods/cuda/h2o.h"
 #include "methods/cuda/mac.h"
@@ -54,6 +55,10 @@ Result<std::unique_ptr<DevicePolicy>> device_policy(const Policy& policy,
     REPRISE_CHECK(DeviceCsAttention::check(*csattention, config));
     return std::make_unique<DeviceCsAttention>(*csattention, config);
   }
+  if (const auto* predictor = dynamic_cast<const AttentionPredictorPolicy*>(&policy)) {
+    REPRISE_CHECK(DeviceAttentionPredictor::check(*predictor));
+    return std::make_unique<DeviceAttentionPredictor>(*predictor, config);
+  }
   if (const auto* mac = dynamic_cast<const MacPolicy*>(&policy);
       mac != nullptr && mac->has_plain_rings()) {
     if (!mac->settings().reuses) return device_policy(mac->wrapped(), config);
@@ -75,7 +80,8 @@ Result<std::unique_ptr<DevicePolicy>> device_policy(const Policy& policy,
   }
   return fail(ErrorCode::kUnsupported,
               "policy {} does not run on cuda; full, streaming, quest, snapkv, h2o, reattention, "
-              "csattention and mac (over full or quest, without ring=q8_0 and lse_fix) do, also "
+              "csattention, attention_predictor (with period=0) and mac (over full or quest, "
+              "without ring=q8_0 and lse_fix) do, also "
               "after dense, and auto among full, quest and mac; use --device cpu",
               policy.spec());
 }

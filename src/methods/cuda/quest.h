@@ -21,6 +21,7 @@ class DeviceQuest : public DevicePolicy {
   Status after_prefill_store(const DeviceRows& rows, uint32_t layer, const PagedKv& kv,
                              cudaStream_t stream) override;
   Status select(const DeviceQueries& queries, DeviceRead& read, cudaStream_t stream) override;
+  bool chooses_pages() const override { return true; }
   uint64_t keys_read(const DeviceRow& row) const override;
   uint64_t index_bytes_read(const DeviceRow& row) const override;
 

@@ -1,0 +1,88 @@
+// The part of the executor that brings pages from the host's memory before they are read.
+#include <algorithm>
+#include <numeric>
+
+#include "attention/cuda/device_executor.h"
+#include "base/try.h"
+#include "kernels/cuda/page_copy.h"
+
+namespace reprise {
+
+bool DeviceExecutor::has_hot_pages(const DeviceGroup& group, uint32_t layer) const {
+  return memory_.hot() != nullptr && group.first < rows_.decode_rows && group.policy != nullptr &&
+         group.policy->chooses_pages() && config_.window[layer] == 0 &&
+         !group.policy->leaves_alone(layer);
+}
+
+Status DeviceExecutor::find_hot_pages(const DeviceGroup& group, const DeviceQueries& queries,
+                                      DeviceRead& what, cudaStream_t stream) {
+  REPRISE_CHECK(memory_.hot()->find(queries.layer, group.first, group.count,
+                                    limits_.prefetch == Prefetch::kToken, what.lists, stream));
+  if (limits_.prefetch != Prefetch::kLayer) return {};
+  return expect_next_layer(group, queries, stream);
+}
+
+/// What the next layer would choose with this one's queries. Nothing else uses the policy's lists
+/// meanwhile: their pages were looked up, and the numbers of keys are those of all layers.
+Status DeviceExecutor::expect_next_layer(const DeviceGroup& group, DeviceQueries queries,
+                                         cudaStream_t stream) {
+  HotPages& hot = *memory_.hot();
+  const uint32_t next = ++queries.layer;
+  if (next == config_.n_layer || !has_hot_pages(group, next)) return {};
+  queries.pages = rows_.table(next) + size_t{group.first} * rows_.capacity;
+  REPRISE_CHECK(hot.follow(stream));
+  DeviceRead what;
+  REPRISE_CHECK(group.policy->select(queries, what, hot.stream()));
+  REPRISE_CHECK(hot.expect(next, group.count, what.lists, 0));
+  return hot.fetch(next, 0);
+}
+
+bool DeviceExecutor::learns_beside(const DeviceGroup& group, uint32_t layer) const {
+  return limits_.prefetch == Prefetch::kToken && has_hot_pages(group, layer);
+}
+
+/// After all groups of a layer: what is brought takes the place of what they may have read.
+Status DeviceExecutor::expect_next_token(const LayerHeads& heads, cudaStream_t stream) {
+  const auto asks = [&](const DeviceGroup& group) { return learns_beside(group, heads.layer); };
+  if (!std::any_of(rows_.groups.begin(), rows_.groups.end(), asks)) return {};
+  HotPages& hot = *memory_.hot();
+  REPRISE_CHECK(hot.follow(stream));
+  uint32_t ahead = 0;
+  for (const DeviceGroup& group : rows_.groups) {
+    if (!asks(group) || !group.policy->learns()) continue;
+    const DeviceQueries queries = queries_of(heads, group);
+    DeviceRead next;
+    REPRISE_CHECK(group.policy->learn(queries, hot.stream()));
+    REPRISE_CHECK(group.policy->predict(queries, next, hot.stream()));
+    ahead = 1;
+    REPRISE_CHECK(hot.expect(heads.layer, group.count, next.lists, ahead));
+  }
+  return hot.fetch(heads.layer, ahead);
+}
+
+Status DeviceExecutor::reserve_copies(uint32_t capacity) {
+  constexpr std::string_view kWhat = "copies of pages";
+  std::vector<uint32_t> ids(capacity);
+  std::iota(ids.begin(), ids.end(), 0u);
+  REPRISE_CHECK(kernels::cuda::upload(std::span<const uint32_t>(ids), copy_ids_, kWhat));
+  return copies_.reserve(capacity * memory_.page_bytes(), kWhat);
+}
+
+Status DeviceExecutor::bring_pages(uint32_t step, kernels::cuda::PagedPrefillArgs& args,
+                                   cudaStream_t stream) {
+  const kernels::cuda::PrefillRows& own = rows_.host_prefill[step - rows_.decode_rows];
+  const uint32_t keys = static_cast<uint32_t>(own.position) + own.count;
+  const uint32_t pages = (keys + kernels::cuda::kPageTokens - 1) / kernels::cuda::kPageTokens;
+  REPRISE_CUDA(kernels::cuda::gather_pages(kv_.pages, memory_.page_bytes(), args.pages, pages,
+                                           copies_.data(), stream),
+               "bringing pages");
+  args.kv.pages = copies_.data();
+  args.pages = copy_ids_.data();
+  return {};
+}
+
+Status DeviceExecutor::end(cudaStream_t stream) {
+  return memory_.hot() != nullptr ? memory_.hot()->end(stream) : Status();
+}
+
+}  // namespace reprise

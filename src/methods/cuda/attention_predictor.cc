@@ -1,0 +1,251 @@
+#include "methods/cuda/attention_predictor.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/try.h"
+#include "kernels/cuda/kept_keys.h"
+#include "kernels/cuda/page_shares.h"
+
+namespace reprise {
+
+using namespace kernels::cuda;
+
+namespace {
+
+constexpr std::string_view kWhat = "attention of pages";
+constexpr uint32_t kTokens = kernels::cuda::kPageTokens;
+
+}  // namespace
+
+DeviceAttentionPredictor::DeviceAttentionPredictor(const AttentionPredictorPolicy& policy,
+                                                   const ModelConfig& config)
+    : config_(config), options_(policy.options()) {
+  // As BlockBudget.
+  options_.sink = std::min(options_.sink, options_.budget / 4);
+  options_.window = std::min(options_.window, options_.budget / 4);
+}
+
+Status DeviceAttentionPredictor::check(const AttentionPredictorPolicy& policy) {
+  const AttentionPredictorOptions& own = policy.options();
+  if (own.file == "none" && own.layers == "none" && own.period == 0 && own.pool == "sum") return {};
+  return fail(ErrorCode::kUnsupported,
+              "policy {}: attention_predictor has the average alone with --device cuda: give "
+              "period=0, and no file, layers and pool; or use --device cpu",
+              policy.spec());
+}
+
+Status DeviceAttentionPredictor::reserve(const DeviceRoom& room) {
+  list_capacity_ = std::min(options_.budget / kTokens, room.capacity);
+  if (room.capacity != capacity_) REPRISE_CHECK(grow(room));
+  const size_t rows = size_t{room.sequences} * config_.n_kv_head, lists = rows * list_capacity_;
+  REPRISE_CHECK(numbers_.reserve(config_.n_layer * lists, kWhat));
+  REPRISE_CHECK(shares_.reserve(config_.n_layer * lists, kWhat));
+  REPRISE_CHECK(lists_.reserve(lists, kWhat));
+  REPRISE_CHECK(next_lists_.reserve(lists, kWhat));
+  REPRISE_CHECK(keys_.reserve(rows, kWhat));
+  REPRISE_CHECK(next_keys_.reserve(rows, kWhat));
+  REPRISE_CHECK(device_slots_.reserve(room.sequences, kWhat));
+  for (auto& staged : staged_) REPRISE_CHECK(staged.reserve(room.sequences, kWhat));
+  REPRISE_CHECK(votes_.reserve(size_t{config_.n_head} * kTokens * room.capacity, kWhat));
+  return weighed_.reserve(size_t{options_.history} * config_.n_head, kWhat);
+}
+
+/// Keeps what is known of sequences.
+Status DeviceAttentionPredictor::grow(const DeviceRoom& room) {
+  const size_t rows = size_t{config_.n_layer} * room.sequences * config_.n_kv_head;
+  DeviceBuffer<float> wider;
+  REPRISE_CHECK(wider.reserve(rows * room.capacity, kWhat));
+  if (capacity_ > 0) {
+    REPRISE_CUDA(cudaMemcpy2D(wider.data(), room.capacity * sizeof(float), averages_.data(),
+                              capacity_ * sizeof(float), capacity_ * sizeof(float), rows,
+                              cudaMemcpyDeviceToDevice),
+                 kWhat);
+    REPRISE_CUDA(cudaStreamSynchronize(nullptr), kWhat);
+  }
+  averages_ = std::move(wider);
+  capacity_ = room.capacity;
+  sequences_ = room.sequences;
+  owners_.resize(sequences_);
+  used_.resize(sequences_);
+  sent_.assign(sequences_, ~0u);  // unlike any
+  return {};
+}
+
+uint32_t DeviceAttentionPredictor::slot_of(const Policy* owner) {
+  auto found = std::find(owners_.begin(), owners_.end(), owner);
+  if (found == owners_.end()) {
+    found = owners_.begin() + (std::min_element(used_.begin(), used_.end()) - used_.begin());
+  }
+  const auto slot = static_cast<uint32_t>(found - owners_.begin());
+  owners_[slot] = owner;
+  used_[slot] = pass_;
+  return slot;
+}
+
+DeviceAttentionPredictor::History DeviceAttentionPredictor::history_of(const SequenceStep& step,
+                                                                       int32_t position) const {
+  const int32_t end = position + static_cast<int32_t>(step.rows);
+  const int32_t begin = std::max(0, step.prompt_end - static_cast<int32_t>(options_.history));
+  const int32_t first = std::max(position, begin);
+  if (first >= end) return {};
+  return {0, static_cast<uint32_t>(first - position), static_cast<uint32_t>(end - first),
+          position <= begin};
+}
+
+Status DeviceAttentionPredictor::plan(const DevicePlan& plan, cudaStream_t stream) {
+  ++pass_;
+  slots_.assign(sequences_, 0);
+  histories_.assign(plan.steps.size(), {});
+  for (const DeviceGroup& group : plan.groups) {
+    if (group.policy != this) continue;
+    for (uint32_t i = group.first; i < group.first + group.count; ++i) {
+      const uint32_t slot = slot_of(plan.acting[i]);
+      if (i < plan.decode_rows) {
+        slots_[i] = slot;
+        continue;
+      }
+      const SequenceStep& step = plan.steps[i];
+      histories_[i] = history_of(step, plan.rows[step.first_row].position);
+      histories_[i].slot = slot;
+    }
+  }
+  if (plan.decode_rows == 0 || slots_ == sent_) return {};
+  sent_ = slots_;
+  std::copy(sent_.begin(), sent_.end(), staged_[plan.turn].data());
+  REPRISE_CUDA(cudaMemcpyAsync(device_slots_.data(), staged_[plan.turn].data(),
+                               sent_.size() * sizeof(uint32_t), cudaMemcpyHostToDevice, stream),
+               kWhat);
+  return {};
+}
+
+float* DeviceAttentionPredictor::averages_of(uint32_t layer, uint32_t slot) const {
+  return averages_.data() + (size_t{layer} * sequences_ + slot) * config_.n_kv_head * capacity_;
+}
+
+size_t DeviceAttentionPredictor::lists_of(uint32_t layer) const {
+  return size_t{layer} * sequences_ * config_.n_kv_head * list_capacity_;
+}
+
+Status DeviceAttentionPredictor::after_prefill(const DevicePrompt& prompt, cudaStream_t stream) {
+  const History& own = histories_[prompt.step];
+  tile_bytes_ = tile_bytes(prompt.kv.type, prompt.kv.head_dim);
+  if (own.rows == 0) return {};
+  const size_t head = size_t{own.first_row} * config_.n_head;
+  REPRISE_CUDA(weigh_rows({prompt.lse + head, own.rows, config_.n_head, own.first, options_.factor,
+                           weighed_.data()},
+                          stream),
+               kWhat);
+  KeyVotesArgs votes;
+  votes.kv = prompt.kv;
+  votes.keys.pages = prompt.pages;
+  votes.keys.end = prompt.rows.position + static_cast<int32_t>(prompt.rows.count);
+  votes.n_head = config_.n_head;
+  votes.q = prompt.q + head * config_.head_dim;
+  votes.lse = weighed_.data();
+  votes.rows = own.rows;
+  votes.first = prompt.rows.position + static_cast<int32_t>(own.first_row);
+  votes.scale = kQueryUnit;
+  votes.soft_cap = config_.attention_soft_cap;
+  votes.votes = votes_.data();
+  votes.stride = kTokens * capacity_;
+  REPRISE_CUDA(key_votes(votes, stream), kWhat);
+  PoolSharesArgs pool;
+  pool.votes = votes_.data();
+  pool.n_head = config_.n_head;
+  pool.n_kv_head = config_.n_kv_head;
+  pool.keys = static_cast<uint32_t>(votes.keys.end);
+  pool.stride = votes.stride;
+  pool.past = own.first ? 0.0f : std::pow(options_.factor, static_cast<float>(own.rows));
+  pool.averages = averages_of(prompt.layer, own.slot);
+  pool.capacity = capacity_;
+  REPRISE_CUDA(pool_shares(pool, stream), kWhat);
+  return {};
+}
+
+Status DeviceAttentionPredictor::choose(const DeviceQueries& queries, const int32_t* positions,
+                                        uint32_t* lists, uint32_t* numbers, int32_t* keys,
+                                        cudaStream_t stream) const {
+  TopPagesArgs top;
+  top.rows = {positions, queries.pages, queries.count, queries.capacity, options_.budget / kTokens};
+  top.n_kv_head = config_.n_kv_head;
+  top.sink_pages = options_.sink / kTokens;
+  top.recent_tokens = options_.window;
+  top.scores = averages_of(queries.layer, 0);
+  top.score_rows = device_slots_.data() + queries.first;
+  top.lists = lists;
+  top.numbers = numbers;
+  top.keys = keys;
+  top.list_capacity = list_capacity_;
+  REPRISE_CUDA(top_pages(top, stream), "choosing pages");
+  return {};
+}
+
+Status DeviceAttentionPredictor::select(const DeviceQueries& queries, DeviceRead& read,
+                                        cudaStream_t stream) {
+  const size_t row = size_t{queries.first} * config_.n_kv_head, list = row * list_capacity_;
+  read.lists = {lists_.data() + list, nullptr, keys_.data() + row, config_.n_kv_head,
+                list_capacity_};
+  read.numbers = numbers_.data() + lists_of(queries.layer) + list;
+  return choose(queries, queries.positions, lists_.data() + list,
+                numbers_.data() + lists_of(queries.layer) + list, keys_.data() + row, stream);
+}
+
+Status DeviceAttentionPredictor::observe(const DeviceQueries& queries, const DeviceRead& read,
+                                         const float* lse, cudaStream_t stream) {
+  ReadSharesArgs args;
+  args.kv = queries.kv;
+  args.lists = read.lists;
+  args.rows = queries.count;
+  args.n_head = config_.n_head;
+  args.q = queries.q;
+  args.lse = lse;
+  args.scale = kQueryUnit;
+  args.soft_cap = config_.attention_soft_cap;
+  args.shares = shares_.data() + (read.numbers - numbers_.data());
+  REPRISE_CUDA(read_shares(args, stream), kWhat);
+  return {};
+}
+
+Status DeviceAttentionPredictor::learn(const DeviceQueries& queries, cudaStream_t stream) {
+  const size_t row = size_t{queries.first} * config_.n_kv_head;
+  const size_t list = lists_of(queries.layer) + row * list_capacity_;
+  AverageSharesArgs args;
+  args.numbers = numbers_.data() + list;
+  args.keys = keys_.data() + row;
+  args.shares = shares_.data() + list;
+  args.rows = queries.count;
+  args.n_kv_head = config_.n_kv_head;
+  args.list_capacity = list_capacity_;
+  args.factor = options_.factor;
+  args.slots = device_slots_.data() + queries.first;
+  args.averages = averages_of(queries.layer, 0);
+  args.capacity = capacity_;
+  REPRISE_CUDA(average_shares(args, stream), kWhat);
+  return {};
+}
+
+Status DeviceAttentionPredictor::predict(const DeviceQueries& queries, DeviceRead& read,
+                                         cudaStream_t stream) {
+  const size_t row = size_t{queries.first} * config_.n_kv_head, list = row * list_capacity_;
+  read.lists = {next_lists_.data() + list, nullptr, next_keys_.data() + row, config_.n_kv_head,
+                list_capacity_};
+  // Keys that a row reads are the next row's position.
+  return choose(queries, queries.keys, next_lists_.data() + list, nullptr, next_keys_.data() + row,
+                stream);
+}
+
+uint64_t DeviceAttentionPredictor::keys_read(const DeviceRow& row) const {
+  const auto position = static_cast<uint32_t>(row.position);
+  const uint64_t others = std::min(position / kTokens, options_.budget / kTokens - 1);
+  return others * kTokens + position % kTokens + 1;
+}
+
+// Keys are read once more, and averages.
+uint64_t DeviceAttentionPredictor::index_bytes_read(const DeviceRow& row) const {
+  const uint64_t read = (keys_read(row) + kTokens - 1) / kTokens;
+  const uint64_t pages = static_cast<uint32_t>(row.position) / kTokens + 1;
+  return config_.n_kv_head * (read * tile_bytes_ + pages * sizeof(float));
+}
+
+}  // namespace reprise

@@ -1,0 +1,117 @@
+// AttentionPredictor in the whole engine on a device.
+#include <gmock/gmock.h>
+
+#include <string>
+
+#include "cuda/engine_testing.h"
+
+namespace reprise::test {
+namespace {
+
+using AttentionPredictorEngine = CudaEngine;
+
+const std::string kSmall = "attention_predictor:period=0,budget=128";
+
+Request forced_request(std::vector<int32_t> prompt, uint32_t tokens, uint32_t seed) {
+  Request request = request_of(std::move(prompt), tokens);
+  request.forced = tiny_prompt(tokens, seed);
+  return request;
+}
+
+// Where averages are nearly equal rounding decides: neither choice is nearer to full attention.
+void expect_as_good(const Logits& got, const Logits& want, const Logits& full) {
+  const double own = median_distance(got, full), other = median_distance(want, full);
+  std::printf("  %.4f from full attention, the CPU %.4f, apart %.4f\n", own, other,
+              median_distance(got, want));
+  EXPECT_LT(own, 1.25 * other);
+  EXPECT_LT(other, 1.25 * own);
+  EXPECT_LT(median_distance(got, want), other);
+}
+
+TEST_F(AttentionPredictorEngine, WithRoomForEveryKeyIsFullAttention) {
+  EngineOptions options = cuda_options();
+  options.prefix_cache = false;  // equal passes, so equal bits
+  const auto engine = tiny_engine(options);
+  const Request request = forced_request(tiny_prompt(300), 30, 9);
+  EXPECT_EQ(logits_of(*engine, request, "attention_predictor:period=0,budget=512"),
+            logits_of(*engine, request));
+}
+
+TEST_F(AttentionPredictorEngine, ReadsWhatItReadsOnTheCpu) {
+  EngineOptions cpu = cuda_options();
+  cpu.device = "cpu";
+  const auto here = tiny_engine(cuda_options()), there = tiny_engine(cpu);
+  for (const std::string& policy :
+       {kSmall, kSmall + ",factor=0", kSmall + ",factor=0.9,history=100", kSmall + ",sink=0",
+        kSmall + ",sink=32,window=30", "dense:first=1+" + kSmall}) {
+    SCOPED_TRACE(policy);
+    const Request request = forced_request(tiny_prompt(700), 60, 9);
+    const Logits want = logits_of(*there, request, policy), full = logits_of(*there, request);
+    const Answer answer = answer_of(*here, request, policy);
+    EXPECT_EQ(answer.counters.keys_read, answer_of(*there, request, policy).counters.keys_read);
+    expect_as_good(logits_of(*here, request, policy), want, full);
+  }
+}
+
+TEST_F(AttentionPredictorEngine, AnswersOfABatchAreThoseOfEach) {
+  const auto engine = tiny_engine(cuda_options());
+  std::vector<Logits> together(5);
+  std::vector<Request> requests;
+  std::vector<std::unique_ptr<Session>> sessions;
+  for (uint32_t i = 0; i < together.size(); ++i) {
+    requests.push_back(forced_request(tiny_prompt(300 + 31 * i, i), 40 + 9 * i, 20 + i));
+    Request request = requests[i];
+    request.on_logits = [&rows = together[i]](std::span<const float> logits) {
+      rows.emplace_back(logits.begin(), logits.end());
+    };
+    sessions.push_back(*engine->open(kSmall));
+    ASSERT_TRUE(
+        engine->submit(*sessions[i], request, [](Result<Answer> answer) { ASSERT_TRUE(answer); }));
+  }
+  while (engine->step()) continue;
+  for (uint32_t i = 0; i < together.size(); ++i) {
+    const Logits alone = logits_of(*engine, requests[i], kSmall);
+    EXPECT_LT(median_distance(together[i], alone), 3 * bf16_tolerance(2)) << i;
+  }
+}
+
+TEST_F(AttentionPredictorEngine, ConversationsGoOnAndGrow) {
+  EngineOptions cpu = cuda_options();
+  cpu.device = "cpu";
+  const auto here = tiny_engine(cuda_options()), there = tiny_engine(cpu);
+  std::vector<std::unique_ptr<Session>> sessions;
+  sessions.push_back(*here->open(kSmall));
+  sessions.push_back(*there->open(kSmall));
+  sessions.push_back(*there->open("full"));
+  std::vector<int32_t> prompt = tiny_prompt(400);
+  for (uint32_t turn = 0; turn < 4; ++turn) {  // tables grow meanwhile
+    SCOPED_TRACE(turn);
+    std::vector<Logits> rows(sessions.size());
+    for (size_t i = 0; i < sessions.size(); ++i) {
+      Request request = forced_request(prompt, 30, 40 + turn);
+      request.on_logits = [&own = rows[i]](std::span<const float> logits) {
+        own.emplace_back(logits.begin(), logits.end());
+      };
+      answer_of(*sessions[i], request);
+    }
+    expect_as_good(rows[0], rows[1], rows[2]);
+    const auto forced = tiny_prompt(30, 40 + turn);
+    prompt.insert(prompt.end(), forced.begin(), forced.end());
+    const auto more = tiny_prompt(turn % 2 == 0 ? 350 : 7, 70 + turn);
+    prompt.insert(prompt.end(), more.begin(), more.end());
+  }
+}
+
+TEST_F(AttentionPredictorEngine, WhatDevicesDoNotHaveIsRefused) {
+  const auto engine = tiny_engine(cuda_options());
+  for (const std::string policy : {"attention_predictor", "attention_predictor:period=0,pool=max",
+                                   "attention_predictor:period=0,layers=1:256"}) {
+    const auto session = engine->open(policy);
+    ASSERT_FALSE(session) << policy;
+    EXPECT_EQ(session.error().code, ErrorCode::kUnsupported);
+    EXPECT_NE(session.error().message.find("period=0"), std::string::npos);
+  }
+}
+
+}  // namespace
+}  // namespace reprise::test
