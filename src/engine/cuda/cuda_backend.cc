@@ -64,6 +64,7 @@ class CudaBackend : public Backend {
   ThreadPool& pool_;
   const ModelConfig& config_;
   KvType kv_type_ = KvType::kBF16;
+  bool keeps_hot_ = false;
   std::vector<std::unique_ptr<CudaRank>> ranks_;
   RankThreads threads_;
   std::optional<Error> broken_;  // why ranks no longer work together
@@ -147,6 +148,7 @@ Result<PagePool> CudaBackend::make_pool(const EngineOptions& options) {
   const size_t page = ranks_.front()->page_bytes() * ranks_.size();
   CudaRank::Pages pages;
   REPRISE_TRY(pages.hot, hot_pages(options, page));
+  keeps_hot_ = pages.hot > 0;
   REPRISE_TRY(pages.device, kv_pages(options.kv_memory, pages.hot * page, page));
   pages.host = std::min<uint64_t>(options.kv_host / page, kMaxFrames - pages.device - pages.hot);
   pages.prefetch = prefetch_mode(options.kv_prefetch);
@@ -244,6 +246,10 @@ Result<std::unique_ptr<FusionDevice>> CudaBackend::fusion() {
     return fail(ErrorCode::kUnsupported,
                 "stored chunks are not used with --precision f32 on a GPU; leave it out, or use "
                 "--device cpu");
+  }
+  if (keeps_hot_) {
+    return fail(ErrorCode::kUnsupported,
+                "stored chunks go into pages of which --kv-hot may hold parts; leave it out");
   }
   return ranks_.front()->fusion(model_, pool_);
 }
