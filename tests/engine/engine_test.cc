@@ -86,6 +86,24 @@ TEST(Engine, InFloatKeysAndValuesAreFloat) {
   EXPECT_THAT(engine.error().message, HasSubstr("leave out --kv-type q8_0"));
 }
 
+// Long enough for KV heads to be read together by one thread, and apart by many.
+TEST(Engine, LongAnswersDoNotDependOnThreads) {
+  const auto logits = [](uint32_t threads) {
+    EngineOptions options = tiny_options();
+    options.threads = threads;
+    std::vector<float> all;
+    Request request = request_of(tiny_prompt(1200), 8);
+    request.on_logits = [&](std::span<const float> x) {
+      all.insert(all.end(), x.begin(), x.end());
+    };
+    answer_of(*tiny_engine(options), request);
+    return all;
+  };
+  const std::vector<float> together = logits(1);
+  ASSERT_FALSE(together.empty());
+  EXPECT_EQ(logits(4), together);
+}
+
 TEST(Engine, AnswersDoNotDependOnWhatElseIsInTheBatch) {
   const auto engine = tiny_engine();
   std::vector<std::vector<int32_t>> alone, together(6);
