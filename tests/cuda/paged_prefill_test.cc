@@ -297,6 +297,12 @@ TEST_P(PagedPrefill, ManySequences) {
   }
 }
 
+// 65 MB of KV, more than the L2 cache keeps: KV heads are computed one after the other.
+TEST(PagedPrefillArgs, HeadsOfLongContextsTakeTurns) {
+  REPRISE_NEEDS_DEVICE();
+  Case({16, 16, 128}, {{7900, 130}, {0, 100}, {7900, 1}}, Options(), 7).run_and_check();
+}
+
 TEST(PagedPrefillArgs, WhatIsNotServedIsSaid) {
   REPRISE_NEEDS_DEVICE();
   PagedPrefillArgs args;

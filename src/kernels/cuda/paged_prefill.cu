@@ -51,7 +51,7 @@ bool has_wgmma(int major, int minor) {
 }
 
 struct Device {
-  int major = 0, minor = 0, multiprocessors = 0;
+  int major = 0, minor = 0, multiprocessors = 0, l2_bytes = 0;
 };
 
 cudaError_t current_device(Device* device) {
@@ -63,14 +63,16 @@ cudaError_t current_device(Device* device) {
   get(&device->major, cudaDevAttrComputeCapabilityMajor);
   get(&device->minor, cudaDevAttrComputeCapabilityMinor);
   get(&device->multiprocessors, cudaDevAttrMultiProcessorCount);
+  get(&device->l2_bytes, cudaDevAttrL2CacheSize);
   return status;
 }
 
 template <KvType type, int D>
-cudaError_t launch(const Params& params, uint32_t rows, cudaStream_t stream) {
+cudaError_t launch(Params& params, uint32_t rows, cudaStream_t stream) {
   Device device;
   const cudaError_t status = current_device(&device);
   if (status != cudaSuccess) return status;
+  params.cached_keys = device.l2_bytes / (2 * tile_bytes(type, D)) * kPageTokens;
   if constexpr (D % 64 == 0) {
     using S = prefill::WgmmaShape<type, D, D == 64 && type != KvType::kFP8 ? 3 : 2>;
     if (has_wgmma<S>(device.major, device.minor)) {

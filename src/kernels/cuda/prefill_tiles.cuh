@@ -12,6 +12,7 @@ struct Params {
   const PrefillRows* sequences;
   const uint32_t* pages;
   uint32_t batch, capacity, n_head, n_kv_head, group;  // group: query heads per KV head
+  uint32_t cached_keys;                                // of one KV head, that the L2 cache keeps
   const __nv_bfloat16* q;
   const int32_t* positions;  // [rows], or null
   float scale, soft_cap;
@@ -63,7 +64,7 @@ struct Tile {
 };
 
 // Numbers the tiles of all sequences. Of one sequence, the last rows come first, since they see
-// most keys.
+// most keys; of a long one, head after head, for blocks to find each other's keys in the L2 cache.
 class TileFinder {
  public:
   __device__ explicit TileFinder(const Params& p) : p_(p) {}
@@ -76,9 +77,11 @@ class TileFinder {
       tile.rows = p_.sequences[sequence_];
       const uint32_t rows = tile.rows.count * p_.group, row_tiles = (rows + kRows - 1) / kRows;
       if (id - before_ < row_tiles * p_.n_kv_head) {
+        const uint32_t nth = id - before_;
+        const bool in_turn = exceeds_cache(tile, rows);
         tile.sequence = sequence_;
-        tile.kv_head = (id - before_) % p_.n_kv_head;
-        tile.begin = (row_tiles - 1 - (id - before_) / p_.n_kv_head) * kRows;
+        tile.kv_head = in_turn ? nth / row_tiles : nth % p_.n_kv_head;
+        tile.begin = (row_tiles - 1 - (in_turn ? nth % row_tiles : nth / p_.n_kv_head)) * kRows;
         tile.end = min(tile.begin + kRows, rows);
         tile.key_begin = p_.first_key(tile.position(p_, tile.begin));
         tile.key_end = p_.end_key(tile.position(p_, tile.end - 1));
@@ -94,6 +97,12 @@ class TileFinder {
   __device__ uint32_t tiles() const { return before_; }
 
  private:
+  // rows: query rows of the tile's sequence, at least 1.
+  __device__ bool exceeds_cache(const Tile& tile, uint32_t rows) const {
+    const int32_t keys = p_.end_key(tile.position(p_, rows - 1));
+    return static_cast<uint32_t>(keys) > p_.cached_keys / p_.n_kv_head;
+  }
+
   const Params& p_;
   uint32_t sequence_ = 0, before_ = 0;
 };
