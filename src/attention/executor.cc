@@ -278,8 +278,13 @@ void CpuExecutor::run_together(const Call& call, std::span<const AttentionJob> j
   const auto heads = std::span(together_).subspan(first, jobs.size());
   size_t bytes = 0;
   for (size_t i = 0; i < jobs.size(); ++i) {
-    heads[i] =
-        args_of(call, jobs[i], plan_.reads(jobs[i])[0], scratch[i], result_of(jobs[i], scratch[i]));
+    const KeyRead& read = plan_.reads(jobs[i])[0];
+    if (i == 0) {
+      gather_pages(call.layer, jobs[i], read, read.blocks, scratch[i].pages);
+    } else {
+      gather_same_pages(jobs[0], scratch[0].pages, jobs[i], scratch[i].pages);
+    }
+    heads[i] = args_of(call, jobs[i], read, scratch[i], result_of(jobs[i], scratch[i]));
     bytes += kernels::attend_scratch_bytes(heads[i]);
   }
   std::vector<std::byte>& kernel = scratch[0].kernel;
@@ -293,6 +298,7 @@ void CpuExecutor::run_together(const Call& call, std::span<const AttentionJob> j
 
 void CpuExecutor::read(const Call& call, const AttentionJob& job, const KeyRead& read,
                        Scratch& scratch, const Result& result) {
+  gather_pages(call.layer, job, read, read.blocks, scratch.pages);
   const kernels::AttendArgs args = args_of(call, job, read, scratch, result);
   scratch.kernel.resize(std::max(scratch.kernel.size(), kernels::attend_scratch_bytes(args)));
   kernels::attend(args, scratch.kernel.data());
@@ -302,7 +308,6 @@ kernels::AttendArgs CpuExecutor::args_of(const Call& call, const AttentionJob& j
                                          const KeyRead& read, Scratch& scratch,
                                          const Result& result) {
   gather_queries(call, job, *read.part, scratch);
-  gather_pages(call.layer, job, read, read.blocks, scratch.pages);
   gather_next(call.layer, job, scratch);
   const size_t results = size_t{job.rows} * job.heads;
   scratch.row_begin.resize(results);
@@ -398,6 +403,21 @@ void CpuExecutor::gather_pages(uint32_t layer, const AttentionJob& job, const Ke
     pages.push_back({page + k_offset, page + v_offset,
                      static_cast<int32_t>(block.index * kPageTokens), block.slots,
                      plan_.bias(block), rotate ? rotation_.keys(layer, block.position) : nullptr});
+  }
+}
+
+// Those that another job reads of its own KV head: looking pages up costs more than this.
+void CpuExecutor::gather_same_pages(const AttentionJob& other,
+                                    std::span<const kernels::PageSpan> of_other,
+                                    const AttentionJob& job,
+                                    std::vector<kernels::PageSpan>& pages) const {
+  const kernels::KvLayout& layout = steps_[job.step].kv->pool().layout();
+  const size_t group = config_.n_head / config_.n_kv_head;
+  const size_t from = other.head / group, to = job.head / group;  // from < to, as tiles lie
+  pages.assign(of_other.begin(), of_other.end());
+  for (kernels::PageSpan& page : pages) {
+    page.k += layout.k_offset(to) - layout.k_offset(from);
+    page.v += layout.v_offset(to) - layout.v_offset(from);
   }
 }
 

@@ -74,6 +74,8 @@ class CpuExecutor : public AttentionOp {
   void gather_next(uint32_t layer, const AttentionJob& job, Scratch& scratch) const;
   void gather_pages(uint32_t layer, const AttentionJob& job, const KeyRead& read, size_t most,
                     std::vector<kernels::PageSpan>& pages) const;
+  void gather_same_pages(const AttentionJob& other, std::span<const kernels::PageSpan> of_other,
+                         const AttentionJob& job, std::vector<kernels::PageSpan>& pages) const;
   void use_mean_values(float* out) const;
   void tell_policies(uint32_t layer, const float* q, const float* out, double attend_ms);
   void finish(const Call& call, const AttentionJob& job, float* out, float* lse);

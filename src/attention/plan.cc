@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "base/try.h"
+#include "kernels/attention.h"
 
 namespace reprise {
 namespace {
@@ -85,9 +86,15 @@ AttentionPlan::BlockList AttentionPlan::append_blocks(const SelectionPart& part,
     bias += static_cast<size_t>(part.ranges[i].end - part.ranges[i].begin);
   }
   for (const KeyRange& range : part.list(list)) {
-    const int32_t end = std::min(range.end, visible.end);
-    const int32_t shift = part.packed ? range.begin - packed : 0;
-    for (int32_t key = std::max(range.begin, visible.begin); key < end;) {
+    const KeyRange seen = {std::max(range.begin, visible.begin), std::min(range.end, visible.end)};
+    const int32_t end = seen.end, shift = part.packed ? range.begin - packed : 0;
+    if (blocks.keys == 0 && seen.begin < end && part.bias.empty()) {
+      append_range(seen, shift);
+      blocks.keys = static_cast<uint32_t>(end - seen.begin);
+      packed += range.end - range.begin;
+      continue;
+    }
+    for (int32_t key = seen.begin; key < end;) {
       const int32_t block = key / kTokens;
       const int32_t stop = std::min(end, (block + 1) * kTokens);
       const auto index = static_cast<uint32_t>(block);
@@ -111,6 +118,21 @@ AttentionPlan::BlockList AttentionPlan::append_blocks(const SelectionPart& part,
   }
   blocks.count = static_cast<uint32_t>(blocks_.size()) - blocks.first;
   return blocks;
+}
+
+// As most lists are: one range, or one that most keys are in, in few instructions a block.
+void AttentionPlan::append_range(KeyRange keys, int32_t shift) {
+  constexpr int32_t kTokens = static_cast<int32_t>(kPageTokens);
+  const int32_t first = keys.begin / kTokens, last = (keys.end - 1) / kTokens;
+  const size_t before = blocks_.size();
+  blocks_.resize(before + static_cast<size_t>(last - first + 1));
+  KeyBlock* out = &blocks_[before];
+  for (int32_t block = first; block <= last; ++block) {
+    *out++ = {static_cast<uint32_t>(block), kernels::kAllSlots, block * kTokens - shift};
+  }
+  blocks_[before].slots = static_cast<uint16_t>(kernels::kAllSlots << (keys.begin % kTokens));
+  const int32_t unread = (last + 1) * kTokens - keys.end;
+  blocks_.back().slots &= static_cast<uint16_t>(kernels::kAllSlots >> unread);
 }
 
 void AttentionPlan::append_bias(std::span<const float> bias, int32_t first_key, KeyBlock& block) {
@@ -210,8 +232,9 @@ void AttentionPlan::add_decode_row(const Target& target, uint32_t row) {
 
 void AttentionPlan::add_pieces(const Target& target, size_t part, BlockList list, AttentionJob job,
                                PieceMerge& merge) {
-  const uint32_t scale = (list.count + kPieceBlocks * kMaxPieces - 1) / (kPieceBlocks * kMaxPieces);
-  const uint32_t piece = kPieceBlocks * std::max(scale, 1u);
+  uint32_t scale = 1;  // of a piece, and, beyond kFewPieces, of their number
+  while (scale * scale * kFewPieces * kPieceBlocks < list.count) ++scale;
+  const uint32_t piece = scale * kPieceBlocks;
   for (uint32_t at = 0; at < list.count; at += piece) {
     job.first_read = static_cast<uint32_t>(reads_.size());
     job.reads = 1;

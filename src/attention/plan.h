@@ -50,14 +50,14 @@ struct PieceMerge {
   uint32_t captured = 0;  // the first pieces, of captured parts
 };
 
-/// Decode splits the keys of every row into at most 32 pieces, by the length of the list alone, so
-/// that threads share long lists and a result never depends on their number. Prefill splits rows
-/// into tiles.
+/// Decode splits the keys of every row into pieces, by the length of the list alone, so that
+/// threads share long lists and a result never depends on their number: more and longer ones as it
+/// grows, since each costs a thread a microsecond or two. Prefill splits rows into tiles.
 class AttentionPlan {
  public:
   static constexpr uint32_t kDirect = ~0u;
   static constexpr uint32_t kTileRows = 64;
-  static constexpr uint32_t kPieceBlocks = 32, kMaxPieces = 32;
+  static constexpr uint32_t kPieceBlocks = 32, kFewPieces = 8;
 
   explicit AttentionPlan(const ModelConfig& config);
 
@@ -99,6 +99,7 @@ class AttentionPlan {
   /// Keys that rows at positions [first, last] can see of a part.
   KeyRange visible(uint32_t layer, const SelectionPart& part, int32_t first, int32_t last) const;
   BlockList append_blocks(const SelectionPart& part, size_t list, KeyRange visible);
+  void append_range(KeyRange keys, int32_t shift);
   void append_bias(std::span<const float> bias, int32_t first_key, KeyBlock& block);
   BlockList restrict(BlockList list, KeyRange visible) const;
   /// lists_[group * parts + part] for every head group, over keys of rows [first, last].

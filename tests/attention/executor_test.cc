@@ -109,6 +109,27 @@ TEST(Executor, ReadsOnlyTheSelectedRangesOfEachHead) {
   EXPECT_EQ(toy.executor().cost(0).keys_visible, 2u * 2 * 130);
 }
 
+// Beyond 256 pages, where the pieces of a list grow: from a token within a page, or with one before.
+TEST(Executor, LongListsAreReadWhole) {
+  ToyShape shape;
+  shape.n_layer = 1;
+  Toy toy(shape, 4701);
+  const auto since = [](int32_t first) {
+    return ScriptedPolicy([first](const QueryRows& rows, Selection& selection) {
+      add_part(selection, {{0, 1}, {first, rows.rows.back().position + 1}});
+    });
+  };
+  SequenceKv kv = toy.new_sequence();
+  ScriptedPolicy late = since(4600), early = since(37);
+  toy.step(kv, late, 4700, Phase::kPrefill);
+  SequenceKv copy = kv;
+  ScriptedPolicy all;
+  const auto whole = toy.step(kv, all, 1, Phase::kDecode);
+  const auto most = toy.step(copy, early, 1, Phase::kDecode);
+  expect_row(toy, whole.data(), 0, 4700, [](size_t) { return true; });
+  expect_row(toy, most.data(), 0, 4700, [](size_t key) { return key == 0 || key >= 37; });
+}
+
 TEST(Executor, PerQueryHeadListsSplitTheGroup) {
   Toy toy({}, 50);
   ScriptedPolicy policy([](const QueryRows& rows, Selection& selection) {
