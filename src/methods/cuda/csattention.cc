@@ -88,7 +88,7 @@ Status DeviceCsAttention::reserve(const DeviceRoom& room) {
 }
 
 Status DeviceCsAttention::plan(const DevicePlan& plan, cudaStream_t stream) {
-  pool_->begin_pass();
+  pool_->begin_pass(stream);
   steps_.assign(plan.steps.size(), {});
   bool changed = false;
   for (const DeviceGroup& group : plan.groups) {
@@ -98,7 +98,7 @@ Status DeviceCsAttention::plan(const DevicePlan& plan, cudaStream_t stream) {
       const int32_t position = plan.rows[step.first_row].position;
       Step& own = steps_[i];
       own = {find_policy<CsAttentionPolicy>(*plan.acting[i]), nullptr, step.kv, step.prompt_end};
-      REPRISE_TRY(own.index, index_of(own.host->device(), stream));
+      REPRISE_TRY(own.index, index_of(*own.host, stream));
       CodedRow row;
       if (step.phase == kernels::Phase::kPrefill) {
         REPRISE_CHECK(plan_prompt(step, position, own, stream));
@@ -111,8 +111,10 @@ Status DeviceCsAttention::plan(const DevicePlan& plan, cudaStream_t stream) {
   return changed ? send_rows(plan.turn, stream) : Status();
 }
 
-Result<DeviceCodeIndex*> DeviceCsAttention::index_of(CsAttentionPolicy::Device& device,
+Result<DeviceCodeIndex*> DeviceCsAttention::index_of(const CsAttentionPolicy& host,
                                                      cudaStream_t stream) {
+  CsAttentionPolicy::Device& device = host.device();
+  const KeyCodes* const restored = host.restored();
   if (device.state == nullptr || device.state.use_count() > 1) {
     auto own = std::make_shared<DeviceCodeIndex>(pool_, index_);
     REPRISE_CHECK(own->create(static_cast<const DeviceCodeIndex*>(device.state.get()), stream));
@@ -120,6 +122,11 @@ Result<DeviceCodeIndex*> DeviceCsAttention::index_of(CsAttentionPolicy::Device& 
   }
   auto& index = static_cast<DeviceCodeIndex&>(*device.state);
   index.use();
+  if (restored != nullptr) {
+    REPRISE_TRY(const bool has_room, index.adopt(*restored, stream));
+    if (!has_room) ++device.fallbacks;
+    host.taken_over();
+  }
   if (device.truncated != CsAttentionPolicy::Device::kNever) {
     REPRISE_CHECK(index.truncate(device.truncated, stream));
     device.truncated = CsAttentionPolicy::Device::kNever;

@@ -36,7 +36,7 @@ class DeviceCsAttention : public DevicePolicy {
     int32_t prompt_end = 0;
   };
 
-  Result<DeviceCodeIndex*> index_of(CsAttentionPolicy::Device& device, cudaStream_t stream);
+  Result<DeviceCodeIndex*> index_of(const CsAttentionPolicy& host, cudaStream_t stream);
   Status plan_prompt(const SequenceStep& step, int32_t position, Step& planned,
                      cudaStream_t stream);
   Status plan_row(int32_t position, const Step& planned, cudaStream_t stream,
