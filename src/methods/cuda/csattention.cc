@@ -84,7 +84,7 @@ Status DeviceCsAttention::reserve(const DeviceRoom& room) {
   REPRISE_CHECK(parts_.reserve(code_parts(rows_, config_.n_head, config_.n_kv_head), kWhat));
   REPRISE_CHECK(weights_.reserve(pages, kWhat));
   REPRISE_CHECK(lists_.reserve(pages, kWhat));
-  return keys_.reserve(size_t{rows_} * config_.n_kv_head, kWhat);
+  return keys_.reserve(size_t{2} * rows_ * config_.n_kv_head, kWhat);
 }
 
 Status DeviceCsAttention::plan(const DevicePlan& plan, cudaStream_t stream) {
@@ -305,12 +305,13 @@ Status DeviceCsAttention::select(const DeviceQueries& queries, DeviceRead& read,
   args.q = queries.q;
   args.scale = kQueryUnit;
   args.soft_cap = config_.attention_soft_cap;
+  args.learns = !queries.guess;
   args.tops = tops_.data();
   args.scales = scales_.data();
   args.parts = parts_.data();
   args.weights = weights_.data();
   args.lists = lists_.data();
-  args.keys = keys_.data();
+  args.keys = keys_.data() + size_t{queries.layer % 2} * rows_ * config_.n_kv_head;
   args.list_capacity = queries.capacity;
   REPRISE_CUDA(score_coded(args, stream), "scoring keys");
   REPRISE_CUDA(choose_coded(args, stream), kWhat);
