@@ -59,6 +59,23 @@ class KeyCodes {
   void save(StateWriter& out) const;
   /// See KeyIndex::load.
   void load(StateReader& in, int32_t length);
+
+  // What a device keeps has the same form.
+
+  uint32_t clusters() const { return static_cast<uint32_t>(clusters_); }
+  int32_t coded(uint32_t layer) const { return layers_[layer].coded; }
+  const PartMetrics& metrics(uint32_t layer) const { return *layers_[layer].metrics; }
+  /// [key_bytes, 256] codes of keys from 256 index on.
+  std::span<const uint8_t> block(uint32_t layer, size_t kv_head, size_t index) const {
+    return *layers_[layer].heads[kv_head].blocks[index];
+  }
+  /// Takes a layer over, whose codes the caller writes to block(). centroids: [n_kv_head, clusters,
+  /// head_dim].
+  void adopt(uint32_t layer, int32_t trained_end, int32_t coded, PartMetrics metrics,
+             std::span<const float> centroids);
+  std::span<uint8_t> block(uint32_t layer, size_t kv_head, size_t index) {
+    return *layers_[layer].heads[kv_head].blocks[index];
+  }
   uint64_t code_bytes() const { return size_t{config_->n_kv_head} * key_bytes(); }  // of a key
   uint64_t codebook_bytes() const;                                                  // of one layer
   uint64_t bytes() const;
@@ -100,6 +117,8 @@ class KeyCodes {
   std::shared_ptr<Codebook> make_book() const;
   /// What follows from the centroids of a part.
   void prepare(Codebook& book, const KeyPoints& points, size_t part) const;
+  /// The same for all parts of a KV head.
+  void prepare(const Layer& layer, size_t index) const;
   size_t key_bytes() const { return (parts_.size() + per_byte_ - 1) / per_byte_; }
   static size_t blocks_of(int32_t keys) {
     return (static_cast<size_t>(keys) + kernels::kCodeBlock - 1) / kernels::kCodeBlock;

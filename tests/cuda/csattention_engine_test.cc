@@ -1,47 +1,12 @@
 // CSAttention in the whole engine on a device.
 #include <gmock/gmock.h>
 
-#include <string>
-
-#include "cuda/engine_testing.h"
+#include "cuda/csattention_testing.h"
 
 namespace reprise::test {
 namespace {
 
 using CsAttentionEngine = CudaEngine;
-
-const std::string kSmall = "csattention:activate=1,budget=96,window=16";
-
-double figure(const Answer& answer, std::string_view name) {
-  for (const auto& [own, value] : answer.counters.policy) {
-    if (own == name) return value;
-  }
-  ADD_FAILURE() << "no figure " << name;
-  return -1.0;
-}
-
-Logits logits_in(Session& session, Request request, Answer* got = nullptr) {
-  Logits rows;
-  request.on_logits = [&](std::span<const float> logits) {
-    rows.emplace_back(logits.begin(), logits.end());
-  };
-  auto answer = session.generate(request);
-  EXPECT_TRUE(answer) << answer.error().message;
-  if (answer && got != nullptr) *got = std::move(*answer);
-  return rows;
-}
-
-std::vector<int32_t> then(std::span<const int32_t> tokens, const std::vector<int32_t>& more) {
-  std::vector<int32_t> prompt(tokens.begin(), tokens.end());
-  prompt.insert(prompt.end(), more.begin(), more.end());
-  return prompt;
-}
-
-Request forced_request(std::vector<int32_t> prompt, uint32_t tokens, uint32_t seed) {
-  Request request = request_of(std::move(prompt), tokens);
-  request.forced = tiny_prompt(tokens, seed);
-  return request;
-}
 
 // Rounding moves the seeds of k-means, so two devices have different codebooks, which are equally
 // good: neither is nearer to full attention.
@@ -205,26 +170,6 @@ TEST_F(CsAttentionEngine, IndexesThatNobodyUsesMakeRoom) {
     EXPECT_EQ(figure(answer, "fallback"), 0.0) << i;
     EXPECT_GT(figure(answer, "index_mb"), 0.0) << i;
   }
-}
-
-// A session file has no index of a device: the next prompt's last rows make one.
-TEST_F(CsAttentionEngine, RestoredSessionsMakeAnIndex) {
-  const auto engine = tiny_engine(cuda_options());
-  const std::string path = scratch_folder() + "/codes.kv";
-  std::vector<int32_t> tokens;
-  {
-    auto session = *engine->open(kSmall);
-    logits_in(*session, request_of(tiny_prompt(500), 20));
-    tokens.assign(session->tokens().begin(), session->tokens().end());
-    ASSERT_TRUE(session->save(path, ""));
-  }
-  const auto other = tiny_engine(cuda_options());
-  auto session = *other->open(kSmall);
-  ASSERT_TRUE(session->restore(path));
-  Answer answer;
-  logits_in(*session, forced_request(then(tokens, tiny_prompt(60, 3)), 40, 4), &answer);
-  EXPECT_GT(figure(answer, "index_mb"), 0.0);
-  EXPECT_LT(answer.counters.keys_read, answer.counters.keys_visible / 2);
 }
 
 TEST_F(CsAttentionEngine, SaysWhatItCannotDo) {

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <utility>
+
 #include "methods/selecting.h"
 
 namespace reprise {
@@ -119,6 +121,42 @@ TEST(CodeIndex, KeysAddedOneByOneGetTheSameCodes) {
     for (size_t key = 0; key < 400; ++key) {
       EXPECT_EQ(grown.codes().code(0, 1, part, key), other.codes().code(0, 1, part, key));
     }
+  }
+}
+
+// As a device does it.
+TEST(CodeIndex, CodesThatAreTakenOverGoOnAsTheOriginal) {
+  Filled filled({1, 4, 2, 64, KvType::kBF16}, 600);
+  for (const uint32_t bits : {3u, 4u, 5u}) {
+    const KeyCodesOptions options = {32, bits, 4, 1};
+    CodeIndex index(options, filled.toy.config());
+    index.take_queries(filled.rows(0, 400), {0, 400});
+    index.build(filled.rows(0, 400), {0, 400});
+    index.extend(filled.rows(0, 400), 390);
+    KeyCodes& codes = *index.key_codes();
+    std::vector<float> centroids;
+    for (size_t head = 0; head < 2; ++head) {
+      const auto own = codes.centroids(0, head);
+      centroids.insert(centroids.end(), own.begin(), own.end());
+    }
+    KeyCodes other(options, filled.toy.config());
+    other.adopt(0, codes.trained_end(0), codes.coded(0), codes.metrics(0), centroids);
+    for (size_t head = 0; head < 2; ++head) {
+      for (size_t i = 0; i < 2; ++i) {
+        std::ranges::copy(std::as_const(codes).block(0, head, i), other.block(0, head, i).begin());
+      }
+    }
+    codes.encode(filled.rows(0, 600), 600);
+    other.encode(filled.rows(0, 600), 600);
+    StateWriter want, got;
+    codes.save(want);
+    other.save(got);
+    EXPECT_EQ(got.take(), want.take());
+    std::vector<float> logits(2 * 600), others(2 * 600);
+    const float* q = &filled.q[599 * filled.toy.width()];
+    codes.logits(0, 1, q + 2 * 64, 0, 600, logits.data(), 600);
+    other.logits(0, 1, q + 2 * 64, 0, 600, others.data(), 600);
+    EXPECT_EQ(others, logits);
   }
 }
 

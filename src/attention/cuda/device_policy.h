@@ -80,6 +80,7 @@ struct DeviceQueries {
   const float *q_exact = nullptr, *q_plain = nullptr;
   kernels::cuda::PositionAngles angles;  // up to most_rotated_keys(), where keys are packed
   kernels::cuda::PagedKv kv;
+  bool guess = false;  // queries are those of the layer before: only lists are wanted
 };
 
 /// Attention of decode rows.
@@ -180,7 +181,8 @@ class DevicePolicy {
   /// read arrives as a read of everything.
   virtual Status select(const DeviceQueries&, DeviceRead& /*read*/, cudaStream_t) { return {}; }
   /// Whether select() names whole pages of the sequence, for each KV head and in order, the row's
-  /// own last. It may be asked about the layer to come with the queries of this one.
+  /// own last. It may be asked about the layer to come with the queries of this one
+  /// (DeviceQueries::guess), while this layer's numbers of keys are still in use.
   virtual bool chooses_pages() const { return false; }
   /// Whether it wants to know what decode rows read. After them observe() takes what it needs of
   /// buffers that later layers overwrite; then, perhaps beside later layers, comes learn(), and

@@ -23,12 +23,14 @@ Status DeviceExecutor::find_hot_pages(const DeviceGroup& group, const DeviceQuer
 }
 
 /// What the next layer would choose with this one's queries. Nothing else uses the policy's lists
-/// meanwhile: their pages were looked up, and the numbers of keys are those of all layers.
+/// meanwhile: their pages were looked up, and no other group has the policy.
 Status DeviceExecutor::expect_next_layer(const DeviceGroup& group, DeviceQueries queries,
                                          cudaStream_t stream) {
   HotPages& hot = *memory_.hot();
   const uint32_t next = ++queries.layer;
-  if (next == config_.n_layer || !has_hot_pages(group, next)) return {};
+  const auto users = std::ranges::count(rows_.groups, group.policy, &DeviceGroup::policy);
+  if (next == config_.n_layer || users > 1 || !has_hot_pages(group, next)) return {};
+  queries.guess = true;
   queries.pages = rows_.table(next) + size_t{group.first} * rows_.capacity;
   REPRISE_CHECK(hot.follow(stream));
   DeviceRead what;

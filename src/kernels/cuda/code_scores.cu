@@ -307,7 +307,7 @@ __global__ __launch_bounds__(kThreads, score_blocks(kWords)) void score_kernel(
   const CodedRow& own = a.rows.rows[row];
   const CodeRange range = code_range(a.rows.rules, a.model_layer, a.rows.positions[row]);
   if (range.end <= 0 || range.end > static_cast<int32_t>(a.rows.capacity * kPageTokens)) return;
-  if (split == 0 && own.learn_begin <= a.layer && a.layer < own.learn_end) {
+  if (split == 0 && a.learns && own.learn_begin <= a.layer && a.layer < own.learn_end) {
     learn(a, own, row, head);
   }
   if (own.book == nullptr || a.layer >= own.ready || !range.chooses) return;

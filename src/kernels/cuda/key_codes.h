@@ -167,6 +167,7 @@ struct CodeSearchArgs {
   uint32_t n_head = 0;
   const __nv_bfloat16* q = nullptr;  // [count, n_head, head_dim] rotated
   float scale = 1.0f, soft_cap = 0.0f;
+  bool learns = true;  // queries are the layer's own
   // Scratch. Tops have four query heads each, 16 bits a head: heads 0 and 2 in x, 1 and 3 in y.
   uint2* tops = nullptr;       // [code_words(group), count, n_kv_head, capacity]
   float2* scales = nullptr;    // [count, n_head] logit = x + y top

@@ -23,6 +23,7 @@ class CodeIndex : public LogitIndex {
   void load(StateReader& in, int32_t length) override { codes_.load(in, length); }
   uint64_t bytes() const override { return codes_.bytes() + moments_.bytes(); }
 
+  KeyCodes* key_codes() override { return &codes_; }
   const KeyCodes& codes() const { return codes_; }
 
  private:

@@ -109,6 +109,12 @@ int32_t CsAttentionPolicy::built_end(uint32_t layer) const {
   return built > device_.truncated ? 0 : built;
 }
 
+bool CsAttentionPolicy::has_index() const {
+  uint32_t layer = 0;
+  while (layer < config_->n_layer && built_end(layer) == 0) ++layer;
+  return layer < config_->n_layer;
+}
+
 bool CsAttentionPolicy::wants_index(uint32_t layer, int32_t end) const {
   const int32_t built = built_end(layer);
   return built == 0 || end - built > std::max(kFewNewKeys, built / 4);
@@ -130,9 +136,8 @@ int32_t CsAttentionPolicy::decode_rows_observed() const { return std::min(observ
 
 DeviceStep CsAttentionPolicy::begin_device_step(int32_t position) {
   const int32_t end = position + 1, last = std::max(budget_at(end), activate_on_device());
-  const bool built = device_.state != nullptr && device_.state->bytes() > 0;
   // A sequence that grows to where a search pays shapes its index by the rows before that.
-  const bool acts = end > (built ? last : last - decode_rows_observed());
+  const bool acts = end > (has_index() ? last : last - decode_rows_observed());
   return {acts ? static_cast<const Policy*>(this) : full_.get(), false};
 }
 
@@ -259,13 +264,20 @@ void CsAttentionPolicy::truncate(int32_t length) {
 }
 
 std::string CsAttentionPolicy::save_state() const {
+  IndexOwner saved(index_);
+  if (device_.state != nullptr) {
+    // A failure is the device's, and the next pass reports it: no index is saved.
+    const bool fetched = device_.state->fetch(*saved->key_codes()).has_value();
+    saved->truncate(fetched ? device_.truncated : 0);
+  }
   StateWriter out;
-  index_->save(out);
+  saved->save(out);
   return out.take();
 }
 
 Status CsAttentionPolicy::restore_state(std::string_view state, int32_t length) {
   truncate(0);
+  device_ = {};
   StateReader in(state);
   index_->load(in, length);
   if (in.ended()) return {};

@@ -112,6 +112,8 @@ class CsAttentionOnDevice {
   /// As KeyIndex.
   virtual int32_t built_end(uint32_t layer) const = 0;
   virtual uint64_t bytes() const = 0;
+  /// Copies it to the host's form, which is empty before.
+  virtual Status fetch(KeyCodes& codes) const = 0;
 };
 
 class CsAttentionPolicy : public Policy {
@@ -143,6 +145,11 @@ class CsAttentionPolicy : public Policy {
     uint64_t fallbacks = 0;      // times that there was no room for an index
   };
   Device& device() const { return device_; }
+  /// What restore_state() read, until a device has taken it over; null: there is nothing.
+  const KeyCodes* restored() const {
+    return device_.state == nullptr && has_index() ? index_->key_codes() : nullptr;
+  }
+  void taken_over() const { index_->truncate(0); }
   std::vector<const Policy*> acting() const override { return {this, full_.get()}; }
   DeviceStep begin_device_step(int32_t position) override;
   const CsAttentionOptions& options() const { return options_; }
@@ -174,6 +181,7 @@ class CsAttentionPolicy : public Policy {
   };
 
   int32_t built_end(uint32_t layer) const;
+  bool has_index() const;
   /// Takes what the rows tell of queries and, at a prompt's end, makes the index.
   void learn(const QueryRows& rows);
   void extend(const QueryRows& rows, int32_t end);
@@ -184,7 +192,7 @@ class CsAttentionPolicy : public Policy {
   CsAttentionOptions options_;
   int32_t budget_, sink_, window_, period_, observe_, activate_;
   float keep_;
-  IndexOwner index_;
+  mutable IndexOwner index_;
   std::vector<Search> searches_;  // [n_layer]
   int32_t end_ = 0;               // of the last rows
   Times times_;

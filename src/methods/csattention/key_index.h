@@ -10,6 +10,8 @@
 
 namespace reprise {
 
+class KeyCodes;
+
 /// The rows whose queries shape an index: positions [first, end).
 struct QueryWindow {
   int32_t first = 0, end = 0;
@@ -47,6 +49,8 @@ class KeyIndex {
   /// Takes up what save() wrote for the first length tokens; where they cannot be that, in is not
   /// ok afterwards and the index is in no state to be used.
   virtual void load(StateReader& in, int32_t length) = 0;
+  /// The codes that it is made of, which devices have in the same form; null: it is of others.
+  virtual KeyCodes* key_codes() { return nullptr; }
   /// Named figures, summed over the searches since clear_stats().
   virtual PolicyStats stats() const { return {}; }
   virtual void clear_stats() {}

@@ -23,7 +23,12 @@ class CodePool {
   const kernels::cuda::CodeShape& shape() const { return shape_; }
   uint8_t* codes() const { return codes_.data(); }
 
-  void begin_pass() { ++pass_; }
+  /// All that indexes enqueue goes to its stream.
+  void begin_pass(cudaStream_t stream) {
+    ++pass_;
+    stream_ = stream;
+  }
+  cudaStream_t stream() const { return stream_; }
   uint64_t pass() const { return pass_; }
   void add(DeviceCodeIndex* index) { indexes_.push_back(index); }
   void remove(DeviceCodeIndex* index) { std::erase(indexes_, index); }
@@ -44,6 +49,7 @@ class CodePool {
   std::vector<uint32_t> owners_, free_;
   std::vector<DeviceCodeIndex*> indexes_;
   uint64_t stamps_ = 0, pass_ = 0;
+  cudaStream_t stream_ = nullptr;
 };
 
 /// The index of a sequence: what is known of the codes and codebooks of its layers.
@@ -66,6 +72,7 @@ class DeviceCodeIndex : public CsAttentionOnDevice {
     return index_[layer] == kNone ? 0 : layers_[index_[layer]].built;
   }
   uint64_t bytes() const override;
+  Status fetch(KeyCodes& codes) const override;
 
   /// Makes it usable; from: what it is a copy of, or null.
   Status create(const DeviceCodeIndex* from, cudaStream_t stream);
@@ -77,6 +84,8 @@ class DeviceCodeIndex : public CsAttentionOnDevice {
   /// Blocks for tokens [first, end), which nobody else has. False: there are none, and the index
   /// is gone.
   Result<bool> own_blocks(int32_t first, int32_t end, cudaStream_t stream);
+  /// Takes up the host's form, while it is empty. False: there are no blocks for it.
+  Result<bool> adopt(const KeyCodes& codes, cudaStream_t stream);
   /// A codebook that nobody else has.
   Status own_book(cudaStream_t stream);
   /// A layer gets a new codebook from what was learnt; it has no codes then.
@@ -97,6 +106,7 @@ class DeviceCodeIndex : public CsAttentionOnDevice {
  private:
   using Book = kernels::cuda::DeviceBuffer<float>;
 
+  void fetch_layer(uint32_t layer, std::span<const float> book, KeyCodes& codes) const;
   void drop_blocks(size_t from);
   Status clear_moments(uint32_t at, cudaStream_t stream) const;
 

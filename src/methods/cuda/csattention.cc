@@ -84,11 +84,11 @@ Status DeviceCsAttention::reserve(const DeviceRoom& room) {
   REPRISE_CHECK(parts_.reserve(code_parts(rows_, config_.n_head, config_.n_kv_head), kWhat));
   REPRISE_CHECK(weights_.reserve(pages, kWhat));
   REPRISE_CHECK(lists_.reserve(pages, kWhat));
-  return keys_.reserve(size_t{rows_} * config_.n_kv_head, kWhat);
+  return keys_.reserve(size_t{2} * rows_ * config_.n_kv_head, kWhat);
 }
 
 Status DeviceCsAttention::plan(const DevicePlan& plan, cudaStream_t stream) {
-  pool_->begin_pass();
+  pool_->begin_pass(stream);
   steps_.assign(plan.steps.size(), {});
   bool changed = false;
   for (const DeviceGroup& group : plan.groups) {
@@ -98,7 +98,7 @@ Status DeviceCsAttention::plan(const DevicePlan& plan, cudaStream_t stream) {
       const int32_t position = plan.rows[step.first_row].position;
       Step& own = steps_[i];
       own = {find_policy<CsAttentionPolicy>(*plan.acting[i]), nullptr, step.kv, step.prompt_end};
-      REPRISE_TRY(own.index, index_of(own.host->device(), stream));
+      REPRISE_TRY(own.index, index_of(*own.host, stream));
       CodedRow row;
       if (step.phase == kernels::Phase::kPrefill) {
         REPRISE_CHECK(plan_prompt(step, position, own, stream));
@@ -111,8 +111,10 @@ Status DeviceCsAttention::plan(const DevicePlan& plan, cudaStream_t stream) {
   return changed ? send_rows(plan.turn, stream) : Status();
 }
 
-Result<DeviceCodeIndex*> DeviceCsAttention::index_of(CsAttentionPolicy::Device& device,
+Result<DeviceCodeIndex*> DeviceCsAttention::index_of(const CsAttentionPolicy& host,
                                                      cudaStream_t stream) {
+  CsAttentionPolicy::Device& device = host.device();
+  const KeyCodes* const restored = host.restored();
   if (device.state == nullptr || device.state.use_count() > 1) {
     auto own = std::make_shared<DeviceCodeIndex>(pool_, index_);
     REPRISE_CHECK(own->create(static_cast<const DeviceCodeIndex*>(device.state.get()), stream));
@@ -120,6 +122,11 @@ Result<DeviceCodeIndex*> DeviceCsAttention::index_of(CsAttentionPolicy::Device& 
   }
   auto& index = static_cast<DeviceCodeIndex&>(*device.state);
   index.use();
+  if (restored != nullptr) {
+    REPRISE_TRY(const bool has_room, index.adopt(*restored, stream));
+    if (!has_room) ++device.fallbacks;
+    host.taken_over();
+  }
   if (device.truncated != CsAttentionPolicy::Device::kNever) {
     REPRISE_CHECK(index.truncate(device.truncated, stream));
     device.truncated = CsAttentionPolicy::Device::kNever;
@@ -298,12 +305,13 @@ Status DeviceCsAttention::select(const DeviceQueries& queries, DeviceRead& read,
   args.q = queries.q;
   args.scale = kQueryUnit;
   args.soft_cap = config_.attention_soft_cap;
+  args.learns = !queries.guess;
   args.tops = tops_.data();
   args.scales = scales_.data();
   args.parts = parts_.data();
   args.weights = weights_.data();
   args.lists = lists_.data();
-  args.keys = keys_.data();
+  args.keys = keys_.data() + size_t{queries.layer % 2} * rows_ * config_.n_kv_head;
   args.list_capacity = queries.capacity;
   REPRISE_CUDA(score_coded(args, stream), "scoring keys");
   REPRISE_CUDA(choose_coded(args, stream), kWhat);

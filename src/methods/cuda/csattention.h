@@ -22,6 +22,7 @@ class DeviceCsAttention : public DevicePolicy {
   Status plan(const DevicePlan& plan, cudaStream_t stream) override;
   Status begin(const DeviceRows& rows, const PagedKv& kv, cudaStream_t stream) override;
   Status select(const DeviceQueries& queries, DeviceRead& read, cudaStream_t stream) override;
+  bool chooses_pages() const override { return true; }
   Status after_prefill(const DevicePrompt& prompt, cudaStream_t stream) override;
   uint64_t keys_read(const DeviceRow& row) const override;
   /// Of all planes: which of them tell too little to be read is known on the device.
@@ -36,7 +37,7 @@ class DeviceCsAttention : public DevicePolicy {
     int32_t prompt_end = 0;
   };
 
-  Result<DeviceCodeIndex*> index_of(CsAttentionPolicy::Device& device, cudaStream_t stream);
+  Result<DeviceCodeIndex*> index_of(const CsAttentionPolicy& host, cudaStream_t stream);
   Status plan_prompt(const SequenceStep& step, int32_t position, Step& planned,
                      cudaStream_t stream);
   Status plan_row(int32_t position, const Step& planned, cudaStream_t stream,
@@ -72,7 +73,7 @@ class DeviceCsAttention : public DevicePolicy {
   kernels::cuda::DeviceBuffer<float2> scales_, parts_;
   kernels::cuda::DeviceBuffer<float> weights_;
   kernels::cuda::DeviceBuffer<uint32_t> lists_;
-  kernels::cuda::DeviceBuffer<int32_t> keys_;
+  kernels::cuda::DeviceBuffer<int32_t> keys_;  // [2, lists] of even and odd layers
 };
 
 }  // namespace reprise
