@@ -1,6 +1,8 @@
 // `reprise bench`: speed against context, against the machine's roof and against a peer.
 #include "bench/bench.h"
 
+#include <algorithm>
+
 #include "base/try.h"
 #include "bench/fusion_bench.h"
 #include "cli/command.h"
@@ -42,6 +44,11 @@ class BenchCommand : public Command {
     REPRISE_TRY(plan_.contexts, parse_list({"context", "", "tokens", 1, 1 << 24}, contexts_));
     if (!policies_.empty()) plan_.policies = policies_;
     if (!fusions_.empty()) plan_.fusions = fusions_;
+    const uint32_t longest = *std::ranges::max_element(plan_.contexts);
+    if (plan_.peer == kEnginePeer && longest > plan_.bench.peer_max) {
+      console.note(fmt::format("{} is measured at {} tokens and less; --peer-max takes it further",
+                               kEnginePeer, plan_.bench.peer_max));
+    }
     if (!console.json()) {
       plan_.on_rows = [&](const BenchReport& report, size_t first_row) {
         console.end_progress();

@@ -70,6 +70,14 @@ TEST(Usage, BadValuesSayWhatIsAllowed) {
   expect_usage_error({"run", "-p"}, "--prompt");
 }
 
+TEST(Usage, BenchSaysWhereItsPeerIsLeftOut) {
+  const auto remarks = [](const char* context) {
+    return run({"bench", "-m", "/nowhere.gguf", "--peer", "llama.cpp", "--context", context}).err;
+  };
+  EXPECT_THAT(remarks("2K,16K"), HasSubstr("8192 tokens and less; --peer-max"));
+  EXPECT_THAT(remarks("2K,8K"), testing::Not(HasSubstr("--peer-max")));
+}
+
 TEST(Usage, ErrorsAreJsonToo) {
   const Outcome outcome = run({"run", "--json", "--topk", "4"});
   EXPECT_EQ(outcome.code, 2);
