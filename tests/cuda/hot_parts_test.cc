@@ -146,10 +146,11 @@ class HotPartsTest : public testing::Test {
     return missed;
   }
 
-  void fetch(uint32_t layer, uint32_t ahead, const std::vector<std::set<uint32_t>>& missed) {
+  void fetch(uint32_t layer, uint32_t ahead, uint32_t most,
+             const std::vector<std::set<uint32_t>>& missed) {
     // Slots are needed as of the look-up; what is to come is not there yet.
     const auto held = on_->held.host(), used = on_->used.host();
-    ASSERT_EQ(fetch_hot_parts(hot_, layer, ahead, on_->pages.get(), kPartBytes, nullptr),
+    ASSERT_EQ(fetch_hot_parts(hot_, {layer, ahead, most, on_->pages.get(), kPartBytes}, nullptr),
               cudaSuccess);
     const auto after = state();
     const auto slots = on_->slots.host();
@@ -161,24 +162,22 @@ class HotPartsTest : public testing::Test {
         const size_t at = index(layer, head) * kSlots + i;
         if (held[at] != kNoSlot) before[held[at]] = used[at];
       }
-      std::vector<uint32_t> idle;  // when what may be given up was needed
+      std::vector<uint32_t> idle, given_up;  // when what may be, and is, given up was needed
       for (const auto& [frame, when] : before) {
         if (when < now_ + ahead) idle.push_back(when);
+        if (!after[index(layer, head)].contains(frame)) given_up.push_back(when);
       }
       const size_t empty = kSlots - before.size();
-      const size_t wanted = std::min<size_t>(missed[head].size(), kSlots);
+      const size_t found = before.size() - idle.size(), allowed = std::max<size_t>(found, most);
+      const size_t wanted = std::min({missed[head].size(), size_t{kSlots}, allowed});
       const size_t brought = std::min(wanted, empty + idle.size());
       std::sort(idle.begin(), idle.end());
-      std::vector<uint32_t> given_up;
       size_t came = 0;
       for (const auto& [frame, when] : after[index(layer, head)]) {
         if (before.contains(frame)) continue;
         EXPECT_TRUE(missed[head].contains(frame)) << frame;
         EXPECT_EQ(when, now_ + ahead);
         ++came;
-      }
-      for (const auto& [frame, when] : before) {
-        if (!after[index(layer, head)].contains(frame)) given_up.push_back(when);
       }
       std::sort(given_up.begin(), given_up.end());
       EXPECT_EQ(came, brought);
@@ -244,7 +243,7 @@ TEST_F(HotPartsTest, TheLeastRecentlyNeededMakeRoom) {
           missed[head].insert(more[head].begin(), more[head].end());
         }
       }
-      fetch(layer, ahead, missed);
+      fetch(layer, ahead, step % 3 == 1 ? 5 : ~0u, missed);
     }
   }
   EXPECT_GT(on_->counts.host().front().hits, 1000u);
@@ -263,7 +262,7 @@ TEST_F(HotPartsTest, PagesThatAreWrittenAreForgotten) {
       list.keys = 21 * 16;
     }
     const auto missed = look_up(layer, lists, 0);
-    fetch(layer, 0, missed);
+    fetch(layer, 0, ~0u, missed);
   }
   // Row 0 stores in page 5 of its table, row 1 in page 2; other entries are not looked at.
   std::fill(table.begin(), table.end(), kFirstHost + 1);
@@ -291,7 +290,8 @@ TEST_F(HotPartsTest, PagesThatAreWrittenAreForgotten) {
 }
 
 TEST_F(HotPartsTest, PartsThatNoKernelCopiesAreRefused) {
-  EXPECT_EQ(fetch_hot_parts(hot_, 0, 0, on_->pages.get(), 40, nullptr), cudaErrorInvalidValue);
+  EXPECT_EQ(fetch_hot_parts(hot_, {0, 0, ~0u, on_->pages.get(), 40}, nullptr),
+            cudaErrorInvalidValue);
 }
 
 }  // namespace

@@ -36,7 +36,7 @@ Status DeviceExecutor::expect_next_layer(const DeviceGroup& group, DeviceQueries
   DeviceRead what;
   REPRISE_CHECK(group.policy->select(queries, what, hot.stream()));
   REPRISE_CHECK(hot.expect(next, group.count, what.lists, 0));
-  return hot.fetch(next, 0);
+  return hot.fetch(next, 0, false);
 }
 
 bool DeviceExecutor::learns_beside(const DeviceGroup& group, uint32_t layer) const {
@@ -59,7 +59,7 @@ Status DeviceExecutor::expect_next_token(const LayerHeads& heads, cudaStream_t s
     ahead = 1;
     REPRISE_CHECK(hot.expect(heads.layer, group.count, next.lists, ahead));
   }
-  return hot.fetch(heads.layer, ahead);
+  return hot.fetch(heads.layer, ahead, ahead == 0);
 }
 
 Status DeviceExecutor::reserve_copies(uint32_t capacity) {

@@ -117,11 +117,11 @@ struct Victims {
 
 // A block per KV head.
 __global__ __launch_bounds__(kAdmitThreads) void admit_kernel(const __grid_constant__ HotParts hot,
-                                                              uint32_t layer, uint32_t ahead) {
+                                                              const __grid_constant__ HotFetch a) {
   __shared__ Victims v;
-  const uint32_t head = blockIdx.x, list = layer * hot.n_kv_head + head;
+  const uint32_t layer = a.layer, head = blockIdx.x, list = layer * hot.n_kv_head + head;
   const size_t first = first_slot_of(hot, layer, head);
-  const uint32_t wanted = min(hot.wants[list], hot.layer_slots), step = *hot.step + ahead;
+  const uint32_t wanted = min(hot.wants[list], hot.layer_slots), step = *hot.step + a.ahead;
   if (threadIdx.x < kAges) v.ages[threadIdx.x] = 0;
   __syncthreads();
   for (uint32_t i = threadIdx.x; wanted > 0 && i < hot.layer_slots; i += kAdmitThreads) {
@@ -129,10 +129,11 @@ __global__ __launch_bounds__(kAdmitThreads) void admit_kernel(const __grid_const
   }
   __syncthreads();
   if (threadIdx.x == 0) {
+    const uint32_t most = min(wanted, max(v.ages[0], a.most));
     uint32_t age = kAges - 1, older = 0;
-    while (age > 1 && older + v.ages[age] < wanted) older += v.ages[age--];
+    while (age > 1 && older + v.ages[age] < most) older += v.ages[age--];
     v.cut = age;
-    v.ties = min(v.ages[age], wanted - older);
+    v.ties = min(v.ages[age], most - older);
     v.chosen = older + v.ties;
     v.taken = v.tied = 0;
     hot.gifts[list] = v.chosen;
@@ -159,21 +160,21 @@ __global__ __launch_bounds__(kAdmitThreads) void admit_kernel(const __grid_const
 // A warp copies a part. Few multiprocessors have enough bytes on their way for the bus, and the
 // others are left to the kernels that run meanwhile.
 __global__ __launch_bounds__(kCopyWarps * 32) void copy_kernel(const __grid_constant__ HotParts hot,
-                                                               uint32_t layer, unsigned char* pages,
-                                                               uint64_t part_bytes) {
+                                                               const __grid_constant__ HotFetch a) {
   constexpr uint32_t kLoaded = 8;
   const uint32_t lane = threadIdx.x % 32, heads = hot.n_kv_head;
-  const uint32_t* gifts = hot.gifts + layer * heads;
-  const auto chunks = static_cast<uint32_t>(part_bytes / 16);
+  const uint32_t* gifts = hot.gifts + a.layer * heads;
+  const auto chunks = static_cast<uint32_t>(a.part_bytes / 16);
   uint32_t most = 0;
   for (uint32_t head = 0; head < heads; ++head) most = max(most, gifts[head]);
   const uint32_t warp = blockIdx.x * kCopyWarps + threadIdx.x / 32;
   for (uint32_t unit = warp; unit < most * heads; unit += gridDim.x * kCopyWarps) {
     const uint32_t head = unit % heads, i = unit / heads;
     if (i >= gifts[head]) continue;
-    const size_t at = first_slot_of(hot, layer, head) + i;
+    const size_t at = first_slot_of(hot, a.layer, head) + i;
     const auto part = [&](uint32_t frame) {
-      return reinterpret_cast<uint4*>(pages + (size_t{frame} * heads + head) * part_bytes);
+      auto* const pages = static_cast<unsigned char*>(a.pages);
+      return reinterpret_cast<uint4*>(pages + (size_t{frame} * heads + head) * a.part_bytes);
     };
     const uint4* from = part(hot.wanted[at]);
     uint4* to = part(hot.given[at]);
@@ -216,12 +217,10 @@ cudaError_t look_up_hot_parts(const HotParts& hot, const HotLookUp& args, cudaSt
                            hot, args);
 }
 
-cudaError_t fetch_hot_parts(const HotParts& hot, uint32_t layer, uint32_t ahead, void* pages,
-                            uint64_t part_bytes, cudaStream_t stream) {
-  if (part_bytes % 16 != 0) return cudaErrorInvalidValue;
-  admit_kernel<<<hot.n_kv_head, kAdmitThreads, 0, stream>>>(hot, layer, ahead);
-  copy_kernel<<<kCopyBlocks, kCopyWarps * 32, 0, stream>>>(
-      hot, layer, static_cast<unsigned char*>(pages), part_bytes);
+cudaError_t fetch_hot_parts(const HotParts& hot, const HotFetch& args, cudaStream_t stream) {
+  if (args.part_bytes % 16 != 0) return cudaErrorInvalidValue;
+  admit_kernel<<<hot.n_kv_head, kAdmitThreads, 0, stream>>>(hot, args);
+  copy_kernel<<<kCopyBlocks, kCopyWarps * 32, 0, stream>>>(hot, args);
   return cudaGetLastError();
 }
 

@@ -69,10 +69,18 @@ struct HotLookUp {
 /// where there is an output.
 cudaError_t look_up_hot_parts(const HotParts& hot, const HotLookUp& args, cudaStream_t stream);
 
+struct HotFetch {
+  uint32_t layer = 0;
+  uint32_t ahead = 0;  // as HotLookUp
+  // Parts of a KV head, or as many as it found in this step if that is more: for what was read in
+  // place, which crosses the bus a second time.
+  uint32_t most = ~0u;
+  void* pages = nullptr;    // of frame 0
+  uint64_t part_bytes = 0;  // a multiple of 16, otherwise cudaErrorInvalidValue
+};
+
 /// Gives slots to what is wanted in a layer, those that were not needed for longest and are not
-/// needed in the step `ahead` from now, and copies the parts there. part_bytes: a multiple of 16,
-/// otherwise cudaErrorInvalidValue. pages: of frame 0.
-cudaError_t fetch_hot_parts(const HotParts& hot, uint32_t layer, uint32_t ahead, void* pages,
-                            uint64_t part_bytes, cudaStream_t stream);
+/// needed in the step `ahead` from now, and copies the parts there.
+cudaError_t fetch_hot_parts(const HotParts& hot, const HotFetch& args, cudaStream_t stream);
 
 }  // namespace reprise::kernels::cuda

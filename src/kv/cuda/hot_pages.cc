@@ -9,6 +9,7 @@ using namespace kernels::cuda;
 namespace {
 
 constexpr std::string_view kWhat = "hot pages";
+constexpr uint32_t kLateParts = 64;  // of a KV head and layer, while others are computed
 
 }  // namespace
 
@@ -111,9 +112,9 @@ Status HotPages::expect(uint32_t layer, uint32_t rows, const KeyLists& lists, ui
   return {};
 }
 
-Status HotPages::fetch(uint32_t layer, uint32_t ahead) {
-  REPRISE_CUDA(fetch_hot_parts(parts_, layer, ahead, pages_, size_.part_bytes, stream_.get()),
-               kWhat);
+Status HotPages::fetch(uint32_t layer, uint32_t ahead, bool late) {
+  const HotFetch args = {layer, ahead, late ? kLateParts : ~0u, pages_, size_.part_bytes};
+  REPRISE_CUDA(fetch_hot_parts(parts_, args, stream_.get()), kWhat);
   return {};
 }
 

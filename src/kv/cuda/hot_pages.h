@@ -46,8 +46,9 @@ class HotPages {
   /// Lists that will be read so many steps from now.
   Status expect(uint32_t layer, uint32_t rows, const kernels::cuda::KeyLists& lists,
                 uint32_t ahead);
-  /// Brings what is wanted of a layer, in place of what is not needed then.
-  Status fetch(uint32_t layer, uint32_t ahead);
+  /// Brings what is wanted of a layer, in place of what is not needed then. late: it was read in
+  /// place.
+  Status fetch(uint32_t layer, uint32_t ahead, bool late);
   /// Lets the passes' stream wait for what was brought.
   Status join(cudaStream_t passes);
   /// Of every pass, after its layers.
