@@ -149,5 +149,21 @@ TEST(Mac, ManySequencesShareBlocks) {
   MacCase({8, 4, 64, 16}, rules(16, 32, 16, 16, 20.0f), starts, 8).run();
 }
 
+// Nothing that launches of other batches left in a workspace is taken for a message.
+TEST(Mac, BatchesShareAWorkspace) {
+  REPRISE_NEEDS_DEVICE();
+  const MacShape shape{8, 4, 64, 64};
+  const MacRules each = rules(16, 32, 16, 64, 20.0f);
+  const DeviceArray<char> workspace(mac_workspace(each, 40, 8, 4, 64));
+  unsigned seed = 400;
+  for (const int32_t rows : {40, 2, 4, 40, 3, 2}) {
+    SCOPED_TRACE(std::to_string(rows) + " rows");
+    std::vector<int32_t> starts;
+    for (int32_t i = 0; i < rows; ++i) starts.push_back(100 + i * 37 % 211);
+    MacCase(shape, each, starts, ++seed, 6).run(&workspace);
+    if (HasFailure()) return;
+  }
+}
+
 }  // namespace
 }  // namespace reprise::kernels::cuda

@@ -33,16 +33,7 @@ __global__ __launch_bounds__(S::kThreads,
   if (verdict.mode != Mode::kReuse) {
     return rest<S>(p, shared, search, verdict.mode == Mode::kTry);
   }
-  if (blockIdx.x >= p.blocks) {
-    GridBarrier barrier{p.barrier};
-    if (threadIdx.x == 0) barrier.arrive();
-    return;
-  }
   Block<S>(p, shared, lists, verdict.compares).run(search);
-  for (uint32_t pair = blockIdx.x; pair < p.pairs; pair += p.blocks) {
-    if (p.positions[pair / p.n_kv_head] >= 0) continue;
-    decode::write_empty<S>(p, pair);
-  }
 }
 
 constexpr uint32_t kMaxPairs = 4096, kMaxBlocks = 2;  // blocks: of a multiprocessor
@@ -54,9 +45,9 @@ constexpr uint32_t least_warps(uint32_t head_dim) { return head_dim > 128 ? 4 : 
 struct ChunkCounts {
   uint32_t fresh, near;
 
-  ChunkCounts(const MacRules& rules, uint32_t warps) {
+  ChunkCounts(const MacRules& rules, uint32_t pages) {
     const auto count = [&](uint32_t keys) {  // that may begin anywhere in a page
-      return (keys / kPageTokens + 1 + warps) / warps;
+      return (keys / kPageTokens + 1 + pages) / pages;
     };
     const auto align = static_cast<uint32_t>(rules.align);
     const uint32_t sinks = (static_cast<uint32_t>(rules.sink) + kPageTokens - 1) / kPageTokens;
@@ -65,15 +56,25 @@ struct ChunkCounts {
   }
 };
 
-// A workspace: arrivals and the grid's barrier, candidates, pieces.
+// A workspace: the grid's barrier and arrivals, decode attention's pieces, and messages, which
+// nothing else may write: whatever the batch, they begin at the same place.
 struct Room {
-  static constexpr size_t kWords = kMaxPairs + 2;
-  size_t candidates, rows;
+  static constexpr size_t kBarrierWords = 4, kWords = kBarrierWords + kMaxPairs;
+  size_t decode_rows, candidates, rows;  // of heads
 
   Room(uint32_t pairs, uint32_t group, uint32_t chunks) {
     const size_t blocks = size_t{kMaxBlocks} * device_limits().multiprocessors;
+    decode_rows = 2 * blocks * group;
     candidates = (pairs + blocks) * group;
     rows = (pairs * (size_t{chunks} + 1) + blocks) * group;
+  }
+  // Floats of decode attention's pieces, in whole messages.
+  size_t decode_floats(uint32_t head_dim) const {
+    return (decode_rows * (head_dim + 2) + 3) / 4 * 4;
+  }
+  size_t bytes(uint32_t head_dim) const {
+    return (kWords + decode_floats(head_dim)) * sizeof(float) +
+           (candidates + rows * (head_dim / 2 + 1)) * sizeof(Message);
   }
 };
 
@@ -104,9 +105,14 @@ Params params_of(const MacArgs& args) {
   return params;
 }
 
+// Pairs of which each is merged by a block of its own.
+bool is_few(uint32_t pairs) { return pairs <= device_limits().multiprocessors / 8; }
+
 // What depends on the warps of a block.
 void cut_lists(const MacArgs& args, uint32_t warps, Params& params) {
-  const ChunkCounts chunks(args.rules, warps);
+  constexpr uint32_t kFewPages = 11;  // whereby more blocks read the pages of few pairs
+  params.chunk_pages = is_few(params.pairs) ? std::min(warps, kFewPages) : warps;
+  const ChunkCounts chunks(args.rules, params.chunk_pages);
   params.fresh_chunks = chunks.fresh;
   params.chunks = chunks.fresh + chunks.near;
   params.slots = warps * 32 / 4 / params.group;
@@ -114,19 +120,22 @@ void cut_lists(const MacArgs& args, uint32_t warps, Params& params) {
   params.by_units = Divider(params.units);
   params.by_chunks = Divider(params.chunks);
   const Room room(params.pairs, params.group, params.chunks);
-  params.arrivals = static_cast<uint32_t*>(args.workspace);
-  params.barrier = params.arrivals + kMaxPairs;
-  params.candidates = reinterpret_cast<uint64_t*>(params.arrivals + Room::kWords);
-  params.part_sums = reinterpret_cast<float*>(params.candidates + room.candidates);
-  params.part_base = params.part_sums + room.rows * args.kv.head_dim;
-  params.part_total = params.part_base + room.rows;
+  const uint32_t dim = args.kv.head_dim;
+  params.barrier = static_cast<unsigned long long*>(args.workspace);
+  params.arrivals = static_cast<uint32_t*>(args.workspace) + Room::kBarrierWords;
+  params.part_sums = reinterpret_cast<float*>(params.arrivals + kMaxPairs);
+  params.part_base = params.part_sums + room.decode_rows * dim;
+  params.part_total = params.part_base + room.decode_rows;
+  params.candidates = reinterpret_cast<Message*>(params.part_sums + room.decode_floats(dim));
+  params.piece_weights = params.candidates + room.candidates;
+  params.piece_sums = params.piece_weights + room.rows;
 }
 
-// Room is left for blocks of the next kernel while the last of many merge.
-uint32_t comparing_blocks(uint32_t grid, const Params& params, uint32_t most_pieces) {
-  constexpr uint32_t kFewPairs = 16;
-  const uint32_t left = params.pairs <= kFewPairs ? 0 : std::min(grid / 32, params.pairs);
-  return std::min(grid - left, most_pieces - params.chunks - 1);
+// Few pairs are merged by blocks that do nothing else; the next kernel's take their places last.
+void share_blocks(uint32_t grid, Params& params) {
+  const bool few = is_few(params.pairs);
+  params.first_merger = few ? grid - params.pairs : 0;
+  params.blocks = few ? params.first_merger : grid;
 }
 
 template <typename S>
@@ -144,7 +153,7 @@ cudaError_t launch(const MacArgs& args, Params params, cudaStream_t stream) {
   const uint32_t grid =
       device_limits().multiprocessors * std::min<uint32_t>(static_cast<uint32_t>(fit), S::kBlocks);
   params.splits = grid / params.pairs;
-  params.blocks = comparing_blocks(grid, params, Weights::most_pieces(S::kWarps * S::kHeadDim));
+  share_blocks(grid, params);
   // Where chunks are few, blocks without one compare.
   const uint32_t chunks = params.pairs * params.chunks;
   params.searches = Shares(params.pairs * params.units,
@@ -186,8 +195,7 @@ size_t mac_workspace(const MacRules& rules, uint32_t max_batch, uint32_t n_head,
   const uint32_t group = n_head / n_kv_head;
   const mac::ChunkCounts chunks(rules, mac::least_warps(head_dim));
   const mac::Room room(max_batch * n_kv_head, group, chunks.fresh + chunks.near);
-  return mac::Room::kWords * sizeof(uint32_t) + room.candidates * sizeof(uint64_t) +
-         room.rows * (head_dim + 2) * sizeof(float);
+  return room.bytes(head_dim);
 }
 
 cudaError_t mac_decode(const MacArgs& args, cudaStream_t stream) {

@@ -58,9 +58,9 @@ struct MacRings {
 /// Of a launch that compares, in bytes that it could read meanwhile: see mac_guard.cuh. From times
 /// on an H200, which reads 4.7 MB a microsecond.
 struct MacCosts {
-  float meeting = 27e6f;  // in any case
-  float far = 45e6f;      // where some KV head reads keys far back
-  float pair = 0.6e6f;    // of each row and KV head that compares, beside its ring
+  float meeting = 8e6f;  // in any case
+  float far = 45e6f;     // where some KV head reads keys far back
+  float pair = 0.6e6f;   // of each row and KV head that compares, beside its ring
 };
 
 /// See src/methods/mac/options.h.

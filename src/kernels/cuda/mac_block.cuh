@@ -9,6 +9,7 @@
 #include "kernels/cuda/mac_merge.cuh"
 #include "kernels/cuda/mac_search.cuh"
 #include "kernels/cuda/mac_stream.cuh"
+#include "kernels/cuda/paged_decode_block.cuh"
 #include "kernels/cuda/paged_decode_pages.cuh"
 #include "kernels/cuda/paged_decode_warp.cuh"
 
@@ -39,9 +40,10 @@ class Block {
   __device__ Block(const Params& p, decode::Shared<S>& shared, const Lists& lists, bool compares)
       : p_(p), shared_(shared), lists_(lists), barrier_{p.barrier}, compares_(compares) {}
 
-  __device__ void run(SearchShared& search_shared) {
-    Search<S> search(p_, lists_, search_shared, true);
-    const uint32_t share = p_.blocks - 1 - blockIdx.x;  // chunks go to the last blocks
+  __device__ void run(SearchShared& searched) {
+    Search<S> search(p_, lists_, searched, true);
+    // Chunks go to the last blocks that read.
+    const uint32_t share = blockIdx.x < p_.blocks ? p_.blocks - 1 - blockIdx.x : p_.blocks;
     first_chunk_ = p_.near.begin(share);
     near_count_ = (p_.near.begin(share + 1) - first_chunk_) * S::kWarps;
     const uint32_t warp = threadIdx.x / 32;
@@ -49,10 +51,10 @@ class Block {
                   near_count_, shared_.pages[warp], &shared_.full[warp]);
     stream.fetch();
     wait_for_kernels_before();
+    barrier_.look();
     stream.source.stored = true;
     stream.fetch();
-    if (compares_) search.run();
-    if (threadIdx.x == 0) barrier_.arrive();
+    if (compares_) search.run(barrier_.launch());
     find_compared(p_, lists_);
     for (uint32_t at = 0; !decided_ || at < near_count_ + far_count_;) {
       Unit unit = at < near_count_ ? near_unit(at) : decided_ ? far_unit(at) : Unit{};
@@ -64,7 +66,8 @@ class Block {
       finish(unit);
       at += unit.end - unit.begin;
     }
-    for (uint32_t pair = blockIdx.x; pair < p_.pairs; pair += p_.blocks) {
+    merge();
+    for (uint32_t pair = blockIdx.x; pair < p_.pairs; pair += gridDim.x) {
       if (threadIdx.x != 0 || !lists_.row(p_, pair).may_reuse(p_)) continue;
       barrier_.wait();  // every block has asked the guards
       count_step<S>(p_, lists_, pair);
@@ -74,7 +77,7 @@ class Block {
  private:
   __device__ Unit near_unit(uint32_t at) const {
     const uint32_t number = first_chunk_ + at / S::kWarps;
-    const Chunk chunk = Chunk::of<S>(p_, lists_, number);
+    const Chunk chunk = Chunk::of(p_, lists_, number);
     uint32_t end = chunk.end;
     if (decided_ && !chunk.fresh) end = min(end, lists_.captured_pages(chunk.pair));
     const uint32_t pages = end - min(end, chunk.begin);
@@ -99,9 +102,8 @@ class Block {
 
   // Once all blocks have compared, if any does. All threads.
   __device__ void decide_all(Stream& stream) {
-    if (compares_ && threadIdx.x == 0) barrier_.wait();
-    __syncthreads();
-    if (decide(p_, lists_, compares_)) {
+    barrier_.arrive();
+    if (decide(p_, lists_, compares_, barrier_.launch())) {
       decode::count_pages<S>(p_.pairs, shared_.scan, lists_.far,
                              [&](uint32_t pair) { return lists_.far_pages(p_, pair); });
       constexpr uint32_t kLeastShare = 32;  // of few pages fewer pieces are merged sooner
@@ -125,6 +127,7 @@ class Block {
       const uint32_t begin = lists_.far[pair], end = lists_.far[pair + 1];
       if (begin < end) lists_.blocks[pair] = far_.owner(begin) | far_.owner(end - 1) << 16;
     }
+    __syncthreads();
   }
 
   // Which page of the sequence the i-th of a list is.
@@ -194,8 +197,8 @@ class Block {
     __syncthreads();
   }
 
-  __device__ static uint32_t chunks_of(uint32_t pages) {
-    return (pages + S::kWarps - 1) / S::kWarps;
+  __device__ uint32_t chunks_of(uint32_t pages) const {
+    return (pages + p_.chunk_pages - 1) / p_.chunk_pages;
   }
 
   __device__ PairPieces pieces(uint32_t pair) const {
@@ -216,19 +219,26 @@ class Block {
   __device__ void finish(const Unit& unit) {
     const bool near = unit.kind == Unit::kNear;
     if (unit.pages == 0 || (near && unit.index >= lists_.captured_pages(unit.pair))) return;
+    const uint32_t launch = barrier_.launch();
     for (uint32_t i = threadIdx.x * 2; i < p_.group * D; i += S::kThreads * 2) {
-      decode::write_piece<D>(p_, unit.row, i, decode::merge_warps<S>(p_, shared_, i));
+      send_piece<D>(p_, launch, unit.row, i, decode::merge_warps<S>(p_, shared_, i));
     }
     __syncthreads();
-    const PairPieces all = pieces(unit.pair);
-    if (threadIdx.x == 0) {
-      shared_.arrived = decode::arrive(&p_.arrivals[unit.pair]);
-      if (shared_.arrived == all.count() - 1) p_.arrivals[unit.pair] = 0;
+  }
+
+  // Pairs of which this block merges the pieces.
+  __device__ void merge() {
+    if (blockIdx.x < p_.first_merger) return;
+    const uint32_t step = gridDim.x - p_.first_merger;
+    for (uint32_t pair = blockIdx.x - p_.first_merger; pair < p_.pairs; pair += step) {
+      if (lists_.row(p_, pair).position < 0) {
+        decode::write_empty<S>(p_, pair);
+      } else {
+        complete<D>(p_, lists_, pieces(pair), barrier_.launch(), pair,
+                    reinterpret_cast<float2*>(shared_.sums()));
+      }
+      __syncthreads();
     }
-    __syncthreads();
-    if (shared_.arrived != all.count() - 1) return;
-    complete<D>(p_, lists_, all, unit.pair, shared_.sums());
-    __syncthreads();
   }
 
   const Params& p_;

@@ -22,27 +22,6 @@ struct Verdict {
   bool compares;  // some pair
 };
 
-// Where blocks wait for one another, once in a launch; thread 0 calls. The highest bit of the word
-// changes when all have arrived, and the others are zero again.
-struct GridBarrier {
-  uint32_t* word;
-  uint32_t before = 0;
-
-  __device__ void arrive() {
-    const uint32_t add = blockIdx.x == 0 ? 0x80000001u - gridDim.x : 1;
-    asm volatile("atom.release.gpu.global.add.u32 %0, [%1], %2;"
-                 : "=r"(before)
-                 : "l"(word), "r"(add)
-                 : "memory");
-  }
-  __device__ void wait() const {
-    uint32_t now = 0;
-    do {
-      asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(now) : "l"(word) : "memory");
-    } while (((now ^ before) >> 31) == 0);
-  }
-};
-
 // What guards make of a pair of a guarded launch.
 struct Prospect {
   float gain = 0.0f;    // bytes a step that comparing saves, if it does

@@ -2,10 +2,10 @@
 // ones hold the first keys and the band: their result is not stored. Captured ones hold the keys
 // between, from the last page down, as far as no result is reused for them. The part of that list
 // that a match cannot spare is near: with the fresh list, it is known before what matches. Both are
-// cut into chunks of a page for every warp of a block, equally many for all pairs, of which some
-// may be empty. What is left of the captured lists is far: pages of all pairs lie end to end. Where
-// lists name some of the keys (sparse), heads without a match read what those name between sinks
-// and band, near keys too, as far lists.
+// cut into chunks of at most a page for every warp of a block, equally many for all pairs, of which
+// some may be empty. What is left of the captured lists is far: pages of all pairs lie end to end.
+// Where lists name some of the keys (sparse), heads without a match read what those name between
+// sinks and band, near keys too, as far lists.
 #pragma once
 
 #include "kernels/cuda/mac_params.cuh"
@@ -153,7 +153,6 @@ struct Chunk {
   bool fresh;
   uint32_t begin, end;
 
-  template <typename S>
   __device__ static Chunk of(const Params& p, const Lists& lists, uint32_t number) {
     Chunk chunk;
     chunk.pair = p.by_chunks.quotient(number);
@@ -161,8 +160,8 @@ struct Chunk {
     chunk.fresh = nth < p.fresh_chunks;
     if (!chunk.fresh) nth -= p.fresh_chunks;
     const Row& row = lists.row(p, chunk.pair);
-    chunk.begin = nth * S::kWarps;
-    chunk.end = min(chunk.begin + S::kWarps, chunk.fresh ? row.fresh : row.near);
+    chunk.begin = nth * p.chunk_pages;
+    chunk.end = min(chunk.begin + p.chunk_pages, chunk.fresh ? row.fresh : row.near);
     return chunk;
   }
 };
@@ -186,24 +185,28 @@ __device__ inline void find_compared(const Params& p, const Lists& lists) {
   }
 }
 
-// The least candidate of a query head, by lanes of a warp that share it.
-__device__ inline uint64_t least_candidate(const Params& p, const Lists& lists, uint32_t head,
-                                           uint32_t lanes) {
+// The least candidate of a query head that one of the lanes of a warp which share it finds.
+__device__ inline uint64_t least_candidate(const Params& p, const Lists& lists, uint32_t launch,
+                                           uint32_t head, uint32_t lanes) {
   constexpr uint32_t kAtOnce = 4;  // loads in flight
   const uint32_t pair = p.by_group.quotient(head);
   const uint32_t first = lists.blocks[pair] & 0xffff, last = lists.blocks[pair] >> 16;
   uint64_t nearest = kNothing;
   for (uint32_t b = first + threadIdx.x % lanes; b <= last; b += kAtOnce * lanes) {
-    uint64_t found[kAtOnce];
+    uint2 found[kAtOnce];
+    receive(launch, found, [&](uint32_t k) {
+      const uint32_t block = b + k * lanes;
+      const size_t row = size_t{pair} + block;
+      return block <= last ? p.candidates + row * p.group + head - pair * p.group : nullptr;
+    });
 #pragma unroll
-    for (uint32_t k = 0; k < kAtOnce; ++k) {
-      const size_t row = size_t{pair} + min(b + k * lanes, last);
-      found[k] = __ldcg(reinterpret_cast<const unsigned long long*>(p.candidates) + row * p.group +
-                        head - pair * p.group);
-    }
-#pragma unroll
-    for (const uint64_t each : found) nearest = min(nearest, each);
+    for (const uint2& each : found) nearest = min(nearest, uint64_t{each.y} << 32 | each.x);
   }
+  return nearest;
+}
+
+// All lanes of a warp.
+__device__ inline uint64_t least_of_lanes(uint64_t nearest, uint32_t lanes) {
   for (uint32_t step = 1; step < lanes; step *= 2) {
     nearest = min(nearest, __shfl_xor_sync(~0u, nearest, step));
   }
@@ -242,13 +245,15 @@ __device__ inline void find_listed(const Params& p, const Lists& lists) {
 }
 
 // Decides what is reused, from what blocks found; fills matches, and captured, which arrives as
-// zeros. Whether any page beyond the near ones is read. found: whether there is anything. All
-// threads.
-__device__ inline bool decide(const Params& p, const Lists& lists, bool found) {
+// zeros. Whether any page beyond the near ones is read. found: whether there is anything, which
+// blocks of the launch tell. All threads.
+__device__ inline bool decide(const Params& p, const Lists& lists, bool found, uint32_t launch) {
   const uint32_t heads = p.pairs * p.group, lanes = heads * 8 <= 4 * blockDim.x ? 8 : 1;
   for (uint32_t i = threadIdx.x / lanes; i - threadIdx.x / lanes < heads; i += blockDim.x / lanes) {
     const uint32_t head = min(i, heads - 1), pair = p.by_group.quotient(head);
-    const uint64_t nearest = found ? least_candidate(p, lists, head, lanes) : kNothing;
+    const bool asks = found && i < heads;
+    const uint64_t nearest =
+        least_of_lanes(asks ? least_candidate(p, lists, launch, head, lanes) : kNothing, lanes);
     if (i >= heads || threadIdx.x % lanes != 0) continue;
     const Row& row = lists.row(p, pair);
     const bool reused = nearest != kNothing && !is_risky(nearest);

@@ -3,6 +3,7 @@
 
 #include "kernels/cuda/divider.h"
 #include "kernels/cuda/mac.h"
+#include "kernels/cuda/mac_messages.cuh"
 #include "kernels/cuda/mac_shares.cuh"
 #include "kernels/cuda/paged_decode_params.cuh"
 
@@ -34,14 +35,18 @@ struct Params : decode::Params {
   const float* q_plain;
   MacRings ring;
   MacRules rules;
-  uint64_t* candidates;  // [pairs + blocks, group] of pair and block: row pair + block
-  uint32_t* barrier;     // of the grid
-  uint32_t blocks;       // that compare
-  bool sparse;           // lists name some of the keys
+  Message* candidates;  // [pairs + blocks, group] of pair and block: row pair + block
+  // Of rows of partial results: bases and totals, sums of two neighbouring dimensions.
+  Message *piece_weights, *piece_sums;  // [rows, group], [rows, group, head_dim / 2]
+  unsigned long long* barrier;          // of the grid
+  uint32_t blocks;                      // that compare and read
+  uint32_t first_merger;                // blocks from this one on merge
+  bool sparse;                          // lists name some of the keys
   const uint32_t* numbers;
 
   uint32_t slots, units;          // slots of a ring that a block compares with at once; such units
   uint32_t chunks, fresh_chunks;  // of a pair: see mac_lists.cuh
+  uint32_t chunk_pages;           // at most as many as a block has warps
   Divider by_kv_head, by_group, by_units, by_chunks, by_window;
   Shares searches, near;  // of units and of chunks, of all pairs
 

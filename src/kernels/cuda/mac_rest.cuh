@@ -50,17 +50,16 @@ __device__ __noinline__ void try_reuse(const Params& p, decode::Shared<S>& share
                                        SearchShared& search) {
   const Lists lists(p, shared.first_page(p.group));
   __syncthreads();
-  Search<S>(p, lists, search, false).run();
   GridBarrier barrier{p.barrier};
-  if (threadIdx.x == 0) {
-    barrier.arrive();
-    barrier.wait();
-  }
+  barrier.look();
+  Search<S>(p, lists, search, false).run(barrier.launch());
   find_compared(p, lists);
-  __syncthreads();
-  decide(p, lists, true);
+  barrier.arrive();
+  decide(p, lists, true, barrier.launch());
   for (uint32_t pair = blockIdx.x; pair < p.pairs; pair += gridDim.x) {
-    if (threadIdx.x == 0 && lists.compares[pair] != 0) judge<S>(p, lists, pair, false);
+    if (threadIdx.x != 0 || lists.compares[pair] == 0) continue;
+    barrier.wait();  // every block has asked the guards
+    judge<S>(p, lists, pair, false);
   }
 }
 

@@ -39,7 +39,7 @@ struct Chunks {
 
 template <int D>
 struct Query {
-  uint32_t words[D / 32][4];  // bf16, as entries are
+  float2 values[D / 32][4];  // rounded to bf16, as entries are
 
   __device__ void load(const float* row) {
 #pragma unroll
@@ -47,9 +47,9 @@ struct Query {
       const float* from = row + (threadIdx.x % 4 + 4 * i) * 8;
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const float4 four = __ldcg(reinterpret_cast<const float4*>(from) + half);
-        words[i][2 * half] = pack<__nv_bfloat16>(four.x, four.y);
-        words[i][2 * half + 1] = pack<__nv_bfloat16>(four.z, four.w);
+        const float4 four = reinterpret_cast<const float4*>(from)[half];
+        values[i][2 * half] = widen(pack<__nv_bfloat16>(four.x, four.y));
+        values[i][2 * half + 1] = widen(pack<__nv_bfloat16>(four.z, four.w));
       }
     }
   }
@@ -61,7 +61,7 @@ struct Query {
                                   entry.codes[i].w};
 #pragma unroll
       for (int k = 0; k < 4; ++k) {
-        const float2 a = widen(words[i][k]), b = widen(stored[k]);
+        const float2 a = values[i][k], b = widen(stored[k]);
         const float x = a.x - b.x, y = a.y - b.y;
         sums[0] = fmaf(x, x, sums[0]);
         sums[1] = fmaf(y, y, sums[1]);
@@ -108,13 +108,13 @@ class Search {
   }
 
   // Before queries are there only what the constructor did may be done. All threads.
-  __device__ void run() {
+  __device__ void run(uint32_t launch) {
     __syncthreads();
     while (unit_ < end_) {
       const uint32_t pair = p_.by_units.quotient(unit_);
       const uint32_t pair_end = min(end_, (pair + 1) * p_.units);
       compare(pair, pair_end);
-      publish(pair);
+      publish(pair, launch);
       unit_ = pair_end;
     }
   }
@@ -167,12 +167,13 @@ class Search {
     return entry.share * distance > p_.rules.max_error * sqrtf(shared_.norm2[threadIdx.x]);
   }
 
-  __device__ void publish(uint32_t pair) {
+  __device__ void publish(uint32_t pair, uint32_t launch) {
     __syncthreads();
     if (threadIdx.x < p_.group) {
       uint64_t nearest = shared_.nearest[threadIdx.x];
       if (nearest != kNothing && risks(pair, nearest)) nearest |= 1;
-      p_.candidates[(size_t{pair} + blockIdx.x) * p_.group + threadIdx.x] = nearest;
+      send(p_.candidates + (size_t{pair} + blockIdx.x) * p_.group + threadIdx.x, launch,
+           {static_cast<uint32_t>(nearest), static_cast<uint32_t>(nearest >> 32)});
       shared_.nearest[threadIdx.x] = kNothing;
     }
     __syncthreads();

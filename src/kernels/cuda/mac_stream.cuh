@@ -22,7 +22,7 @@ struct SharePages {
   __device__ uint32_t page(uint32_t index) {
     uint32_t number = 0;
     if (index < near_count) {
-      const Chunk chunk = Chunk::of<S>(p, lists, first_chunk + index / S::kWarps);
+      const Chunk chunk = Chunk::of(p, lists, first_chunk + index / S::kWarps);
       const uint32_t at = chunk.begin + index % S::kWarps;
       pair = chunk.pair;
       const Row& row = lists.row(p, pair);
