@@ -25,7 +25,9 @@ struct Buffers {
   LoadBuffers loads;
   ScoreBuffers scores;
   DeviceBuffer<__nv_bfloat16> captured;  // [block, n_kv_head, head_dim]
-  CudaEvent computed[2];                 // of layers, in turns
+  DeviceBuffer<float> logits;            // of a row
+  PinnedBuffer<float> host_logits;
+  CudaEvent computed[2];  // of layers, in turns
 };
 
 /// Stores keys and values and reads nothing: what is left of the last layer.
@@ -51,6 +53,7 @@ class CudaFusedPass : public FusedPass {
   Status compute(std::span<const int32_t> positions) override;
   Status check(std::span<const int32_t> positions, const RowCheck& check,
                const ChooseFn& choose) override;
+  std::span<const float> logits() const override { return b_.host_logits.span(); }
   const StoredChunk* failed() const override { return loader_->failed(); }
   void add_cost(FusionCost& cost) const override { loader_->add_cost(cost); }
 
@@ -58,6 +61,7 @@ class CudaFusedPass : public FusedPass {
   uint32_t layers() const { return parts_.computes.config().n_layer; }
   Status run(uint32_t first_layer);
   Status pace(uint32_t layer);
+  Status take_logits();
   Status finish();
 
   const DeviceParts& parts_;
@@ -101,7 +105,20 @@ Status CudaFusedPass::run(uint32_t first_layer) {
     }));
     REPRISE_CHECK(pace(layer));
   }
+  REPRISE_CHECK(take_logits());
   return finish();
+}
+
+Status CudaFusedPass::take_logits() {
+  const DeviceModel& model = parts_.computes;
+  REPRISE_CHECK(b_.logits.reserve(model.logits_room(1), kWhat));
+  REPRISE_CHECK(b_.host_logits.reserve(model.config().vocab, kWhat));
+  REPRISE_CHECK(rows_.finish(b_.logits.data()));
+  REPRISE_CUDA(
+      cudaMemcpyAsync(b_.host_logits.data(), b_.logits.data(), b_.host_logits.span().size_bytes(),
+                      cudaMemcpyDeviceToHost, parts_.stream),
+      kWhat);
+  return {};
 }
 
 /// Waits, and tells policies of the pages that were written.
@@ -204,6 +221,7 @@ class CudaFusion : public FusionDevice {
   explicit CudaFusion(const DeviceParts& parts) : parts_(parts) {}
   ~CudaFusion() override { cudaStreamSynchronize(parts_.stream); }
 
+  bool gives_logits() const override { return true; }
   Result<std::vector<std::byte>> read_chunk(const ChunkIdentity& identity,
                                             const ChunkTokens& tokens, PagePool& pool) override;
   Result<std::unique_ptr<FusedPass>> begin(const FusedJob& job,
