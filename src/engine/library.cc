@@ -102,7 +102,7 @@ Result<Library> Library::open(Engine& engine, const LibraryOptions& options, boo
     REPRISE_TRY(auto remote, RemoteStore::open(options.store_remote, how));
     store.share_through(std::move(remote));
   }
-  REPRISE_TRY(auto device, engine.impl().backend->fusion());
+  REPRISE_TRY(auto device, engine.impl().backend->fusion(options.store_memory));
   return Library(
       std::make_unique<Impl>(engine.impl(), std::move(store), options, codec, std::move(device)));
 }

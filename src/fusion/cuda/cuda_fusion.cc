@@ -23,6 +23,7 @@ constexpr std::string_view kWhat = "a fused prompt";
 struct Buffers {
   RowBuffers rows;
   LoadBuffers loads;
+  std::unique_ptr<ResidentChunks> resident;
   ScoreBuffers scores;
   DeviceBuffer<__nv_bfloat16> captured;  // [block, n_kv_head, head_dim]
   DeviceBuffer<float> logits;            // of a row
@@ -75,8 +76,8 @@ class CudaFusedPass : public FusedPass {
 Status CudaFusedPass::start(std::vector<ChunkLoad> loads) {
   REPRISE_CHECK(rows_.send_tables(job_.kv));
   for (uint32_t i = 0; i < layers(); ++i) ropes_.push_back(&parts_.model.rope(i));
-  const DeviceChunkLoader::Target target = {parts_.kv, rows_.tables(), rows_.capacity(),
-                                            layers(),  ropes_,         parts_.stream};
+  const DeviceChunkLoader::Target target = {parts_.kv, rows_.tables(), rows_.capacity(), layers(),
+                                            ropes_,    parts_.stream,  b_.resident.get()};
   REPRISE_TRY(loader_, DeviceChunkLoader::create(std::move(loads), target, parts_.pool, b_.loads));
   for (CudaEvent& event : b_.computed) {
     REPRISE_TRY(event, CudaEvent::create());
@@ -218,7 +219,9 @@ class Capture : public DeviceAttentionOp {
 
 class CudaFusion : public FusionDevice {
  public:
-  explicit CudaFusion(const DeviceParts& parts) : parts_(parts) {}
+  CudaFusion(const DeviceParts& parts, std::unique_ptr<ResidentChunks> resident) : parts_(parts) {
+    buffers_.resident = std::move(resident);
+  }
   ~CudaFusion() override { cudaStreamSynchronize(parts_.stream); }
 
   bool gives_logits() const override { return true; }
@@ -268,8 +271,10 @@ Result<std::vector<std::byte>> CudaFusion::read_chunk(const ChunkIdentity&,
 
 }  // namespace
 
-std::unique_ptr<FusionDevice> cuda_fusion(const DeviceParts& parts) {
-  return std::make_unique<CudaFusion>(parts);
+Result<std::unique_ptr<FusionDevice>> cuda_fusion(const DeviceParts& parts,
+                                                  uint64_t resident_bytes) {
+  REPRISE_TRY(auto resident, ResidentChunks::create(resident_bytes));
+  return std::make_unique<CudaFusion>(parts, std::move(resident));
 }
 
 }  // namespace reprise
