@@ -15,6 +15,7 @@ namespace reprise {
 struct LibraryOptions {
   std::string store = {};
   uint64_t store_size = uint64_t{20} << 30;
+  uint64_t store_memory = 0;
   uint32_t chunk_tokens = 512;
   std::string store_codec = "none";
   std::string store_remote = {};
@@ -27,6 +28,11 @@ void visit_options(LibraryOptions& o, Visitor&& visit) {
   visit(OptionSpec{"store-size", "limit of the store; what was used least recently goes first",
                    "bytes", 1, 0x1p50},
         o.store_size);
+  visit(OptionSpec{"store-memory",
+                   "with --device cuda: page-locked memory in which chunks stay once they were "
+                   "read; 0 reads files every time",
+                   "bytes", 0, 0x1p50},
+        o.store_memory);
   visit(OptionSpec{"chunk-tokens", "most tokens of a chunk that a document is cut into", "tokens",
                    16, 65536},
         o.chunk_tokens);
@@ -97,10 +103,10 @@ class Library {
   /// A conversation's prompt around chunks that stand at the beginning of its last message.
   Result<PartedPrompt> chat_prompt(std::span<const Message> messages,
                                    std::vector<std::vector<int32_t>> chunks) const;
-  /// Makes the session hold the prompt but its last token: a request with prompt.tokens() then
-  /// answers at once, under the session's policy. fusion: "a3:ratio=0.15", "cacheblend", "pie",
-  /// ...; see docs/fusion.md. What cannot be read from the store is computed. kUnsupported on a GPU
-  /// under a policy with position-free keys.
+  /// Makes the session hold the prompt, on the CPU all but its last token: a request with
+  /// prompt.tokens() then answers at once, under the session's policy. fusion: "a3:ratio=0.15",
+  /// "cacheblend", "pie", ...; see docs/fusion.md. What cannot be read from the store is computed.
+  /// kUnsupported on a GPU under a policy with position-free keys.
   Result<FusionReport> fuse(Session& session, const PartedPrompt& prompt, std::string_view fusion,
                             const ProgressFn& progress = {});
 

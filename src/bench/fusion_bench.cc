@@ -59,9 +59,12 @@ class FusionBench {
   Status run();
 
  private:
+  /// Where the chunks of a prompt lie.
+  enum class From : uint8_t { kNowhere, kMemory, kFileCache, kDisk };
+  static constexpr std::string_view kFromNames[] = {"", "memory", "file cache", "disk"};
   struct Subject {
     std::string fusion;
-    bool cold = false;
+    From from = From::kNowhere;
     std::vector<double> ttft_ms, look_up_ms, wait_ms, place_ms, select_ms, last_row_ms;
     FusionReport last;
   };
@@ -79,7 +82,7 @@ class FusionBench {
   BenchReport& report_;
   StoreFolder folder_;
   std::unique_ptr<Engine> engine_;
-  std::optional<Library> library_;
+  std::optional<Library> library_, resident_;  // the latter where memory is given to it
 };
 
 Status FusionBench::start() {
@@ -97,6 +100,10 @@ Status FusionBench::start() {
       std::max(stored.store_size, 4 * uint64_t{longest} * report_.model.kv_bytes_per_token);
   REPRISE_TRY(auto library, Library::open(*engine_, stored, true));
   library_.emplace(std::move(library));
+  if (plan_.store_memory == 0) return {};
+  stored.store_memory = plan_.store_memory;
+  REPRISE_TRY(auto resident, Library::open(*engine_, stored, true));
+  resident_.emplace(std::move(resident));
   return {};
 }
 
@@ -109,7 +116,7 @@ Status FusionBench::run() {
   }
   REPRISE_CHECK(start());
   progress_.expect(plan_.contexts.size() * (plan_.bench.rounds + 1) *
-                   (1 + 2 * plan_.fusions.size()));
+                   (1 + (plan_.store_memory > 0 ? 3 : 2) * plan_.fusions.size()));
   for (const uint32_t context : plan_.contexts) REPRISE_CHECK(measure_context(context));
   return {};
 }
@@ -149,10 +156,11 @@ Result<double> FusionBench::first_token_ms(Session& session, const PartedPrompt&
 }
 
 Status FusionBench::measure(Subject& subject, const PartedPrompt& prompt) {
-  if (subject.cold) folder_.drop_cached();
+  if (subject.from == From::kDisk) folder_.drop_cached();
   REPRISE_TRY(const auto session, engine_->open("full"));
   if (!subject.fusion.empty()) {
-    REPRISE_TRY(subject.last, library_->fuse(*session, prompt, subject.fusion));
+    Library& library = subject.from == From::kMemory ? *resident_ : *library_;
+    REPRISE_TRY(subject.last, library.fuse(*session, prompt, subject.fusion));
   }
   REPRISE_TRY(const double ms, first_token_ms(*session, prompt));
   subject.ttft_ms.push_back(subject.last.total_ms + ms);
@@ -171,8 +179,10 @@ Status FusionBench::measure_context(uint32_t context) {
   }
   std::vector<Subject> subjects(1);  // full prefill
   for (const std::string& fusion : plan_.fusions) {
-    for (const bool cold : {false, true})
-      subjects.push_back({fusion, cold, {}, {}, {}, {}, {}, {}, {}});
+    for (const From from : {From::kMemory, From::kFileCache, From::kDisk}) {
+      if (from == From::kMemory && !resident_) continue;
+      subjects.push_back({fusion, from, {}, {}, {}, {}, {}, {}, {}});
+    }
   }
   for (uint32_t round = 0; round <= plan_.bench.rounds; ++round) {
     for (Subject& subject : subjects) {
@@ -192,7 +202,7 @@ Status FusionBench::measure_context(uint32_t context) {
 void FusionBench::add_row(const Subject& subject, uint32_t context, double full_ms) {
   FusionTimes row;
   row.fusion = subject.fusion.empty() ? "full prefill" : subject.fusion;
-  row.from = subject.fusion.empty() ? "" : subject.cold ? "disk" : "memory";
+  row.from = kFromNames[static_cast<size_t>(subject.from)];
   row.context = context;
   row.ttft_ms = percentile(subject.ttft_ms, 0.5);
   row.worst_ms = percentile(subject.ttft_ms, 1.0);

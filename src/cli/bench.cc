@@ -39,6 +39,9 @@ class BenchCommand : public Command {
     flags.add_list({"fusion", "of --measure fusion; repeatable, the default is a3"}, fusions_);
     flags.add({"store", "folder that keeps its chunks; a temporary one if none is named", "dir"},
               plan_.store);
+    flags.add({"store-memory", "measure prompts whose chunks stay in page-locked memory, too",
+               "bytes", 0, 0x1p50},
+              plan_.store_memory);
   }
   Status run(Console& console) override {
     REPRISE_TRY(plan_.contexts, parse_list({"context", "", "tokens", 1, 1 << 24}, contexts_));

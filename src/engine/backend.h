@@ -52,8 +52,9 @@ class Backend {
   /// Whether tokens can be chosen where the logits are, and a pass started before the one before it
   /// is finished.
   virtual bool samples() const { return false; }
-  /// What fuses stored chunks; the backend outlives it. kUnsupported.
-  virtual Result<std::unique_ptr<FusionDevice>> fusion() = 0;
+  /// What fuses stored chunks; the backend outlives it. memory: bytes in which a GPU's host keeps
+  /// chunks at hand. kUnsupported, kOutOfMemory.
+  virtual Result<std::unique_ptr<FusionDevice>> fusion(uint64_t memory) = 0;
 };
 
 /// model and pool outlive the backend.

@@ -39,7 +39,12 @@ class CpuBackend : public Backend {
   }
   int32_t token(size_t) const override { return kChosenToken; }
   StepCost cost(size_t step) const override { return executor_.cost(step); }
-  Result<std::unique_ptr<FusionDevice>> fusion() override { return cpu_fusion(model_, pool_); }
+  Result<std::unique_ptr<FusionDevice>> fusion(uint64_t memory) override {
+    if (memory == 0) return cpu_fusion(model_, pool_);
+    return fail(ErrorCode::kUnsupported,
+                "--store-memory is for --device cuda: here the system's file cache holds chunks; "
+                "leave it out");
+  }
 
  private:
   Model& model_;

@@ -102,7 +102,7 @@ Result<Library> Library::open(Engine& engine, const LibraryOptions& options, boo
     REPRISE_TRY(auto remote, RemoteStore::open(options.store_remote, how));
     store.share_through(std::move(remote));
   }
-  REPRISE_TRY(auto device, engine.impl().backend->fusion());
+  REPRISE_TRY(auto device, engine.impl().backend->fusion(options.store_memory));
   return Library(
       std::make_unique<Impl>(engine.impl(), std::move(store), options, codec, std::move(device)));
 }
@@ -204,19 +204,24 @@ Result<FusionReport> Library::fuse(Session& session, const PartedPrompt& prompt,
 
   engine.scheduler.take_prefix(sequence, tokens);
   report.reused_rows = sequence.tokens.size();
-  const auto cost = impl_->fuser.fuse(std::move(fused), method, sequence.kv,
-                                      sequence.policy->position_free(), progress);
-  if (cost) sequence.tokens.assign(tokens.begin(), tokens.end() - 1);
+  auto done = impl_->fuser.fuse(std::move(fused), method, sequence.kv,
+                                sequence.policy->position_free(), progress);
   sequence.kv.rest();
-  if (!cost) return tl::unexpected<Error>(cost.error());
-  report.damaged_chunks = cost->damaged_chunks;
-  report.loaded_rows = cost->loaded_rows;
-  report.recomputed_rows = cost->recomputed_rows;
-  report.computed_rows = cost->computed_rows + 1;  // the last one, which the request computes
-  report.loaded_bytes = cost->loaded_bytes;
-  report.wait_ms = cost->wait_ms;
-  report.place_ms = cost->place_ms;
-  report.select_ms = cost->select_ms;
+  if (!done) return tl::unexpected<Error>(done.error());
+  const FusionCost& cost = done->cost;
+  const auto held = static_cast<std::ptrdiff_t>(sequence.kv.length());
+  sequence.tokens.assign(tokens.begin(), tokens.begin() + held);
+  // Other policies read less for the row that these are of.
+  if (sequence.policy->prefill_key() == kDensePrefill) sequence.logits = std::move(done->logits);
+  report.damaged_chunks = cost.damaged_chunks;
+  report.loaded_rows = cost.loaded_rows;
+  report.recomputed_rows = cost.recomputed_rows;
+  // With the last one, where the request computes it.
+  report.computed_rows = cost.computed_rows + (tokens.size() - sequence.tokens.size());
+  report.loaded_bytes = cost.loaded_bytes;
+  report.wait_ms = cost.wait_ms;
+  report.place_ms = cost.place_ms;
+  report.select_ms = cost.select_ms;
   report.total_ms = ms_since(start);
   return report;
 }

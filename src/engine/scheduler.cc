@@ -4,19 +4,12 @@
 #include <iterator>
 #include <utility>
 
-#include "base/percentile.h"
-#include "base/system.h"
 #include "base/try.h"
 
 namespace reprise {
 namespace {
 
 constexpr size_t kSharedStates = 16;  // of policies, of a few per cent of their prompts' KV each
-
-double ms_between(std::chrono::steady_clock::time_point from,
-                  std::chrono::steady_clock::time_point to) {
-  return std::chrono::duration<double, std::milli>(to - from).count();
-}
 
 }  // namespace
 
@@ -26,6 +19,7 @@ bool Sequence::truncate(size_t length) {
   kv.truncate(static_cast<int32_t>(length));
   policy->truncate(static_cast<int32_t>(length));
   tokens.resize(length);
+  logits.clear();
   prefilled = std::min(prefilled, length);
   return true;
 }
@@ -34,6 +28,7 @@ void Sequence::clear() {
   kv.truncate(0);
   policy->truncate(0);
   tokens.clear();
+  logits.clear();
   prefilled = 0;
 }
 
@@ -155,7 +150,11 @@ void Scheduler::admit() {
   while (!waiting_.empty() && running_.size() < limits_.batch) {
     running_.push_back(std::move(waiting_.front()));
     waiting_.pop_front();
-    reuse_prefix(*running_.back());
+    Running& running = *running_.back();
+    if (holds_answer(*running.sequence, running.request.prompt))
+      begin_answer(running);
+    else
+      reuse_prefix(running);
   }
 }
 
@@ -170,6 +169,7 @@ PrefixCache* Scheduler::prefix_cache(const Policy& policy) {
 void Scheduler::reuse_prefix(Running& running) {
   Sequence& sequence = *running.sequence;
   const auto& prompt = running.request.prompt;
+  sequence.logits.clear();
   const auto common = static_cast<size_t>(
       std::mismatch(sequence.tokens.begin(), sequence.tokens.end(), prompt.begin(), prompt.end())
           .first -
@@ -365,92 +365,13 @@ void Scheduler::commit(const Pass& pass, size_t step) {
 
 void Scheduler::advance(const Planned& planned, const RowResult* what, size_t result) {
   Running& running = *planned.running;
-  Sequence& sequence = *running.sequence;
   const bool prefill = running.answer.tokens.empty();
-  if (prefill && running.request.on_progress) {
-    const Progress progress = {"prefill", sequence.tokens.size(), running.request.prompt.size(),
-                               "tokens"};
-    if (!running.request.on_progress(progress)) {
-      running.result = fail(ErrorCode::kCancelled, "cancelled after reading {} of {} prompt tokens",
-                            sequence.tokens.size(), running.request.prompt.size());
-      return;
-    }
-  }
+  if (prefill && !report_prefill(running)) return;
   if (what == nullptr) return;
   if (prefill) finish_prefill(running);
   if (running.request.max_tokens == 0) return finish(running, FinishReason::kLength);
   if (what->sampling != nullptr) return accept_token(running, backend_.token(result));
-  const std::span<float> logits = backend_.logits(result);
-  if (running.request.on_logits) running.request.on_logits(logits);
-  const size_t made = running.answer.tokens.size();
-  const auto& forced = running.request.forced;
-  accept_token(running, made < forced.size() ? forced[made]
-                                             : running.sampler.sample(logits, sequence.tokens));
-}
-
-void Scheduler::finish_prefill(Running& running) {
-  const Sequence& sequence = *running.sequence;
-  Answer& answer = running.answer;
-  const auto now = Clock::now();
-  running.paging = pool_.paging();
-  const auto computed =
-      static_cast<double>(answer.counters.prompt_tokens - answer.counters.reused_tokens);
-  answer.timings.prefill_ms = ms_between(running.prefill_start, now);
-  answer.timings.prefill_tok_s = computed * 1000.0 / answer.timings.prefill_ms;
-  if (PrefixCache* cache = prefix_cache(*sequence.policy); cache && sequence.prefilled > 0) {
-    cache->insert(std::span(sequence.tokens).first(sequence.prefilled), sequence.kv);
-    share_state(sequence, answer.counters.prompt_tokens);
-  }
-}
-
-void Scheduler::accept_token(Running& running, int32_t token) {
-  Answer& answer = running.answer;
-  const auto now = Clock::now();
-  if (answer.tokens.empty())
-    answer.timings.ttft_ms = ms_between(running.submitted, now);
-  else
-    running.token_ms.push_back(ms_between(running.last_token, now));
-  running.last_token = now;
-  answer.tokens.push_back(token);
-  if (tokenizer_.is_end(token) && !running.request.ignore_end) {
-    return finish(running, FinishReason::kEnd);
-  }
-  const std::string text = running.stop.push(running.decoder.push(token));
-  answer.text += text;
-  running.next_token = token;
-  if (running.request.on_token && !running.request.on_token({token, text})) {
-    return finish(running, FinishReason::kCancelled);
-  }
-  if (running.stop.stopped()) return finish(running, FinishReason::kStop);
-  if (answer.tokens.size() >= running.request.max_tokens) {
-    return finish(running, FinishReason::kLength);
-  }
-  const bool full = running.sequence->tokens.size() >= limits_.context;
-  if (full && !running.sequence->policy->unbounded()) finish(running, FinishReason::kContext);
-}
-
-void Scheduler::finish(Running& running, FinishReason reason) {
-  Answer& answer = running.answer;
-  const std::string rest = running.stop.push(running.decoder.finish()) + running.stop.finish();
-  if (!rest.empty()) {
-    answer.text += rest;
-    if (running.request.on_token && reason != FinishReason::kCancelled) {
-      running.request.on_token({answer.tokens.back(), rest});
-    }
-  }
-  answer.finish = reason;
-  double total_ms = 0.0;
-  for (const double ms : running.token_ms) total_ms += ms;
-  if (total_ms > 0.0) {
-    answer.timings.decode_tok_s = static_cast<double>(running.token_ms.size()) * 1000.0 / total_ms;
-  }
-  answer.timings.tpot_p50_ms = percentile(running.token_ms, 0.5);
-  answer.timings.tpot_p99_ms = percentile(running.token_ms, 0.99);
-  answer.counters.policy = running.sequence->policy->stats();
-  answer.counters.paging = pool_.paging() - running.paging;
-  const KvTiers kv = pool_.tiers();
-  answer.memory = {peak_rss_bytes(), kv.memory.bytes, running.sequence->policy->state_bytes(), kv};
-  running.result = std::move(answer);
+  choose_token(running, backend_.logits(result));
 }
 
 void Scheduler::deliver_finished() {

@@ -31,7 +31,8 @@ struct Sequence {
   size_t prefilled = 0;         // leading tokens whose KV has prefill numerics, which can be shared
   SequenceKv kv;
   std::unique_ptr<Policy> policy;
-  bool busy = false;  // a request is running on it
+  std::vector<float> logits;  // [vocab] behind the last token, or empty: not known
+  bool busy = false;          // a request is running on it
 
   /// Drops tokens from the end; false when the policy cannot go on from there.
   bool truncate(size_t length);
@@ -114,6 +115,10 @@ class Scheduler {
 
   void admit();
   void reuse_prefix(Running& running);
+  /// Whether a sequence holds a prompt of which no row has to be computed.
+  static bool holds_answer(const Sequence& sequence, std::span<const int32_t> prompt);
+  /// Chooses the first token of such a prompt.
+  void begin_answer(Running& running);
   /// Brings the sequence's KV to the fastest memory that has room; what a disk lost is read again.
   void wake(Running& running);
   /// may_page: else the whole sequence must fit in memory.
@@ -147,7 +152,10 @@ class Scheduler {
   Status check_room(const Sequence& sequence, size_t tokens) const;
   void commit(const Pass& pass, size_t step);
   void advance(const Planned& planned, const RowResult* what, size_t result);
+  /// False when the request was cancelled.
+  bool report_prefill(Running& running);
   void finish_prefill(Running& running);
+  void choose_token(Running& running, std::span<float> logits);
   void accept_token(Running& running, int32_t token);
   void finish(Running& running, FinishReason reason);
   void deliver_finished();

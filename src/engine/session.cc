@@ -112,6 +112,7 @@ Result<std::string> Session::restore(const std::string& path, const ProgressFn& 
   sequence.kv = std::move(kv);
   sequence.kv.rest();
   sequence.tokens = std::move(saved.tokens);
+  sequence.logits.clear();
   sequence.prefilled = 0;  // the file does not say which tokens were prefilled
   return std::string(state.note);
 }

@@ -50,26 +50,36 @@ void BlockReader::read_ahead() {
   }
 }
 
+std::vector<BlockReader::Read> BlockReader::reads_of(size_t nth) const {
+  const size_t layer = nth / plan_.parts.size();
+  const BlockPart& part = plan_.parts[nth % plan_.parts.size()];
+  std::byte* const slot = plan_.slots[nth % plan_.slots.size()];
+  size_t at = 0;  // in the slot
+  std::vector<Read> reads;
+  for (size_t i = part.first; i < part.end; ++i) {
+    const StoredChunk* chunk = plan_.loads[i].chunk;
+    const size_t bytes = chunk->block_bytes();
+    const Kept kept = plan_.kept.empty() ? Kept() : plan_.kept[i];
+    std::byte* to = kept.blocks != nullptr ? kept.blocks + layer * bytes : slot + at;
+    if (!kept.read) reads.push_back({chunk, {to, bytes}});
+    at += bytes;
+  }
+  return reads;
+}
+
 Status BlockReader::read_part(size_t nth) {
   const size_t slots = plan_.slots.size(), layer = nth / plan_.parts.size();
   if (nth >= slots && plan_.await_unused) REPRISE_CHECK(plan_.await_unused(nth - slots));
-  const BlockPart& part = plan_.parts[nth % plan_.parts.size()];
-  std::vector<std::span<std::byte>> blocks;
-  std::byte* to = plan_.slots[nth % slots];
-  for (size_t i = part.first; i < part.end; ++i) {
-    blocks.emplace_back(to, plan_.loads[i].chunk->block_bytes());
-    to += blocks.back().size();
-  }
-  std::vector<Status> statuses(blocks.size());
+  const std::vector<Read> reads = reads_of(nth);
+  std::vector<Status> statuses(reads.size());
   const auto read = [&](size_t i, int) {
-    const StoredChunk* chunk = plan_.loads[part.first + i].chunk;
-    statuses[i] = chunk->read_layer(static_cast<uint32_t>(layer), blocks[i]);
+    statuses[i] = reads[i].chunk->read_layer(static_cast<uint32_t>(layer), reads[i].to);
   };
-  if (plan_.pool != nullptr) plan_.pool->run(blocks.size(), read);
-  for (size_t i = 0; i < blocks.size(); ++i) {
+  if (plan_.pool != nullptr) plan_.pool->run(reads.size(), read);
+  for (size_t i = 0; i < reads.size(); ++i) {
     if (plan_.pool == nullptr) read(i, 0);
     if (statuses[i]) continue;
-    failed_ = plan_.loads[part.first + i].chunk;
+    failed_ = reads[i].chunk;
     return std::move(statuses[i]);
   }
   return {};

@@ -35,20 +35,27 @@ std::vector<BlockPart> block_parts(std::span<const ChunkLoad> loads, size_t most
 
 class BlockReader {
  public:
+  /// Where the blocks of a load stay.
+  struct Kept {
+    std::byte* blocks = nullptr;  // [layers][block]; null: they go through the slots
+    bool read = false;            // they are there already
+  };
   struct Plan {
     std::span<const ChunkLoad> loads;
     std::vector<BlockPart> parts;  // of every layer
     uint32_t layers = 0;
     std::vector<std::byte*> slots;  // each with room for any part; used in turns
     ThreadPool* pool = nullptr;     // reads the blocks of a part together; null: one by one
+    std::vector<Kept> kept = {};    // [loads]; empty: all go through the slots
     /// Waits until the slot of a part that was released may be written. nth: of all parts.
     std::function<Status(size_t nth)> await_unused = {};
   };
   explicit BlockReader(Plan plan);
   ~BlockReader();
 
-  /// The next part, of all parts of all layers in order; waits until it is read. Errors: those of
-  /// StoredChunk::read_layer, of a chunk that failed() names then; those of await_unused.
+  /// The slot of the next part, of all parts of all layers in order; waits until it is read.
+  /// Errors: those of StoredChunk::read_layer, of a chunk that failed() names then; those of
+  /// await_unused.
   Result<const std::byte*> next();
   /// The part that next() gave may be overwritten.
   void release();
@@ -57,6 +64,11 @@ class BlockReader {
  private:
   void read_ahead();
   Status read_part(size_t nth);
+  struct Read {
+    const StoredChunk* chunk;
+    std::span<std::byte> to;
+  };
+  std::vector<Read> reads_of(size_t nth) const;
 
   const Plan plan_;
   size_t taken_ = 0;

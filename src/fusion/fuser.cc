@@ -49,7 +49,7 @@ Fuser::Plan Fuser::plan(const FusedPrompt& prompt, const FusionMethod& method,
       if (candidate) plan.candidates.push_back(at);
     }
   }
-  compute_to(prompt.end() - 1);
+  compute_to(pass_end(prompt));
   return plan;
 }
 
@@ -57,8 +57,8 @@ Fuser::Plan Fuser::plan(const FusedPrompt& prompt, const FusionMethod& method,
 // chosen is computed, too.
 Status Fuser::choose(const FusedPrompt& prompt, const Plan& plan, const Selector& selector,
                      FusedPass& pass, std::vector<int32_t>& chosen) {
-  const int32_t last = prompt.end() - 1;
-  std::vector<int32_t> positions = merged(plan.computed, {&last, 1});
+  std::vector<int32_t> positions = plan.computed;
+  if (pass_end(prompt) < prompt.end()) positions.push_back(prompt.end() - 1);  // it asks, too
   if (selector.exact) positions = merged(positions, plan.candidates);
   const auto choose = [&](std::span<const float> scores) -> std::vector<int32_t> {
     chosen = best_positions(pooled(scores, selector.pool), plan.candidates, selector.ratio);
@@ -91,7 +91,8 @@ std::vector<int32_t> Fuser::first_of_chunks(const Plan& plan, uint32_t count) {
 }
 
 Result<const StoredChunk*> Fuser::attempt(const FusedJob& job, const FusionMethod& method,
-                                          int32_t exact, FusionCost& cost) {
+                                          int32_t exact, Fused& fused) {
+  FusionCost& cost = fused.cost;
   const Plan plan = this->plan(job.prompt, method, exact);
   REPRISE_TRY(const auto pass, device_.begin(job, plan.loads));
   const auto selects = selector(method);
@@ -114,35 +115,38 @@ Result<const StoredChunk*> Fuser::attempt(const FusedJob& job, const FusionMetho
   cost.candidate_rows = plan.candidates.size();
   cost.recomputed_rows = chosen.size();
   cost.computed_rows = plan.computed.size();
-  if (status) return nullptr;
+  if (status) {
+    fused.logits.assign(pass->logits().begin(), pass->logits().end());
+    return nullptr;
+  }
   if (pass->failed() != nullptr) return pass->failed();
   return tl::unexpected<Error>(status.error());
 }
 
-Result<FusionCost> Fuser::fuse(FusedPrompt prompt, const FusionMethod& method, SequenceKv& kv,
-                               bool position_free, const ProgressFn& progress) {
+Result<Fused> Fuser::fuse(FusedPrompt prompt, const FusionMethod& method, SequenceKv& kv,
+                          bool position_free, const ProgressFn& progress) {
   const auto start = Clock::now();
-  FusionCost cost;
+  Fused fused;
   const FusedJob job = {prompt, kv, position_free, progress};
   const int32_t exact = kv.length();
   const auto rows = static_cast<size_t>(prompt.end() - exact);
   REPRISE_CHECK(kv.reserve(rows));
   while (true) {
-    cost.loaded_rows = 0;
-    auto failed = attempt(job, method, exact, cost);
+    fused.cost.loaded_rows = 0;
+    auto failed = attempt(job, method, exact, fused);
     if (!failed) {
       kv.truncate(exact);
       return tl::unexpected<Error>(failed.error());
     }
     if (*failed == nullptr) break;
-    ++cost.damaged_chunks;
+    ++fused.cost.damaged_chunks;
     for (PromptChunk& chunk : prompt.chunks) {
       if (chunk.stored == *failed) chunk.stored = nullptr;
     }
   }
-  kv.commit(rows - 1);
-  cost.total_ms = ms_since(start);
-  return cost;
+  kv.commit(static_cast<size_t>(pass_end(prompt) - exact));
+  fused.cost.total_ms = ms_since(start);
+  return fused;
 }
 
 }  // namespace reprise

@@ -11,21 +11,27 @@
 
 namespace reprise {
 
+/// What fusing a prompt gave.
+struct Fused {
+  FusionCost cost;
+  std::vector<float> logits;  // of the last token; empty: its row is left to the caller
+};
+
 class Fuser {
  public:
   /// device outlives the fuser.
   explicit Fuser(FusionDevice& device) : device_(device) {}
 
-  /// Fills kv, which holds exact KV of the prompt's beginning, up to all but the last token of the
-  /// prompt (whose row gives the first logits, so it is left to the caller). A chunk that cannot be
-  /// read is computed. position_free: how kv's pages hold keys. An error, also kCancelled, leaves
-  /// kv as it was.
-  Result<FusionCost> fuse(FusedPrompt prompt, const FusionMethod& method, SequenceKv& kv,
-                          bool position_free, const ProgressFn& progress = {});
+  /// Fills kv, which holds exact KV of the prompt's beginning, up to the last token of the prompt
+  /// (all but that one where its row is left to the caller). A chunk that cannot be read is
+  /// computed. position_free: how kv's pages hold keys. An error, also kCancelled, leaves kv as it
+  /// was.
+  Result<Fused> fuse(FusedPrompt prompt, const FusionMethod& method, SequenceKv& kv,
+                     bool position_free, const ProgressFn& progress = {});
 
  private:
   struct Plan {
-    std::vector<int32_t> computed;    // question, missing chunks, between; without the last token
+    std::vector<int32_t> computed;    // question, missing chunks, between
     std::vector<int32_t> candidates;  // loaded rows that are not known to be exact
     std::vector<ChunkLoad> loads;
   };
@@ -43,7 +49,11 @@ class Fuser {
                 FusedPass& pass, std::vector<int32_t>& chosen);
   /// Returns the chunk that could not be read, or null.
   Result<const StoredChunk*> attempt(const FusedJob& job, const FusionMethod& method, int32_t exact,
-                                     FusionCost& cost);
+                                     Fused& fused);
+  /// Where the rows of the pass end.
+  int32_t pass_end(const FusedPrompt& prompt) const {
+    return device_.gives_logits() ? prompt.end() : prompt.end() - 1;
+  }
 
   FusionDevice& device_;
 };

@@ -1,22 +1,12 @@
 // Stored chunks in prompts on a CUDA device: what is computed is what full attention computes, what
 // is loaded is what was stored, and the same rows are chosen as on the CPU.
-#include <fstream>
-
-#include "cuda/engine_testing.h"
-#include "engine/library_testing.h"
+#include "cuda/fusion_testing.h"
 #include "kernels/cuda/kv_tile.h"
 
 namespace reprise::test {
 namespace {
 
-constexpr uint32_t kLayers = 5;
-
-EngineOptions stored_options(const std::string& kv_type = "bf16", const std::string& scaling = "") {
-  EngineOptions options = cuda_options();
-  options.model = tiny_model({64, kLayers, scaling});
-  options.kv_type = kv_type;
-  return options;
-}
+constexpr uint32_t kLayers = kStoredLayers;
 
 // Stored keys and values are in bf16 whatever pages hold.
 TEST_F(CudaEngine, FusionOfEveryRowIsFullPrefill) {
@@ -229,15 +219,51 @@ TEST_F(CudaEngine, FusionComputesDamagedChunks) {
   const PartedPrompt prompt = three_chunks();
   books.add(prompt);
   const auto full = books.full(prompt);
-  {
-    std::fstream file(books.folder + "/seg-00000001.kv",
-                      std::ios::binary | std::ios::in | std::ios::out);
-    file.seekp(-5000, std::ios::end).put('\x55').put('\x55').put('\x55');
-  }
+  damage_last_block(books);
   const auto fused = books.fused(prompt, "a3:ratio=1");
   EXPECT_EQ(books.report.damaged_chunks, 1u);
   EXPECT_EQ(books.report.loaded_rows, 137u);
   EXPECT_LT(relative_distance(fused, full), bf16_tolerance(kLayers));
+}
+
+// The last row is computed with the others, and its logits wait for the request.
+TEST_F(CudaEngine, FusionGivesTheFirstToken) {
+  Books books(stored_options());
+  const PartedPrompt prompt = three_chunks();
+  books.add(prompt);
+  const size_t length = prompt.tokens().size();
+  auto held = *books.engine->open(), cut = *books.engine->open(), on = *books.engine->open();
+  for (auto* session : {&held, &cut, &on}) {
+    ASSERT_TRUE(books.library->fuse(**session, prompt, "a3:ratio=0.3"));
+    EXPECT_EQ((*session)->tokens().size(), length);
+  }
+  ASSERT_TRUE(cut->truncate(length - 1));
+  const auto want = books.logits(*cut, prompt);
+  EXPECT_LT(relative_distance(books.logits(*held, prompt), want), bf16_tolerance(kLayers));
+  // They are of this prompt alone, and used once.
+  EXPECT_LT(relative_distance(books.logits(*held, prompt), want), bf16_tolerance(kLayers));
+  PartedPrompt longer = prompt;
+  longer.question.push_back(7);
+  ASSERT_TRUE(cut->truncate(length));
+  const auto after = books.logits(*cut, longer);
+  EXPECT_GT(relative_distance(after, want), 0.1);
+  EXPECT_LT(relative_distance(books.logits(*on, longer), after), bf16_tolerance(kLayers));
+  Request request = request_of(prompt.tokens(), 3);
+  ASSERT_TRUE(books.library->fuse(*held, prompt, "a3:ratio=0.3"));
+  const auto answer = held->generate(request);
+  ASSERT_TRUE(answer);
+  EXPECT_EQ(answer->counters.reused_tokens, length);
+  EXPECT_EQ(answer->tokens.size(), 3u);
+  // Nothing but the beginning of the answer is asked for, or what the policy reads is less.
+  ASSERT_TRUE(books.library->fuse(*held, prompt, "a3:ratio=0.3"));
+  request.max_tokens = 0;
+  EXPECT_TRUE(held->generate(request));
+  auto narrow = *books.engine->open("streaming:sink=4,window=32");
+  ASSERT_TRUE(books.library->fuse(*narrow, prompt, "a3:ratio=0.3"));
+  request.max_tokens = 3;
+  const auto computed = narrow->generate(request);
+  ASSERT_TRUE(computed);
+  EXPECT_LT(computed->counters.reused_tokens, length);
 }
 
 // Enough for several parts of the loader's memory would take a model of another size; chunks of

@@ -4,6 +4,7 @@
 
 #include <gmock/gmock.h>
 
+#include "engine/answers.h"
 #include "engine/library_testing.h"
 
 namespace reprise {
@@ -16,6 +17,48 @@ using test::three_chunks;
 using test::tiny_engine;
 using test::tiny_options;
 using test::tiny_prompt;
+
+// A prompt that is held with the logits behind it.
+TEST(HeldLogits, GiveTheFirstTokenOfTheirPromptOnce) {
+  EngineOptions options = tiny_options();
+  options.prefix_cache = false;
+  const auto engine = tiny_engine(options);
+  const auto session = *engine->open();
+  Sequence& sequence = session->impl().sequence;
+  Request request = test::request_of(tiny_prompt(60, 3), 5);
+  std::vector<float> logits;
+  request.on_logits = [&](std::span<const float> row) {
+    if (logits.empty()) logits.assign(row.begin(), row.end());
+  };
+  const Answer want = *session->generate(request);
+  request.on_logits = {};
+  const auto hold = [&](const std::vector<float>& what) {
+    ASSERT_TRUE(session->truncate(60));
+    sequence.logits = what;
+  };
+  hold(logits);
+  const Answer got = *session->generate(request);
+  EXPECT_EQ(got.tokens, want.tokens);
+  EXPECT_EQ(got.counters.reused_tokens, 60u);
+  EXPECT_TRUE(sequence.logits.empty());
+  EXPECT_EQ(session->tokens().size(), 64u);
+
+  const std::vector<float> wrong(logits.rbegin(), logits.rend());  // shows where they are used
+  hold(wrong);
+  EXPECT_NE(session->generate(request)->tokens.front(), want.tokens.front());
+  hold(wrong);
+  EXPECT_TRUE(session->fork()->impl().sequence.logits.empty());
+  ASSERT_TRUE(session->truncate(59));
+  EXPECT_EQ(session->generate(request)->tokens, want.tokens);
+  hold(wrong);
+  Request longer = request;
+  longer.prompt.push_back(want.tokens.front());
+  EXPECT_EQ(session->generate(longer)->tokens.front(), want.tokens[1]);
+  EXPECT_EQ(session->generate(request)->tokens, want.tokens);
+  hold(wrong);
+  request.on_progress = [](const Progress&) { return false; };
+  EXPECT_EQ(session->generate(request).error().code, ErrorCode::kCancelled);
+}
 
 class FusionTypes : public testing::TestWithParam<const char*> {};
 

@@ -22,7 +22,9 @@ class Books {
     options.kv_type = kv_type;
     open(options, std::move(how));
   }
-  explicit Books(const EngineOptions& options) { open(options, {}); }
+  explicit Books(const EngineOptions& options, LibraryOptions how = {}) {
+    open(options, std::move(how));
+  }
 
   void open(EngineOptions options, LibraryOptions how) {
     static int stores = 0;

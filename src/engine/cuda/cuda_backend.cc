@@ -42,7 +42,7 @@ class CudaBackend : public Backend {
   StepCost cost(size_t step) const override { return done_.costs[step]; }
   Status prepare(Policy& policy) override;
   bool samples() const override { return true; }
-  Result<std::unique_ptr<FusionDevice>> fusion() override;
+  Result<std::unique_ptr<FusionDevice>> fusion(uint64_t memory) override;
 
  private:
   struct Started {
@@ -64,7 +64,6 @@ class CudaBackend : public Backend {
   ThreadPool& pool_;
   const ModelConfig& config_;
   KvType kv_type_ = KvType::kBF16;
-  bool keeps_hot_ = false;
   std::vector<std::unique_ptr<CudaRank>> ranks_;
   RankThreads threads_;
   std::optional<Error> broken_;  // why ranks no longer work together
@@ -148,7 +147,6 @@ Result<PagePool> CudaBackend::make_pool(const EngineOptions& options) {
   const size_t page = ranks_.front()->page_bytes() * ranks_.size();
   CudaRank::Pages pages;
   REPRISE_TRY(pages.hot, hot_pages(options, page));
-  keeps_hot_ = pages.hot > 0;
   REPRISE_TRY(pages.device, kv_pages(options.kv_memory, pages.hot * page, page));
   pages.host = std::min<uint64_t>(options.kv_host / page, kMaxFrames - pages.device - pages.hot);
   pages.prefetch = prefetch_mode(options.kv_prefetch);
@@ -237,7 +235,7 @@ Status CudaBackend::prepare(Policy& policy) {
   });
 }
 
-Result<std::unique_ptr<FusionDevice>> CudaBackend::fusion() {
+Result<std::unique_ptr<FusionDevice>> CudaBackend::fusion(uint64_t memory) {
   if (ranks_.size() > 1) {
     return fail(ErrorCode::kUnsupported,
                 "stored chunks are used on one device only; leave out --tp");
@@ -247,11 +245,7 @@ Result<std::unique_ptr<FusionDevice>> CudaBackend::fusion() {
                 "stored chunks are not used with --precision f32 on a GPU; leave it out, or use "
                 "--device cpu");
   }
-  if (keeps_hot_) {
-    return fail(ErrorCode::kUnsupported,
-                "stored chunks go into pages of which --kv-hot may hold parts; leave it out");
-  }
-  return ranks_.front()->fusion(model_, pool_);
+  return ranks_.front()->fusion(model_, pool_, memory);
 }
 
 PassPlan plan_of(const ForwardPass& pass) {

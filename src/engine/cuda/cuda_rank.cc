@@ -158,8 +158,9 @@ const DevicePolicy* CudaRank::policy(const Policy& policy) const {
   return policies_.find(policy.spec())->second.get();
 }
 
-std::unique_ptr<FusionDevice> CudaRank::fusion(const Model& model, ThreadPool& pool) {
-  return cuda_fusion({model, *model_, *executor_, kv_, stream_.get(), max_rows_, pool});
+Result<std::unique_ptr<FusionDevice>> CudaRank::fusion(const Model& model, ThreadPool& pool,
+                                                       uint64_t memory) {
+  return cuda_fusion({model, *model_, *executor_, kv_, stream_.get(), max_rows_, pool}, memory);
 }
 
 DeviceRoom CudaRank::room() const {

@@ -71,7 +71,8 @@ class CudaRank {
   }
   const DevicePolicy* policy(const Policy& policy) const;
   /// What fuses stored chunks in turn with passes; this object outlives it.
-  std::unique_ptr<FusionDevice> fusion(const Model& model, ThreadPool& pool);
+  Result<std::unique_ptr<FusionDevice>> fusion(const Model& model, ThreadPool& pool,
+                                               uint64_t memory);
 
  private:
   /// What a captured pass depends on: rows, rows of the page tables, tokens of history, whether

@@ -23,9 +23,12 @@ constexpr std::string_view kWhat = "a fused prompt";
 struct Buffers {
   RowBuffers rows;
   LoadBuffers loads;
+  std::unique_ptr<ResidentChunks> resident;
   ScoreBuffers scores;
   DeviceBuffer<__nv_bfloat16> captured;  // [block, n_kv_head, head_dim]
-  CudaEvent computed[2];                 // of layers, in turns
+  DeviceBuffer<float> logits;            // of a row
+  PinnedBuffer<float> host_logits;
+  CudaEvent computed[2];  // of layers, in turns
 };
 
 /// Stores keys and values and reads nothing: what is left of the last layer.
@@ -51,6 +54,7 @@ class CudaFusedPass : public FusedPass {
   Status compute(std::span<const int32_t> positions) override;
   Status check(std::span<const int32_t> positions, const RowCheck& check,
                const ChooseFn& choose) override;
+  std::span<const float> logits() const override { return b_.host_logits.span(); }
   const StoredChunk* failed() const override { return loader_->failed(); }
   void add_cost(FusionCost& cost) const override { loader_->add_cost(cost); }
 
@@ -58,6 +62,7 @@ class CudaFusedPass : public FusedPass {
   uint32_t layers() const { return parts_.computes.config().n_layer; }
   Status run(uint32_t first_layer);
   Status pace(uint32_t layer);
+  Status take_logits();
   Status finish();
 
   const DeviceParts& parts_;
@@ -71,8 +76,8 @@ class CudaFusedPass : public FusedPass {
 Status CudaFusedPass::start(std::vector<ChunkLoad> loads) {
   REPRISE_CHECK(rows_.send_tables(job_.kv));
   for (uint32_t i = 0; i < layers(); ++i) ropes_.push_back(&parts_.model.rope(i));
-  const DeviceChunkLoader::Target target = {parts_.kv, rows_.tables(), rows_.capacity(),
-                                            layers(),  ropes_,         parts_.stream};
+  const DeviceChunkLoader::Target target = {parts_.kv, rows_.tables(), rows_.capacity(), layers(),
+                                            ropes_,    parts_.stream,  b_.resident.get()};
   REPRISE_TRY(loader_, DeviceChunkLoader::create(std::move(loads), target, parts_.pool, b_.loads));
   for (CudaEvent& event : b_.computed) {
     REPRISE_TRY(event, CudaEvent::create());
@@ -101,7 +106,20 @@ Status CudaFusedPass::run(uint32_t first_layer) {
     }));
     REPRISE_CHECK(pace(layer));
   }
+  REPRISE_CHECK(take_logits());
   return finish();
+}
+
+Status CudaFusedPass::take_logits() {
+  const DeviceModel& model = parts_.computes;
+  REPRISE_CHECK(b_.logits.reserve(model.logits_room(1), kWhat));
+  REPRISE_CHECK(b_.host_logits.reserve(model.config().vocab, kWhat));
+  REPRISE_CHECK(rows_.finish(b_.logits.data()));
+  REPRISE_CUDA(
+      cudaMemcpyAsync(b_.host_logits.data(), b_.logits.data(), b_.host_logits.span().size_bytes(),
+                      cudaMemcpyDeviceToHost, parts_.stream),
+      kWhat);
+  return {};
 }
 
 /// Waits, and tells policies of the pages that were written.
@@ -201,9 +219,12 @@ class Capture : public DeviceAttentionOp {
 
 class CudaFusion : public FusionDevice {
  public:
-  explicit CudaFusion(const DeviceParts& parts) : parts_(parts) {}
+  CudaFusion(const DeviceParts& parts, std::unique_ptr<ResidentChunks> resident) : parts_(parts) {
+    buffers_.resident = std::move(resident);
+  }
   ~CudaFusion() override { cudaStreamSynchronize(parts_.stream); }
 
+  bool gives_logits() const override { return true; }
   Result<std::vector<std::byte>> read_chunk(const ChunkIdentity& identity,
                                             const ChunkTokens& tokens, PagePool& pool) override;
   Result<std::unique_ptr<FusedPass>> begin(const FusedJob& job,
@@ -250,8 +271,10 @@ Result<std::vector<std::byte>> CudaFusion::read_chunk(const ChunkIdentity&,
 
 }  // namespace
 
-std::unique_ptr<FusionDevice> cuda_fusion(const DeviceParts& parts) {
-  return std::make_unique<CudaFusion>(parts);
+Result<std::unique_ptr<FusionDevice>> cuda_fusion(const DeviceParts& parts,
+                                                  uint64_t resident_bytes) {
+  REPRISE_TRY(auto resident, ResidentChunks::create(resident_bytes));
+  return std::make_unique<CudaFusion>(parts, std::move(resident));
 }
 
 }  // namespace reprise

@@ -24,6 +24,8 @@ struct DeviceParts {
 
 /// Rows go through a layer, block by block, before any goes through the next one, so that what is
 /// read of the store and of the weights serves all of them. Everything outlives the result.
-std::unique_ptr<FusionDevice> cuda_fusion(const DeviceParts& parts);
+/// resident_bytes: of page-locked memory that chunks stay in once they were read. kOutOfMemory.
+Result<std::unique_ptr<FusionDevice>> cuda_fusion(const DeviceParts& parts,
+                                                  uint64_t resident_bytes);
 
 }  // namespace reprise

@@ -27,13 +27,31 @@ Result<std::unique_ptr<DeviceChunkLoader>> DeviceChunkLoader::create(std::vector
   std::unique_ptr<DeviceChunkLoader> made(new DeviceChunkLoader(std::move(loads), target, buffers));
   if (made->loads_.empty()) return made;
   made->parts_ = block_parts(made->loads_, kPartBytes);
+  for (const ChunkLoad& load : made->loads_) {
+    made->held_.push_back(target.resident->hold(*load.chunk));
+  }
   REPRISE_CHECK(made->reserve());
-  BlockReader::Plan plan = {made->loads_, made->parts_, target.layers, {}, &pool, {}};
-  for (const auto& slot : buffers.host) plan.slots.push_back(slot.data());
-  plan.await_unused = [&buffers](size_t nth) { return buffers.events[nth].copied.wait(); };
-  made->reader_ = std::make_unique<BlockReader>(std::move(plan));
+  made->reader_ = std::make_unique<BlockReader>(made->read_plan(pool));
   REPRISE_CHECK(made->send_rows());  // while the first blocks are read
   return made;
+}
+
+DeviceChunkLoader::~DeviceChunkLoader() {
+  reader_.reset();
+  // The passes' stream does not wait for the part whose placing failed.
+  if (b_.copies.get() != nullptr) cudaStreamSynchronize(b_.copies.get());
+  if (b_.placing.get() != nullptr) cudaStreamSynchronize(b_.placing.get());
+}
+
+BlockReader::Plan DeviceChunkLoader::read_plan(ThreadPool& pool) const {
+  BlockReader::Plan plan = {loads_, parts_, target_.layers, {}, &pool, {}, {}};
+  for (const auto& slot : b_.host) plan.slots.push_back(slot.data());
+  for (const auto& entry : held_) {
+    plan.kept.push_back(entry ? BlockReader::Kept{entry->blocks, entry->complete}
+                              : BlockReader::Kept());
+  }
+  plan.await_unused = [&buffers = b_](size_t nth) { return buffers.events[nth].copied.wait(); };
+  return plan;
 }
 
 uint32_t DeviceChunkLoader::rows_of(const BlockPart& part) const {
@@ -53,15 +71,19 @@ Status DeviceChunkLoader::reserve() {
   }
   if (b_.copies.get() == nullptr) {
     REPRISE_TRY(b_.copies, CudaStream::create());
+    REPRISE_TRY(b_.placing, CudaStream::create());
+    REPRISE_TRY(b_.ready, CudaEvent::create());
   }
+  const bool by_slots = std::ranges::any_of(held_, [](const auto& entry) { return !entry; });
   for (size_t i = 0; i < LoadBuffers::kSlots; ++i) {
-    REPRISE_CHECK(b_.host[i].reserve(bytes, kWhat));
+    if (by_slots) REPRISE_CHECK(b_.host[i].reserve(bytes, kWhat));
     REPRISE_CHECK(b_.device[i].reserve(bytes, kWhat));
   }
   // The deque's events stay where they are, as the reader's thread waits for some.
   while (b_.events.size() < target_.layers * parts_.size()) {
     LoadBuffers::Events events;
-    for (CudaEvent* event : {&events.waits, &events.copied, &events.arrived, &events.placed}) {
+    for (CudaEvent* event :
+         {&events.waits, &events.arrived, &events.copied, &events.placing, &events.placed}) {
       REPRISE_TRY(*event, CudaEvent::create(true));
     }
     b_.events.push_back(std::move(events));
@@ -106,7 +128,8 @@ Status DeviceChunkLoader::send_rows() {
                     std::numeric_limits<int32_t>::max(), rope.cos_sin.data(), target_.stream),
         "rotary angles");
   }
-  return {};
+  REPRISE_CHECK(b_.ready.record(target_.stream));
+  return b_.ready.hold(b_.placing.get());
 }
 
 Status DeviceChunkLoader::load_through(uint32_t layer) {
@@ -114,27 +137,60 @@ Status DeviceChunkLoader::load_through(uint32_t layer) {
     for (size_t part = 0; part < parts_.size(); ++part) REPRISE_CHECK(load_part(placed_, part));
     for (const ChunkLoad& load : loads_) bytes_ += load.chunk->record().blocks[placed_].bytes;
   }
+  if (placed_ < target_.layers) return {};
+  for (const auto& entry : held_) {
+    if (entry) entry->complete = true;
+  }
   return {};
 }
 
 Status DeviceChunkLoader::load_part(uint32_t layer, size_t part) {
-  const size_t nth = parts_done_, slot = nth % LoadBuffers::kSlots;
-  const LoadBuffers::Events* before =
-      nth < LoadBuffers::kSlots ? nullptr : &b_.events[nth - LoadBuffers::kSlots];
+  const size_t nth = parts_done_;
   LoadBuffers::Events& events = b_.events[nth];
   REPRISE_CHECK(events.waits.record(target_.stream));
-  REPRISE_TRY(const std::byte* const blocks, reader_->next());
-  if (before != nullptr) REPRISE_CHECK(before->placed.hold(b_.copies.get()));
-  REPRISE_CUDA(cudaMemcpyAsync(b_.device[slot].data(), blocks, parts_[part].bytes,
-                               cudaMemcpyHostToDevice, b_.copies.get()),
-               kWhat);
-  REPRISE_CHECK(events.copied.record(b_.copies.get()));
-  reader_->release();
-  REPRISE_CHECK(events.copied.hold(target_.stream));
+  REPRISE_CHECK(copy_part(layer, part));
+  const cudaStream_t placing = b_.placing.get();
+  REPRISE_CHECK(events.copied.hold(placing));
+  REPRISE_CHECK(events.placing.record(placing));
+  REPRISE_CHECK(place(layer, part, b_.device[nth % LoadBuffers::kSlots].data()));
+  REPRISE_CHECK(events.placed.record(placing));
+  REPRISE_CHECK(events.placed.hold(target_.stream));
   REPRISE_CHECK(events.arrived.record(target_.stream));
-  REPRISE_CHECK(place(layer, part, b_.device[slot].data()));
-  REPRISE_CHECK(events.placed.record(target_.stream));
   ++parts_done_;
+  return {};
+}
+
+Status DeviceChunkLoader::copy_part(uint32_t layer, size_t index) {
+  const size_t nth = parts_done_, slot = nth % LoadBuffers::kSlots;
+  const BlockPart& part = parts_[index];
+  const cudaStream_t copies = b_.copies.get();
+  REPRISE_TRY(const std::byte* const in_slot, reader_->next());
+  if (nth >= LoadBuffers::kSlots) {
+    REPRISE_CHECK(b_.events[nth - LoadBuffers::kSlots].placed.hold(copies));
+  }
+  std::byte* to = b_.device[slot].data();
+  std::span<const std::byte> run;  // blocks that lie side by side are copied at once
+  const auto copy_run = [&]() -> Status {
+    if (run.empty()) return {};
+    REPRISE_CUDA(cudaMemcpyAsync(to, run.data(), run.size(), cudaMemcpyHostToDevice, copies),
+                 kWhat);
+    to += run.size();
+    return {};
+  };
+  size_t at = 0;  // in the slot
+  for (size_t i = part.first; i < part.end; ++i) {
+    const size_t bytes = loads_[i].chunk->block_bytes();
+    const std::byte* block = held_[i] ? held_[i]->blocks + layer * bytes : in_slot + at;
+    if (block != run.data() + run.size()) {
+      REPRISE_CHECK(copy_run());
+      run = {block, 0};
+    }
+    run = {run.data(), run.size() + bytes};
+    at += bytes;
+  }
+  REPRISE_CHECK(copy_run());
+  REPRISE_CHECK(b_.events[nth].copied.record(copies));
+  reader_->release();
   return {};
 }
 
@@ -151,7 +207,7 @@ Status DeviceChunkLoader::place(uint32_t layer, size_t part, const std::byte* bl
   args.positions = b_.places.data() + first;
   args.kv = target_.kv;
   args.pages = target_.tables + size_t{layer} * target_.capacity;
-  REPRISE_CUDA(place_rows(args, target_.stream), kWhat);
+  REPRISE_CUDA(place_rows(args, b_.placing.get()), kWhat);
   return {};
 }
 
@@ -160,7 +216,7 @@ void DeviceChunkLoader::add_cost(FusionCost& cost) const {
   for (size_t nth = 0; nth < parts_done_; ++nth) {
     const LoadBuffers::Events& events = b_.events[nth];
     cost.wait_ms += events.arrived.ms_since(events.waits).value_or(0.0);
-    cost.place_ms += events.placed.ms_since(events.arrived).value_or(0.0);
+    cost.place_ms += events.placed.ms_since(events.placing).value_or(0.0);
   }
 }
 

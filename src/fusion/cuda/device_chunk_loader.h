@@ -1,5 +1,5 @@
-// Brings stored chunks into pages on a CUDA device: read into page-locked memory, copied on a
-// stream of their own beside the computing of earlier layers, rotated to their places.
+// Brings stored chunks into pages on a CUDA device: read into page-locked memory, copied and
+// rotated to their places on streams of their own beside the computing of earlier layers.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "fusion/block_reader.h"
+#include "fusion/cuda/resident_chunks.h"
 #include "fusion/fused_prompt.h"
 #include "kernels/cuda/cuda_stream.h"
 #include "kernels/cuda/device_buffer.h"
@@ -22,11 +23,13 @@ struct LoadBuffers {
   static constexpr size_t kSlots = 4;
   struct Events {                      // of a part; timed
     kernels::cuda::CudaEvent waits;    // on the passes' stream, before it waits for the part
+    kernels::cuda::CudaEvent arrived;  // there, when it has waited
     kernels::cuda::CudaEvent copied;   // on the copies' stream
-    kernels::cuda::CudaEvent arrived;  // on the passes' stream, which has waited
+    kernels::cuda::CudaEvent placing;  // on that of places
     kernels::cuda::CudaEvent placed;
   };
-  kernels::cuda::CudaStream copies;
+  kernels::cuda::CudaStream copies, placing;
+  kernels::cuda::CudaEvent ready;  // what placing reads was sent
   kernels::cuda::PinnedBuffer<std::byte> host[kSlots];
   kernels::cuda::DeviceBuffer<std::byte> device[kSlots];
   // Of every loaded row: its place among the rows of its part's blocks, and in the prompt.
@@ -49,12 +52,14 @@ class DeviceChunkLoader {
     uint32_t capacity = 0, layers = 0;
     std::span<const RopeTable* const> ropes;  // [n_layer]
     cudaStream_t stream = nullptr;            // of the passes
+    ResidentChunks* resident = nullptr;       // holds chunks, and keeps those that are read
   };
   /// Works on the device that is current; the stream is idle when it goes. buffers: of no other
   /// loader meanwhile. pool: nobody else's meanwhile.
   static Result<std::unique_ptr<DeviceChunkLoader>> create(std::vector<ChunkLoad> loads,
                                                            const Target& target, ThreadPool& pool,
                                                            LoadBuffers& buffers);
+  ~DeviceChunkLoader();
 
   /// Has the stream wait until all layers up to this one are in the pages; itself waits until they
   /// are read. Errors: those of BlockReader::next.
@@ -68,7 +73,9 @@ class DeviceChunkLoader {
       : loads_(std::move(loads)), target_(target), b_(buffers) {}
   Status reserve();
   Status send_rows();
+  BlockReader::Plan read_plan(ThreadPool& pool) const;
   Status load_part(uint32_t layer, size_t part);
+  Status copy_part(uint32_t layer, size_t index);
   Status place(uint32_t layer, size_t part, const std::byte* blocks);
   uint32_t rows_of(const BlockPart& part) const;
 
@@ -78,7 +85,8 @@ class DeviceChunkLoader {
   std::vector<BlockPart> parts_;
   std::vector<size_t> first_row_;  // [parts] among all loaded rows
   size_t rows_ = 0;
-  uint32_t placed_ = 0;  // layers
+  uint32_t placed_ = 0;                                       // layers
+  std::vector<std::shared_ptr<ResidentChunks::Entry>> held_;  // [loads] or null
   size_t parts_done_ = 0;
   uint64_t bytes_ = 0;
   std::unique_ptr<BlockReader> reader_;

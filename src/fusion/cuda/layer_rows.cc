@@ -81,18 +81,33 @@ Status LayerRows::begin_block(uint32_t index) {
   if (began_) return {};
   began_ = blocks() == 1;
   const Block own = block(index);
-  DeviceRows rows;
-  rows.rows = own.count;
-  rows.positions = b_.positions.data() + own.first;
-  rows.sequences = b_.sequences.data();
+  DeviceRows rows = device_rows(own.first, own.count);
   rows.prefill_steps = 1;
   rows.prefill = b_.steps.data() + index;
+  rows.host_prefill = std::span(steps_).subspan(index, 1);
+  return parts_.executor.begin(rows, parts_.stream);
+}
+
+DeviceRows LayerRows::device_rows(uint32_t first, uint32_t count) const {
+  DeviceRows rows;
+  rows.rows = count;
+  rows.positions = b_.positions.data() + first;
+  rows.sequences = b_.sequences.data();
   rows.tables = tables();
   rows.table_rows = 1;
   rows.capacity = capacity_;
-  rows.host_prefill = std::span(steps_).subspan(index, 1);
   rows.scattered = true;
-  return parts_.executor.begin(rows, parts_.stream);
+  return rows;
+}
+
+Status LayerRows::finish(float* logits) {
+  REPRISE_CHECK(keep(std::vector<int32_t>{positions_.back()}));
+  static constexpr DeviceGroup kReadsAll = {0, 1, nullptr};
+  DeviceRows rows = device_rows(0, 1);
+  rows.decode_rows = 1;
+  rows.groups = {&kReadsAll, 1};
+  REPRISE_CHECK(parts_.executor.begin(rows, parts_.stream));
+  return parts_.computes.finish(layer_rows(0), parts_.executor, logits, parts_.stream);
 }
 
 }  // namespace reprise

@@ -45,9 +45,12 @@ class LayerRows {
   /// wanted of it. op(block): what attends.
   template <class Op>
   Status run(uint32_t layer, bool whole, Op&& op);
+  /// Takes the last row through the last layer, to its logits; no other row is left then.
+  Status finish(float* logits);
 
  private:
   uint32_t rows() const { return static_cast<uint32_t>(positions_.size()); }
+  DeviceRows device_rows(uint32_t first, uint32_t count) const;
   Status begin_block(uint32_t index);
   Status send_steps();
   DeviceLayerRows layer_rows(uint32_t index) const;

@@ -58,23 +58,25 @@ Status DeviceModel::Buffers::reserve(const ModelConfig& config, const Shard& sha
 
 class DeviceModel::Pass {
  public:
-  Pass(DeviceModel& model, const DevicePass& pass, DeviceAttentionOp& attention,
+  /// x: the residual stream of the pass's rows.
+  Pass(DeviceModel& model, const DevicePass& pass, float* x, DeviceAttentionOp& attention,
        cudaStream_t stream)
       : model_(model),
         config_(model.config_),
         b_(*model.buffers_),
         pass_(pass),
+        x_(x),
         attention_(attention),
         stream_(stream) {}
   /// Of rows that are neither embedded nor finished here.
   Pass(DeviceModel& model, const DeviceLayerRows& rows, DeviceAttentionOp& attention,
        cudaStream_t stream)
-      : Pass(model, prefill_pass(rows.rows), attention, stream) {
+      : Pass(model, prefill_pass(rows.rows), rows.x, attention, stream) {
     ranges_[range_count_++] = {rows.rows, rows.x, nullptr, b_.wide_attn.data()};
   }
 
   Status run() {
-    REPRISE_CHECK(model_.embed(pass_.tokens, {pass_.rows, b_.x.data()}, stream_));
+    REPRISE_CHECK(model_.embed(pass_.tokens, {pass_.rows, x_}, stream_));
     split_rows();
     for (uint32_t i = 0; i < config_.n_layer; ++i) {
       const Layer& layer = model_.layers_[i];
@@ -83,6 +85,12 @@ class DeviceModel::Pass {
       for (const RowRange& range : ranges()) REPRISE_CHECK(finish_layer(layer, range));
     }
     return pass_.results > 0 ? finish() : Status();
+  }
+
+  Status run_last_layer() {
+    split_rows();
+    REPRISE_CHECK(attend_layer(config_.n_layer - 1));
+    return finish();
   }
 
   Status attend_layer(uint32_t index) { return attend(model_.layers_[index], index); }
@@ -103,10 +111,10 @@ class DeviceModel::Pass {
   void split_rows() {
     const uint32_t alone = model_.in_float_ ? pass_.rows : pass_.decode_rows;
     const uint32_t narrow = alone <= model_.narrow_rows_ ? alone : 0;
-    if (narrow > 0) ranges_[range_count_++] = {narrow, b_.x.data(), b_.attn.data(), nullptr};
+    if (narrow > 0) ranges_[range_count_++] = {narrow, x_, b_.attn.data(), nullptr};
     if (narrow == pass_.rows) return;
-    ranges_[range_count_++] = {pass_.rows - narrow, b_.x.data() + size_t{narrow} * config_.hidden,
-                               nullptr, b_.wide_attn.data() + narrow * q_width()};
+    ranges_[range_count_++] = {pass_.rows - narrow, x_ + size_t{narrow} * config_.hidden, nullptr,
+                               b_.wide_attn.data() + narrow * q_width()};
   }
 
   size_t q_width() const { return size_t{config_.n_head} * config_.head_dim; }
@@ -238,7 +246,7 @@ class DeviceModel::Pass {
 
   /// The rest of the last layer, only for the rows whose logits are wanted, and their logits.
   Status finish() {
-    RowRange range = {pass_.results, b_.x.data(), b_.attn.data(), nullptr};
+    RowRange range = {pass_.results, x_, b_.attn.data(), nullptr};
     if (pass_.results > pass_.decode_rows || pass_.rows > pass_.decode_rows) {
       REPRISE_CHECK(gather_results());
       range.x = b_.result_x.data();
@@ -290,11 +298,11 @@ class DeviceModel::Pass {
   Status gather_results() {
     const uint32_t decode = pass_.decode_rows, others = pass_.results - decode;
     const size_t hidden = config_.hidden;
-    REPRISE_CUDA(cudaMemcpyAsync(b_.result_x.data(), b_.x.data(), decode * hidden * sizeof(float),
+    REPRISE_CUDA(cudaMemcpyAsync(b_.result_x.data(), x_, decode * hidden * sizeof(float),
                                  cudaMemcpyDeviceToDevice, stream_),
                  "results");
-    REPRISE_CUDA(gather_rows(b_.x.data() + decode * hidden, pass_.prefill_results, others,
-                             config_.hidden, b_.result_x.data() + decode * hidden, stream_),
+    REPRISE_CUDA(gather_rows(x_ + decode * hidden, pass_.prefill_results, others, config_.hidden,
+                             b_.result_x.data() + decode * hidden, stream_),
                  "results");
     const auto width = static_cast<uint32_t>(q_width());
     const size_t after = decode * q_width();
@@ -317,6 +325,7 @@ class DeviceModel::Pass {
   const ModelConfig& config_;
   Buffers& b_;
   const DevicePass pass_;
+  float* const x_;  // [rows, hidden]
   DeviceAttentionOp& attention_;
   cudaStream_t stream_;
   RowRange ranges_[2];
@@ -325,7 +334,7 @@ class DeviceModel::Pass {
 
 Status DeviceModel::forward(const DevicePass& pass, DeviceAttentionOp& attention,
                             cudaStream_t stream) {
-  return Pass(*this, pass, attention, stream).run();
+  return Pass(*this, pass, buffers_->x.data(), attention, stream).run();
 }
 
 Status DeviceModel::embed(const int32_t* tokens, const DeviceLayerRows& rows, cudaStream_t stream) {
@@ -343,6 +352,14 @@ Status DeviceModel::attend(uint32_t layer, const DeviceLayerRows& rows,
 Status DeviceModel::forward_layer(uint32_t layer, const DeviceLayerRows& rows,
                                   DeviceAttentionOp& attention, cudaStream_t stream) {
   return Pass(*this, rows, attention, stream).run_layer(layer);
+}
+
+Status DeviceModel::finish(const DeviceLayerRows& rows, DeviceAttentionOp& attention, float* logits,
+                           cudaStream_t stream) {
+  DevicePass pass;
+  pass.rows = pass.decode_rows = pass.results = rows.rows;
+  pass.logits = logits;
+  return Pass(*this, pass, rows.x, attention, stream).run_last_layer();
 }
 
 }  // namespace reprise

@@ -88,6 +88,10 @@ class DeviceModel {
                 cudaStream_t stream);
   Status forward_layer(uint32_t layer, const DeviceLayerRows& rows, DeviceAttentionOp& attention,
                        cudaStream_t stream);
+  /// The last layer, and logits [rows, vocab] in logits_room() elements, of no more rows than
+  /// Limits::results, which attention calls decode rows.
+  Status finish(const DeviceLayerRows& rows, DeviceAttentionOp& attention, float* logits,
+                cudaStream_t stream);
 
  private:
   struct Linear {
