@@ -35,7 +35,7 @@ class StateReader {
   template <class T>
   void array(std::vector<T>& values, size_t count) {
     ok_ = ok_ && count <= bytes_.size() / sizeof(T);
-    if (!ok_) return values.clear();
+    if (!ok_ || count == 0) return values.clear();
     values.resize(count);
     std::memcpy(values.data(), bytes_.data(), count * sizeof(T));
     bytes_.remove_prefix(count * sizeof(T));

@@ -107,15 +107,15 @@ TEST_F(ModelTest, RunJsonFollowsTheContract) {
 }
 
 TEST_F(ModelTest, FilesComeBeforeTheQuestionAndStandardInputIsAFile) {
-  const std::string fact = folder_.write("fact.txt", "The password of the day is BLUEBIRD.");
+  const std::string fact = folder_.write("fact.txt", "The password of the day is Orange.");
   const std::vector<std::string> ask{"-p", "What is the password of the day?", "-n", "24"};
   std::vector<std::string> arguments{"run", "-f", fact};
   arguments.insert(arguments.end(), ask.begin(), ask.end());
-  EXPECT_THAT(run(with_model(arguments)).out, HasSubstr("BLUEBIRD"));
+  EXPECT_THAT(run(with_model(arguments)).out, HasSubstr("Orange"));
   arguments[2] = "-";
   const Outcome piped =
-      run(with_model(arguments), {.input = "The password of the day is BLUEBIRD."});
-  EXPECT_THAT(piped.out, HasSubstr("BLUEBIRD"));
+      run(with_model(arguments), {.input = "The password of the day is Orange."});
+  EXPECT_THAT(piped.out, HasSubstr("Orange"));
 }
 
 TEST_F(ModelTest, LossyReadsWhatIsNotUtf8) {
