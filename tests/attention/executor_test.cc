@@ -109,7 +109,7 @@ TEST(Executor, ReadsOnlyTheSelectedRangesOfEachHead) {
   EXPECT_EQ(toy.executor().cost(0).keys_visible, 2u * 2 * 130);
 }
 
-// Beyond 256 pages, where the pieces of a list grow: from a token within a page, or with one before.
+// Beyond 256 pages, where the pieces of a list grow: all keys, or from one within a page on.
 TEST(Executor, LongListsAreReadWhole) {
   ToyShape shape;
   shape.n_layer = 1;
