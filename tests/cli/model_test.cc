@@ -113,8 +113,7 @@ TEST_F(ModelTest, FilesComeBeforeTheQuestionAndStandardInputIsAFile) {
   arguments.insert(arguments.end(), ask.begin(), ask.end());
   EXPECT_THAT(run(with_model(arguments)).out, HasSubstr("Orange"));
   arguments[2] = "-";
-  const Outcome piped =
-      run(with_model(arguments), {.input = "The password of the day is Orange."});
+  const Outcome piped = run(with_model(arguments), {.input = "The password of the day is Orange."});
   EXPECT_THAT(piped.out, HasSubstr("Orange"));
 }
 
