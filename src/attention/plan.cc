@@ -87,31 +87,16 @@ AttentionPlan::BlockList AttentionPlan::append_blocks(const SelectionPart& part,
   }
   for (const KeyRange& range : part.list(list)) {
     const KeyRange seen = {std::max(range.begin, visible.begin), std::min(range.end, visible.end)};
-    const int32_t end = seen.end, shift = part.packed ? range.begin - packed : 0;
-    if (blocks.keys == 0 && seen.begin < end && part.bias.empty()) {
-      append_range(seen, shift);
-      blocks.keys = static_cast<uint32_t>(end - seen.begin);
-      packed += range.end - range.begin;
-      continue;
-    }
-    for (int32_t key = seen.begin; key < end;) {
-      const int32_t block = key / kTokens;
-      const int32_t stop = std::min(end, (block + 1) * kTokens);
-      const auto index = static_cast<uint32_t>(block);
-      const int32_t position = block * kTokens - shift;
-      if (blocks_.size() == blocks.first || blocks_.back().index != index ||
-          blocks_.back().position != position) {
-        blocks_.push_back({index, 0, position});
+    if (seen.begin < seen.end) {
+      const size_t first = append_range(seen, part.packed ? range.begin - packed : 0, blocks.first);
+      blocks.keys += static_cast<uint32_t>(seen.end - seen.begin);
+      for (size_t i = first; i < blocks_.size() && !part.bias.empty(); ++i) {
+        const auto begin = static_cast<int32_t>(blocks_[i].index) * kTokens;
+        const int32_t from = std::max(seen.begin, begin);
+        const auto keys = static_cast<size_t>(std::min(seen.end, begin + kTokens) - from);
+        const size_t at = bias + static_cast<size_t>(from - range.begin);
+        append_bias(std::span(part.bias).subspan(at, keys), from, blocks_[i]);
       }
-      const auto bits = (1u << (stop - key)) - 1;
-      blocks.keys += static_cast<uint32_t>(stop - key);
-      blocks_.back().slots |= static_cast<uint16_t>(bits << (key - block * kTokens));
-      if (!part.bias.empty()) {
-        const auto first = bias + static_cast<size_t>(key - range.begin);
-        append_bias(std::span(part.bias).subspan(first, static_cast<size_t>(stop - key)), key,
-                    blocks_.back());
-      }
-      key = stop;
     }
     bias += static_cast<size_t>(range.end - range.begin);
     packed += range.end - range.begin;
@@ -120,10 +105,16 @@ AttentionPlan::BlockList AttentionPlan::append_blocks(const SelectionPart& part,
   return blocks;
 }
 
-// As most lists are: one range, or one that most keys are in, in few instructions a block.
-void AttentionPlan::append_range(KeyRange keys, int32_t shift) {
+// In few instructions a block: most lists are one range of most keys.
+size_t AttentionPlan::append_range(KeyRange keys, int32_t shift, size_t list) {
   constexpr int32_t kTokens = static_cast<int32_t>(kPageTokens);
   const int32_t first = keys.begin / kTokens, last = (keys.end - 1) / kTokens;
+  KeyBlock joined = {static_cast<uint32_t>(first), 0, first * kTokens - shift};
+  if (blocks_.size() > list && blocks_.back().index == joined.index &&
+      blocks_.back().position == joined.position) {
+    joined = blocks_.back();
+    blocks_.pop_back();
+  }
   const size_t before = blocks_.size();
   blocks_.resize(before + static_cast<size_t>(last - first + 1));
   KeyBlock* out = &blocks_[before];
@@ -133,6 +124,9 @@ void AttentionPlan::append_range(KeyRange keys, int32_t shift) {
   blocks_[before].slots = static_cast<uint16_t>(kernels::kAllSlots << (keys.begin % kTokens));
   const int32_t unread = (last + 1) * kTokens - keys.end;
   blocks_.back().slots &= static_cast<uint16_t>(kernels::kAllSlots >> unread);
+  blocks_[before].slots |= joined.slots;
+  blocks_[before].bias = joined.bias;
+  return before;
 }
 
 void AttentionPlan::append_bias(std::span<const float> bias, int32_t first_key, KeyBlock& block) {

@@ -99,7 +99,8 @@ class AttentionPlan {
   /// Keys that rows at positions [first, last] can see of a part.
   KeyRange visible(uint32_t layer, const SelectionPart& part, int32_t first, int32_t last) const;
   BlockList append_blocks(const SelectionPart& part, size_t list, KeyRange visible);
-  void append_range(KeyRange keys, int32_t shift);
+  /// Returns the first block of them, which may be the last there was of the list's.
+  size_t append_range(KeyRange keys, int32_t shift, size_t list);
   void append_bias(std::span<const float> bias, int32_t first_key, KeyBlock& block);
   BlockList restrict(BlockList list, KeyRange visible) const;
   /// lists_[group * parts + part] for every head group, over keys of rows [first, last].
