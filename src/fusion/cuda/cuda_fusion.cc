@@ -56,7 +56,10 @@ class CudaFusedPass : public FusedPass {
                const ChooseFn& choose) override;
   std::span<const float> logits() const override { return b_.host_logits.span(); }
   const StoredChunk* failed() const override { return loader_->failed(); }
-  void add_cost(FusionCost& cost) const override { loader_->add_cost(cost); }
+  void add_cost(FusionCost& cost) const override {
+    cudaStreamSynchronize(parts_.stream);  // a pass that failed may not have waited for it
+    loader_->add_cost(cost);
+  }
 
  private:
   uint32_t layers() const { return parts_.computes.config().n_layer; }
