@@ -100,8 +100,8 @@ Status Scheduler::reserve(Sequence& sequence, size_t rows) {
   if (status || status.error().code != ErrorCode::kOutOfMemory) return status;
   const KvTier memory = pool_.tiers().memory;
   return fail(ErrorCode::kOutOfMemory,
-              "no KV memory for {} more tokens ({} MiB of {} MiB in use); {}", rows,
-              memory.bytes >> 20, memory.limit_bytes >> 20, kMoreRoom);
+              "no KV memory for {} more tokens ({} MiB of {} MiB in use); {}{}", rows,
+              memory.bytes >> 20, memory.limit_bytes >> 20, kMoreRoom, pool_.disk_trouble());
 }
 
 }  // namespace reprise

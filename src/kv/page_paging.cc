@@ -8,6 +8,11 @@
 
 namespace reprise {
 
+std::string PagePool::disk_trouble() const {
+  const std::string error = tiers_.stats().disk_error;
+  return error.empty() ? error : "; " + error;
+}
+
 void PagePool::forget_copy(uint32_t layer, Page& page) {
   if (page.copy == kNoPlace) return;
   tiers_.give_back(layer, std::exchange(page.copy, kNoPlace));
@@ -97,8 +102,8 @@ Status PagePool::bring(uint32_t layer, std::vector<PageId> away, std::span<const
   if (!make_frames(away.size())) settle_arrivals(true);
   if (!make_frames(away.size())) {
     return fail(ErrorCode::kOutOfMemory,
-                "no KV memory to read {} pages of layer {} from disk into; raise --kv-memory",
-                away.size(), layer);
+                "no KV memory to read {} pages of layer {} from disk into; raise --kv-memory{}",
+                away.size(), layer, disk_trouble());
   }
   start(layer, away, true);
   const auto still_away = [&](PageId id) {

@@ -288,10 +288,10 @@ Result<size_t> PagePool::bring_back(std::span<const std::vector<PageId>> tables)
     if (!has(named.layer, named.page)) continue;
     const Tier tier = tiers_.tier(named.layer, at(named.layer, named.page).place);
     if (tier == Tier::kHost) tiers_.settle();  // read in place, wherever copies to it stand
-    if (tier == Tier::kDisk) {
-      return fail(ErrorCode::kOutOfMemory,
-                  "no KV memory to read {} pages from disk into; raise --kv-memory", away.size());
-    }
+    if (tier != Tier::kDisk) continue;
+    return fail(ErrorCode::kOutOfMemory,
+                "no KV memory to read {} pages from disk into; raise --kv-memory{}", away.size(),
+                disk_trouble());
   }
   return lost;
 }

@@ -125,6 +125,8 @@ class PagePool {
   /// Bytes of frames in use or free but still backed by memory.
   uint64_t backed_bytes() const { return tiers_.frames().backed_bytes(); }
   KvTiers tiers() const;
+  /// What ends a message about memory that a broken disk does not relieve; else nothing.
+  std::string disk_trouble() const;
   KvPaging paging() const { return paging_ + memory().paging(); }
 
  private:

@@ -4,10 +4,12 @@
 #include <unistd.h>
 
 #include <map>
+#include <optional>
 
 #include "engine/answers.h"
 #include "engine/tiny_model.h"
 #include "kv/hidden_file.h"
+#include "kv/write_faults.h"
 
 namespace reprise::test {
 namespace {
@@ -163,6 +165,42 @@ TEST(Paging, DamageIsToldAndTheTextReadAgain) {
     EXPECT_GT(small->kv().lost_pages, 0u);
     request.on_token = {};
     EXPECT_EQ(answer_of(*session, request).tokens, answer_of(**ample->open(), request).tokens);
+  }
+}
+
+/// What follows a disk's failure in the middle of an answer.
+void expect_no_wrong_text(WriteFault::Kind kind, const std::string& prefetch) {
+  const auto ample = tiny_engine(ample_options()), small = tiny_engine(small_options(prefetch));
+  EXPECT_GE(hidden_file(scratch_folder()), 0);
+  auto session = *small->open("quest:budget=128");
+  Request request = request_of(tiny_prompt(1000), 300);
+  const auto want = answer_of(**ample->open("quest:budget=128"), request).tokens;
+  std::optional<WriteFault> fault;
+  std::vector<int32_t> told;
+  request.on_token = [&](const TokenEvent& event) {
+    told.push_back(event.token);
+    if (told.size() == 5) fault.emplace(kind);
+    return true;
+  };
+  const auto broken = session->generate(request);
+  ASSERT_GT(fault->count(), 0);
+  fault.reset();
+  EXPECT_TRUE(std::equal(told.begin(), told.end(), want.begin()));
+  ASSERT_FALSE(broken);
+  EXPECT_EQ(broken.error().code, ErrorCode::kOutOfMemory);
+  EXPECT_THAT(broken.error().message, testing::HasSubstr(WriteFault::message(kind)));
+  EXPECT_THAT(small->kv().disk_error, testing::HasSubstr("going on without the disk"));
+  session.reset();
+  const Request fits = request_of(tiny_prompt(300));
+  EXPECT_EQ(answer_of(**small->open(), fits).tokens, answer_of(**ample->open(), fits).tokens);
+}
+
+TEST(Paging, ADiskThatCannotBeWrittenIsToldAndNoTextIsWrong) {
+  for (const WriteFault::Kind kind : WriteFault::failures()) {
+    for (const std::string prefetch : {"none", "token"}) {
+      SCOPED_TRACE(prefetch + ", " + WriteFault::message(kind));
+      expect_no_wrong_text(kind, prefetch);
+    }
   }
 }
 

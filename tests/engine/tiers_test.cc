@@ -6,6 +6,7 @@
 #include "engine/answers.h"
 #include "engine/tiny_model.h"
 #include "kv/hidden_file.h"
+#include "kv/write_faults.h"
 
 namespace reprise::test {
 namespace {
@@ -108,6 +109,24 @@ TEST(Tiers, WhatTheDiskLostIsComputedAgain) {
   const Answer again = answer_of(**small->open(), request);
   EXPECT_EQ(again.tokens, got.tokens);
   EXPECT_EQ(again.counters.reused_tokens, 304u);  // the prefix cache took what was computed
+}
+
+TEST(Tiers, WhatCannotBeWrittenIsComputedAgain) {
+  for (const WriteFault::Kind kind : WriteFault::failures()) {
+    const auto ample = tiny_engine(), small = tiny_engine(small_options());
+    ASSERT_GE(hidden_file(scratch_folder()), 0);
+    const WriteFault fault(kind, 40);
+    for (int round = 0; round < 2; ++round) {
+      for (uint32_t seed = 0; seed < 4; ++seed) {
+        const Request request = request_of(tiny_prompt(300, seed));
+        const Answer got = answer_of(**small->open(), request);
+        EXPECT_EQ(got.tokens, answer_of(**ample->open(), request).tokens) << seed;
+        EXPECT_EQ(got.memory.kv.lost_pages, 0u);
+      }
+    }
+    EXPECT_GT(fault.count(), 0);
+    EXPECT_THAT(small->kv().disk_error, testing::HasSubstr(WriteFault::message(kind)));
+  }
 }
 
 TEST(Tiers, ARunningSequenceThatEvictsStillNeedsMemory) {
