@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 
 #include "kernels/cpu.h"
 #include "kernels/softmax_isa.h"
@@ -22,6 +23,24 @@ float softmax_ref(float* x, size_t n) {
   const auto inverse = static_cast<float>(1.0 / total);
   for (size_t i = 0; i < n; ++i) x[i] *= inverse;
   return top + static_cast<float>(std::log(total));
+}
+
+void add_page_shares_ref(float* x, size_t pages, bool largest, float factor, float* shares) {
+  softmax_ref(x, kSharePage * pages);
+  for (size_t page = 0; page < pages; ++page, x += kSharePage) {
+    const float share =
+        largest ? *std::max_element(x, x + kSharePage) : std::accumulate(x, x + kSharePage, 0.0f);
+    shares[page] += factor * share;
+  }
+}
+
+void add_page_shares(float* x, size_t pages, bool largest, float factor, float* shares) {
+#if defined(__x86_64__)
+  const Isa isa = cpu_isa();
+  if (isa >= Isa::kAvx512) return add_page_shares_avx512(x, pages, largest, factor, shares);
+  if (isa >= Isa::kAvx2) return add_page_shares_avx2(x, pages, largest, factor, shares);
+#endif
+  add_page_shares_ref(x, pages, largest, factor, shares);
 }
 
 float softmax(float* x, size_t n) {

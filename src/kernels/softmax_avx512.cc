@@ -15,6 +15,28 @@ inline void for_vectors(size_t n, Body body) {
   if (i < n) body(i, first_lanes(static_cast<unsigned>(n - i)));
 }
 
+constexpr size_t kPagesAtOnce = 4;
+
+struct SumOf {
+  __m512 operator()(__m512 a, __m512 b) const { return _mm512_add_ps(a, b); }
+  __m128 operator()(__m128 a, __m128 b) const { return _mm_add_ps(a, b); }
+};
+
+struct LargestOf {
+  __m512 operator()(__m512 a, __m512 b) const { return _mm512_max_ps(a, b); }
+  __m128 operator()(__m128 a, __m128 b) const { return _mm_max_ps(a, b); }
+};
+
+// What the lanes of each of four vectors make together: a step of shuffles serves several vectors.
+template <class Join>
+inline __m128 join_pages(const __m512* x, Join join) {
+  const __m512 ab = join(_mm512_unpacklo_ps(x[0], x[1]), _mm512_unpackhi_ps(x[0], x[1]));
+  const __m512 cd = join(_mm512_unpacklo_ps(x[2], x[3]), _mm512_unpackhi_ps(x[2], x[3]));
+  const __m512 all = join(_mm512_shuffle_ps(ab, cd, 0x44), _mm512_shuffle_ps(ab, cd, 0xee));
+  const __m128 low = join(_mm512_castps512_ps128(all), _mm512_extractf32x4_ps(all, 1));
+  return join(low, join(_mm512_extractf32x4_ps(all, 2), _mm512_extractf32x4_ps(all, 3)));
+}
+
 }  // namespace
 
 float softmax_avx512(float* x, size_t n) {
@@ -42,6 +64,35 @@ float softmax_avx512(float* x, size_t n) {
     _mm512_mask_storeu_ps(x + i, lanes, _mm512_mul_ps(weight, inverse));
   });
   return top + __builtin_logf(total);
+}
+
+// Pages leave their shares where logits of earlier pages were.
+void add_page_shares_avx512(float* x, size_t pages, bool largest, float factor, float* shares) {
+  static_assert(kLanes == kSharePage);
+  __m512 tops = _mm512_set1_ps(-__builtin_inff());
+  for (size_t p = 0; p < pages; ++p) tops = _mm512_max_ps(tops, _mm512_loadu_ps(x + p * kLanes));
+  const float top = _mm512_reduce_max_ps(tops);
+  if (top == -__builtin_inff()) return;
+  const __m512 base = _mm512_set1_ps(top), log2e = _mm512_set1_ps(kLog2e);
+  __m512 sums = _mm512_setzero_ps();
+  for (size_t p = 0; p < pages; p += kPagesAtOnce) {
+    __m512 weights[kPagesAtOnce];
+    for (size_t i = 0; i < kPagesAtOnce; ++i) {
+      const __mmask16 there = p + i < pages ? 0xffff : 0;
+      const __m512 logit = _mm512_maskz_loadu_ps(there, x + (p + i) * kLanes);
+      const __m512 weight = exp2_512(_mm512_mul_ps(_mm512_sub_ps(logit, base), log2e));
+      weights[i] = _mm512_maskz_mov_ps(there, weight);
+      sums = _mm512_add_ps(sums, weights[i]);
+    }
+    const __m128 joined = largest ? join_pages(weights, LargestOf{}) : join_pages(weights, SumOf{});
+    _mm_mask_storeu_ps(x + p, static_cast<__mmask8>(first_lanes(pages - p)), joined);
+  }
+  const __m512 scale = _mm512_set1_ps(factor / _mm512_reduce_add_ps(sums));
+  for_vectors(pages, [&](size_t i, __mmask16 lanes) {
+    const __m512 share = _mm512_mul_ps(scale, _mm512_maskz_loadu_ps(lanes, x + i));
+    const __m512 sum = _mm512_add_ps(share, _mm512_maskz_loadu_ps(lanes, shares + i));
+    _mm512_mask_storeu_ps(shares + i, lanes, sum);
+  });
 }
 
 }  // namespace reprise::kernels

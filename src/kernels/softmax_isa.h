@@ -9,4 +9,10 @@ float softmax_ref(float* x, size_t n);
 float softmax_avx2(float* x, size_t n);
 float softmax_avx512(float* x, size_t n);
 
+inline constexpr size_t kSharePage = 16;  // logits
+
+void add_page_shares_ref(float* x, size_t pages, bool largest, float factor, float* shares);
+void add_page_shares_avx2(float* x, size_t pages, bool largest, float factor, float* shares);
+void add_page_shares_avx512(float* x, size_t pages, bool largest, float factor, float* shares);
+
 }  // namespace reprise::kernels

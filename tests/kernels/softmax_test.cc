@@ -59,5 +59,35 @@ TEST_P(Softmax, NothingVisibleHasNoWeight) {
   }
 }
 
+TEST_P(Softmax, SharesOfPagesAreThoseOfTheirLogits) {
+  std::mt19937 random(2);
+  std::normal_distribution<float> normal(4.0f, 5.0f);
+  for (const size_t pages : {1, 2, 7, 16, 17, 130}) {
+    for (const bool largest : {false, true}) {
+      std::vector<float> x(16 * pages), shares(pages, 0.25f);
+      for (float& value : x) value = normal(random);
+      std::fill_n(&x[16 * (pages / 2)], pages > 1 ? 16 : 3, -kInfinity);
+      std::vector<float> weights = x;
+      softmax(weights.data(), weights.size());
+      add_page_shares(x.data(), pages, largest, 0.5f, shares.data());
+      for (size_t p = 0; p < pages; ++p) {
+        double want = 0.0;
+        for (size_t i = 16 * p; i < 16 * p + 16; ++i) {
+          want = largest ? std::max(want, double{weights[i]}) : want + weights[i];
+        }
+        // Of a sum of 16: as many roundings of each kind, of a share below 1 beside the 0.25.
+        EXPECT_NEAR(shares[p], 0.25 + 0.5 * want, 0x1p-24 * (1 + 20 * want)) << pages << " " << p;
+      }
+    }
+  }
+}
+
+TEST_P(Softmax, PagesOfNothingGetNoShare) {
+  std::vector<float> x(48, -kInfinity), shares = {1.0f, 2.0f, 3.0f};
+  add_page_shares(x.data(), 3, false, 1.0f, shares.data());
+  add_page_shares(x.data(), 0, false, 1.0f, shares.data());
+  EXPECT_EQ(shares, (std::vector<float>{1.0f, 2.0f, 3.0f}));
+}
+
 }  // namespace
 }  // namespace reprise::kernels

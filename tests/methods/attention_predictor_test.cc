@@ -274,16 +274,38 @@ TEST(AttentionPredictor, WorksUnderDecorators) {
   }
 }
 
+TEST(BlockScores, ListsOfQueryHeadsBecomeOne) {
+  // Two query heads of a KV head with lists of their own, one of which names a block twice.
+  ModelConfig config;
+  config.n_head = 2;
+  config.n_kv_head = 1;
+  KeyLogits logits;
+  logits.offsets = {0, 2, 5};
+  logits.pages = {4, 1, 1, 4, 4};
+  logits.values.assign(5 * 16, -INFINITY);
+  for (const size_t key : {0, 17, 40, 50, 70}) logits.values[key] = 1.0f;
+  const Row at = {0, 99, 0};
+  ScoreRow row;
+  BlockScores(BlockPool::kSum, config)
+      .of_read({0, Phase::kDecode, {&at, 1}, nullptr, nullptr, 100, nullptr, nullptr}, logits, row);
+  EXPECT_FALSE(row.whole());
+  EXPECT_EQ(row.blocks, 7u);
+  const auto read = row.read_by(0);
+  ASSERT_EQ(std::vector<int32_t>(read.begin(), read.end()), (std::vector<int32_t>{1, 4}));
+  EXPECT_FLOAT_EQ(row.scores_of(0)[0], 0.5f * (1.0f / 2 + 1.0f / 3));
+  EXPECT_FLOAT_EQ(row.scores_of(0)[1], 0.5f * (1.0f / 2 + 2.0f / 3));
+}
+
 TEST(AveragePredictor, FadesWhereNothingWasRead) {
   AveragePredictor average(1, 0.5f, 2);
   ScoreRow row;
   row.reset(1, 4);
   row.scores = {0.5f, 0.25f, 0.25f, 0.0f};
-  row.read = {1, 1, 1, 1};
   average.push(row);
-  row.reset(1, 4);
-  row.scores = {0.0f, 1.0f, 0.0f, 0.0f};
-  row.read = {1, 1, 0, 0};
+  row.begin_part(1, 4);
+  row.scores = {0.0f, 1.0f};
+  row.read = {0, 1};
+  row.offsets.push_back(2);
   average.push(row);
   float got[6];
   average.forecast(0, 0, 6, got);

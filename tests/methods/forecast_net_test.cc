@@ -39,7 +39,6 @@ ScoreRow random_row(std::mt19937& random, size_t heads, size_t blocks) {
   ScoreRow row;
   row.reset(heads, blocks);
   for (float& x : row.scores) x = share(random);
-  std::ranges::fill(row.read, uint8_t{1});
   return row;
 }
 

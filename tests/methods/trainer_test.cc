@@ -66,7 +66,6 @@ Recording moving(uint32_t seed) {
     for (size_t i = 0; i < 96; ++i) {
       ScoreRow& row = layer.emplace_back();
       row.reset(1, (1600 + i) / 16 + 1);
-      std::ranges::fill(row.read, uint8_t{1});
       float sum = 0.0f;
       for (float& score : row.scores) sum += score = noise(random);
       row.scores[bright] += 1.0f - sum;

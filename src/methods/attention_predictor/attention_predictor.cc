@@ -17,7 +17,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr auto kTokens = static_cast<int32_t>(kPageTokens);
-constexpr size_t kParallelFrom = 1 << 12;  // forecasts
+constexpr size_t kParallelFrom = 1 << 15;  // forecasts
 constexpr uint32_t kSmallestBudget = 64;
 constexpr int32_t kFewestRows = 8;  // of a history; with fewer every key is read
 

@@ -2,15 +2,32 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 namespace reprise {
 namespace {
 
 constexpr size_t kMoreBlocks = 64;  // room that is made at least
+constexpr size_t kSums = 16;
 
 float fade_of(float factor, uint32_t period) {
   if (factor == 0.0f) return 0.0f;
   return period == 0 ? 1.0f : std::pow(factor, 1.0f / static_cast<float>(period));
+}
+
+/// Scales values; returns their sum.
+float fade_all(std::span<float> values, float factor) {
+  float sums[kSums] = {};  // side by side: compilers may not change the order of one
+  size_t i = 0;
+  for (; i + kSums <= values.size(); i += kSums) {
+    float* own = &values[i];
+    if (factor != 1.0f) {
+      for (size_t j = 0; j < kSums; ++j) own[j] *= factor;
+    }
+    for (size_t j = 0; j < kSums; ++j) sums[j] += own[j];
+  }
+  for (; i < values.size(); ++i) sums[0] += values[i] *= factor;
+  return std::accumulate(sums, sums + kSums, 0.0f);
 }
 
 }  // namespace
@@ -37,18 +54,28 @@ void AveragePredictor::push(const ScoreRow& row) {
   grow(row.blocks);
   for (size_t head = 0; head < heads_; ++head) {
     float* average = &averages_[head * stride_];
-    const float* scores = &row.scores[head * row.blocks];
-    const uint8_t* read = &row.read[head * row.blocks];
-    if (first) {
-      std::copy_n(scores, row.blocks, average);
+    if (!row.whole()) {
+      add_part(row.read_by(head), row.scores_of(head), first ? 0.0f : factor_, average);
       continue;
     }
-    float elsewhere = 0.0f;
-    for (size_t i = 0; i < row.blocks; ++i) elsewhere += read[i] ? 0.0f : fade_ * average[i];
-    const float share = (1.0f - factor_) * std::max(0.0f, 1.0f - elsewhere);
+    const float* scores = row.scores_of(head).data();
+    const float factor = first ? 0.0f : factor_;
     for (size_t i = 0; i < row.blocks; ++i) {
-      average[i] = read[i] ? factor_ * average[i] + share * scores[i] : fade_ * average[i];
+      average[i] = factor * average[i] + (1.0f - factor) * scores[i];
     }
+  }
+}
+
+void AveragePredictor::add_part(std::span<const int32_t> read, std::span<const float> scores,
+                                float factor, float* average) {
+  before_.clear();
+  for (const int32_t block : read) before_.push_back(average[block]);
+  const float all = fade_all({average, blocks_}, fade_);
+  const float there = fade_ * std::accumulate(before_.begin(), before_.end(), 0.0f);
+  const float elsewhere = std::clamp(all - there, 0.0f, 1.0f);
+  const float share = (1.0f - factor) * (1.0f - elsewhere);
+  for (size_t i = 0; i < read.size(); ++i) {
+    average[read[i]] = factor * before_[i] + share * scores[i];
   }
 }
 

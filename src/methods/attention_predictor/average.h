@@ -28,11 +28,14 @@ class AveragePredictor : public Predictor {
 
  private:
   void grow(size_t blocks);
+  void add_part(std::span<const int32_t> read, std::span<const float> scores, float factor,
+                float* average);
 
   size_t heads_;
   float factor_, fade_;
   size_t blocks_ = 0, stride_ = 0;
   std::vector<float> averages_;  // [heads, stride]
+  std::vector<float> before_;    // averages of what a row read
 };
 
 }  // namespace reprise

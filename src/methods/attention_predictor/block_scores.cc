@@ -1,8 +1,9 @@
 #include "methods/attention_predictor/block_scores.h"
 
 #include <algorithm>
+#include <functional>
 #include <limits>
-#include <numeric>
+#include <map>
 
 #include "kernels/key_logits.h"
 #include "kernels/softmax.h"
@@ -15,33 +16,40 @@ size_t blocks_before(int32_t end) {
   return (static_cast<size_t>(end) + kPageTokens - 1) / kPageTokens;
 }
 
-}  // namespace
-
-void BlockScores::add_head(std::span<const int32_t> pages, std::span<const float> weights,
-                           float* scores, uint8_t* read) const {
-  const float share = static_cast<float>(config_->n_kv_head) / static_cast<float>(config_->n_head);
-  const float* weight = weights.data();
-  for (size_t i = 0; i < pages.size(); ++i, weight += kPageTokens) {
-    float sum = 0.0f, largest = 0.0f;
-    for (size_t slot = 0; slot < kPageTokens; ++slot) {
-      sum += weight[slot];
-      largest = std::max(largest, weight[slot]);
+/// Ends the blocks of a head. Those that came twice, of parts or query heads with lists of their
+/// own, become one.
+void end_head(ScoreRow& row) {
+  const size_t first = row.offsets.back();
+  const std::span read = std::span(row.read).subspan(first);
+  if (!std::ranges::is_sorted(read, std::ranges::less_equal())) {
+    std::map<int32_t, float> sums;
+    for (size_t i = 0; i < read.size(); ++i) sums[read[i]] += row.scores[first + i];
+    row.read.resize(first);
+    row.scores.resize(first);
+    for (const auto& [block, score] : sums) {
+      row.read.push_back(block);
+      row.scores.push_back(score);
     }
-    const auto block = static_cast<size_t>(pages[i]);
-    scores[block] += share * (pool_ == BlockPool::kSum ? sum : largest);
-    read[block] = 1;
   }
+  row.offsets.push_back(static_cast<uint32_t>(row.read.size()));
 }
 
+}  // namespace
+
 void BlockScores::of_read(const QueryRows& rows, KeyLogits& logits, ScoreRow& row) const {
-  row.reset(config_->n_kv_head, blocks_before(rows.end()));
+  row.begin_part(config_->n_kv_head, blocks_before(rows.end()));
   const size_t group = config_->n_head / config_->n_kv_head;
   for (size_t head = 0; head < config_->n_head; ++head) {
-    const size_t list = head / logits.heads, at = head / group * row.blocks;
+    const size_t list = head / logits.heads;
     const auto pages = logits.list(list);
-    const auto values = logits.of(list, head % logits.heads);
-    kernels::softmax(values.data(), values.size());
-    add_head(pages, values, &row.scores[at], &row.read[at]);
+    if (head % logits.heads == 0) {
+      row.read.insert(row.read.end(), pages.begin(), pages.end());
+      row.scores.resize(row.read.size(), 0.0f);
+    }
+    kernels::add_page_shares(logits.of(list, head % logits.heads).data(), pages.size(),
+                             pool_ == BlockPool::kMax, share_,
+                             row.scores.data() + row.scores.size() - pages.size());
+    if ((head + 1) % group == 0) end_head(row);
   }
 }
 
@@ -53,8 +61,6 @@ uint64_t BlockScores::of_all(const QueryRows& rows, int32_t first,
   for (size_t r = 0; r < scores.size(); ++r) {
     scores[r].reset(config_->n_kv_head, blocks_before(first + static_cast<int32_t>(r) + 1));
   }
-  std::vector<int32_t> blocks(blocks_before(end));
-  std::iota(blocks.begin(), blocks.end(), 0);
   const float* q = rows.q_rotated + static_cast<size_t>(first - rows.first()) * width;
   rows.pool->run(config_->n_kv_head, [&](size_t kv_head, int) {
     std::vector<kernels::PageSpan> pages;
@@ -82,12 +88,11 @@ uint64_t BlockScores::of_all(const QueryRows& rows, int32_t first,
       const auto seen = static_cast<size_t>(first) + i / group + 1;
       std::fill(own.begin() + static_cast<std::ptrdiff_t>(seen), own.end(),
                 -std::numeric_limits<float>::infinity());
-      kernels::softmax(own.data(), own.size());
-      add_head(std::span(blocks).first(row.blocks), own, &row.scores[kv_head * row.blocks],
-               &row.read[kv_head * row.blocks]);
+      kernels::add_page_shares(own.data(), row.blocks, pool_ == BlockPool::kMax, share_,
+                               &row.scores[kv_head * row.blocks]);
     }
   });
-  return blocks.size() * config_->n_kv_head * rows.kv->pool().layout().tile_bytes();
+  return blocks_before(end) * config_->n_kv_head * rows.kv->pool().layout().tile_bytes();
 }
 
 }  // namespace reprise

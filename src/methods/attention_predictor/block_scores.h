@@ -15,7 +15,10 @@ enum class BlockPool : uint8_t { kSum, kMax };
 /// Makes rows of scores; query heads of a KV head are averaged.
 class BlockScores {
  public:
-  BlockScores(BlockPool pool, const ModelConfig& config) : config_(&config), pool_(pool) {}
+  BlockScores(BlockPool pool, const ModelConfig& config)
+      : config_(&config),
+        pool_(pool),
+        share_(static_cast<float>(config.n_kv_head) / static_cast<float>(config.n_head)) {}
 
   /// Of a decode row, from the logits of what it read; values of logits are used up.
   void of_read(const QueryRows& rows, KeyLogits& logits, ScoreRow& row) const;
@@ -26,12 +29,9 @@ class BlockScores {
   static constexpr size_t kRows = 8;  // that are best scored together
 
  private:
-  /// Adds what one query head gives its pages. weights: [pages, 16] shares of keys
-  void add_head(std::span<const int32_t> pages, std::span<const float> weights, float* scores,
-                uint8_t* read) const;
-
   const ModelConfig* config_;
   BlockPool pool_;
+  float share_;  // of a query head in its KV head
 };
 
 }  // namespace reprise

@@ -33,26 +33,34 @@ void NetworkPredictor::grow(size_t blocks) {
 
 void NetworkPredictor::push(const ScoreRow& row) {
   grow(row.blocks);
-  expected_.resize(row.blocks);
   for (size_t h = 0; h < heads_; ++h) {
-    const float* scores = &row.scores[h * row.blocks];
-    const uint8_t* read = &row.read[h * row.blocks];
-    average_.forecast(h, 0, row.blocks, expected_.data());
-    float elsewhere = 0.0f;
-    for (size_t i = 0; i < row.blocks; ++i) {
-      expected_[i] = read[i] ? 0.0f : average_.fade() * expected_[i];
-      elsewhere += expected_[i];
-    }
-    const float share = std::max(0.0f, 1.0f - elsewhere);
+    const auto scores = row.scores_of(h);
+    if (row.whole())
+      expected_.assign(scores.begin(), scores.end());
+    else
+      expect(h, row.read_by(h), scores, row.blocks);
     float* to = at(histories_[h].rows, pushed_);
     for (size_t i = 0; i < row.blocks; ++i) {
-      const float score = read[i] ? share * scores[i] : expected_[i];
-      to[i] = net_->published ? score : std::sqrt(score);
+      to[i] = net_->published ? expected_[i] : std::sqrt(expected_[i]);
     }
     std::fill(to + row.blocks, to + stride_, 0.0f);
   }
   average_.push(row);
   ++pushed_;
+}
+
+/// A row as it may have been: what it read, and the average of what it did not.
+void NetworkPredictor::expect(size_t head, std::span<const int32_t> read,
+                              std::span<const float> scores, size_t blocks) {
+  expected_.resize(blocks);
+  average_.forecast(head, 0, blocks, expected_.data());
+  for (const int32_t block : read) expected_[static_cast<size_t>(block)] = 0.0f;
+  float elsewhere = 0.0f;
+  for (float& value : expected_) elsewhere += value *= average_.fade();
+  const float share = std::max(0.0f, 1.0f - elsewhere);
+  for (size_t i = 0; i < read.size(); ++i) {
+    expected_[static_cast<size_t>(read[i])] = share * scores[i];
+  }
 }
 
 void NetworkPredictor::project(Head& head, const Window& window, int64_t row, float* out) const {

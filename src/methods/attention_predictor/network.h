@@ -60,6 +60,8 @@ class NetworkPredictor : public Predictor {
   }
   /// The projection of a row over the columns of the window; out: [last - first].
   void project(Head& head, const Window& window, int64_t row, float* out) const;
+  void expect(size_t head, std::span<const int32_t> read, std::span<const float> scores,
+              size_t blocks);
   void keep_parts(Head& head, const Window& window) const;
 
   size_t heads_;
@@ -68,7 +70,7 @@ class NetworkPredictor : public Predictor {
   size_t blocks_ = 0, stride_ = 0;
   int64_t pushed_ = 0;
   std::vector<Head> histories_;  // [heads]
-  std::vector<float> expected_;  // [blocks]
+  std::vector<float> expected_;  // [blocks] of a head
 };
 
 }  // namespace reprise

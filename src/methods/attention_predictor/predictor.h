@@ -10,17 +10,37 @@
 
 namespace reprise {
 
-/// Attention of one query row, pooled by blocks: the history that is forecast from.
+/// Attention of one query row, pooled by blocks: the history that is forecast from. A whole row
+/// read every block; of others there are the blocks that they read.
 struct ScoreRow {
   size_t heads = 0, blocks = 0;
-  std::vector<float> scores;  // [heads, blocks] share of attention; 0 where nothing was read
-  std::vector<uint8_t> read;  // [heads, blocks] whether the row read the block
+  std::vector<float> scores;      // shares of attention: [heads, blocks], or of each that was read
+  std::vector<uint32_t> offsets;  // [heads + 1] where a head's blocks stand in read; whole: empty
+  std::vector<int32_t> read;      // ascending for each head
 
+  /// A whole row of zeros.
   void reset(size_t head_count, size_t block_count) {
+    begin_part(head_count, block_count);
+    offsets.clear();
+    scores.resize(heads * blocks, 0.0f);
+  }
+  /// A row that read nothing; heads are to be appended.
+  void begin_part(size_t head_count, size_t block_count) {
     heads = head_count;
     blocks = block_count;
-    scores.assign(heads * blocks, 0.0f);
-    read.assign(heads * blocks, 0);
+    scores.clear();
+    read.clear();
+    offsets.assign(1, 0);
+  }
+  bool whole() const { return offsets.empty(); }
+  /// Of a head: as many as there are blocks, or as were read.
+  std::span<const float> scores_of(size_t head) const {
+    const size_t first = whole() ? head * blocks : offsets[head];
+    const size_t end = whole() ? first + blocks : offsets[head + 1];
+    return std::span(scores).subspan(first, end - first);
+  }
+  std::span<const int32_t> read_by(size_t head) const {
+    return std::span(read).subspan(offsets[head], offsets[head + 1] - offsets[head]);
   }
 };
 

@@ -1,7 +1,5 @@
 #include "methods/attention_predictor/recovery.h"
 
-#include <numeric>
-
 #include "methods/top_k.h"
 
 namespace reprise {
@@ -12,14 +10,22 @@ struct Sum {
   size_t rows = 0;
 };
 
-/// What a head's row shows when only some blocks are read; returns the share that they hold.
-float hide_unread(std::span<const int32_t> picks, const BlockBudget::Choice& choice, float* scores,
-                  uint8_t* read, size_t blocks) {
-  std::fill(read + choice.first, read + choice.last, uint8_t{0});
-  for (const int32_t pick : picks) read[choice.first + static_cast<size_t>(pick)] = 1;
+/// Appends to seen what a head's row shows when only some blocks are read; returns the share that
+/// they hold.
+float read_some(std::span<const int32_t> picks, const BlockBudget::Choice& choice,
+                std::span<const float> scores, ScoreRow& seen) {
+  const size_t begin = seen.read.size();
+  const auto add = [&](size_t from, size_t to) {
+    for (; from < to; ++from) seen.read.push_back(static_cast<int32_t>(from));
+  };
+  add(0, choice.first);
+  for (const int32_t pick : picks) seen.read.push_back(static_cast<int32_t>(choice.first) + pick);
+  add(choice.last, seen.blocks);
   float held = 0.0f;
-  for (size_t i = 0; i < blocks; ++i) held += read[i] ? scores[i] : 0.0f;
-  for (size_t i = 0; i < blocks; ++i) scores[i] = read[i] ? scores[i] / held : 0.0f;
+  const std::span read = std::span(seen.read).subspan(begin);
+  for (const int32_t block : read) held += scores[static_cast<size_t>(block)];
+  for (const int32_t block : read) seen.scores.push_back(scores[static_cast<size_t>(block)] / held);
+  seen.offsets.push_back(static_cast<uint32_t>(seen.read.size()));
   return held;
 }
 
@@ -29,26 +35,25 @@ Sum follow(const std::vector<ScoreRow>& rows, int32_t first, uint32_t layer,
   std::vector<float> forecast;
   std::vector<int32_t> picks;
   for (size_t i = 0; i < rows.size(); ++i) {
-    ScoreRow row = rows[i];
+    const ScoreRow& row = rows[i];
+    ScoreRow seen;
+    seen.begin_part(row.heads, row.blocks);
     const int32_t end = first + static_cast<int32_t>(i) + 1;
     const BlockBudget::Choice choice = how.budget.choice(end);
     const bool calibrates =
         how.period > 0 && (static_cast<uint32_t>(end) + layer) % how.period == 0;
     forecast.resize(choice.candidates());
     for (size_t head = 0; head < row.heads && i >= how.warm; ++head) {
-      float* scores = &row.scores[head * row.blocks];
+      const auto scores = row.scores_of(head);
       if (predictor != nullptr)
         predictor->forecast(head, choice.first, choice.last, forecast.data());
       else
-        std::copy(scores + choice.first, scores + choice.last, forecast.begin());
+        std::copy_n(&scores[choice.first], forecast.size(), forecast.begin());
       top_k(forecast, choice.count, picks);
-      std::vector<float> seen(scores, scores + row.blocks);
-      sum.recovery += hide_unread(picks, choice, calibrates ? seen.data() : scores,
-                                  &row.read[head * row.blocks], row.blocks);
+      sum.recovery += read_some(picks, choice, scores, seen);
       ++sum.rows;
     }
-    if (calibrates) std::ranges::fill(row.read, uint8_t{1});
-    if (predictor != nullptr) predictor->push(row);
+    if (predictor != nullptr) predictor->push(calibrates || i < how.warm ? row : seen);
   }
   return sum;
 }

@@ -1,10 +1,15 @@
-#include "methods/top_k.h"
+#include "kernels/largest.h"
 
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <span>
+#include <vector>
 
-namespace reprise {
+#include "kernels/cpu.h"
+#include "kernels/largest_isa.h"
+
+namespace reprise::kernels {
 namespace {
 
 constexpr unsigned kBucketShift = 32 - 11;
@@ -35,35 +40,43 @@ Border find_border(std::span<const uint32_t> orders, size_t k) {
 
 }  // namespace
 
-void top_k(std::span<const float> scores, size_t k, std::vector<int32_t>& indices) {
-  k = std::min(k, scores.size());
+void largest_ref(const float* scores, size_t n, size_t k, int32_t* indices) {
   thread_local std::vector<uint32_t> orders;
-  thread_local std::vector<int32_t> within;  // the border's bucket
-  orders.resize(scores.size());
-  std::transform(scores.begin(), scores.end(), orders.begin(), order);
+  thread_local std::vector<int32_t> above, within;  // the border's bucket
+  orders.resize(n);
+  std::transform(scores, scores + n, orders.begin(), order);
   // Room for one more than is kept: a place is written before it is known to count.
-  indices.resize(scores.size() + 1);
-  within.resize(scores.size() + 1);
+  above.resize(n + 1);
+  within.resize(n + 1);
   const Border border = k > 0 ? find_border(orders, k) : Border{~0u, 0};
-  size_t above = 0, others = 0;
-  for (size_t i = 0; i < orders.size(); ++i) {
+  size_t chosen = 0, others = 0;
+  for (size_t i = 0; i < n; ++i) {
     const uint32_t bucket = orders[i] >> kBucketShift;
-    indices[above] = within[others] = static_cast<int32_t>(i);
-    above += bucket > border.bucket;
+    above[chosen] = within[others] = static_cast<int32_t>(i);
+    chosen += bucket > border.bucket;
     others += bucket == border.bucket;
   }
-  const auto chosen = within.begin() + static_cast<std::ptrdiff_t>(k - above);
-  std::nth_element(within.begin(), chosen, within.begin() + static_cast<std::ptrdiff_t>(others),
+  const auto last = within.begin() + static_cast<std::ptrdiff_t>(k - chosen);
+  std::nth_element(within.begin(), last, within.begin() + static_cast<std::ptrdiff_t>(others),
                    [&](int32_t a, int32_t b) {
                      const auto x = orders[static_cast<size_t>(a)],
                                 y = orders[static_cast<size_t>(b)];
                      return x > y || (x == y && a < b);
                    });
-  std::sort(within.begin(), chosen);
-  const auto middle = indices.begin() + static_cast<std::ptrdiff_t>(above);
-  std::copy(within.begin(), chosen, middle);
-  indices.resize(k);
-  std::inplace_merge(indices.begin(), middle, indices.end());
+  std::sort(within.begin(), last);
+  std::merge(above.begin(), above.begin() + static_cast<std::ptrdiff_t>(chosen), within.begin(),
+             last, indices);
 }
 
-}  // namespace reprise
+void largest(const float* scores, size_t n, size_t k, int32_t* indices) {
+#if defined(__x86_64__)
+  if (cpu_isa() >= Isa::kAvx512) {
+    thread_local std::vector<int32_t> orders;
+    orders.resize(n);
+    return largest_avx512(scores, n, k, orders.data(), indices);
+  }
+#endif
+  largest_ref(scores, n, k, indices);
+}
+
+}  // namespace reprise::kernels
