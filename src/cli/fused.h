@@ -20,7 +20,7 @@ void visit_options(FusedOptions& o, Visitor&& visit) {
   visit_options(o.library, visit);
   visit(OptionSpec{"fusion",
                    "which rows of stored documents are computed again: none, full-reuse, pie, "
-                   "legolink, cacheblend or a3",
+                   "legolink, cacheblend, a3 or a3-paper",
                    "spec"},
         o.fusion);
 }

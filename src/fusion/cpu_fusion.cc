@@ -127,7 +127,7 @@ std::vector<float> CpuFusedPass::question_scores(std::span<const Row> rows, cons
   auto first = static_cast<size_t>(asks - rows.begin());
   first = std::max(first, rows.size() - std::min<size_t>(rows.size(), check.window));
   const QuestionRows question = {rows.subspan(first), q + first * config.n_head * config.head_dim};
-  return question_attention(config, c_.ropes, check_layer(config.n_layer), question, job_.kv,
+  return question_attention(config, c_.ropes, check_layer(check, config.n_layer), question, job_.kv,
                             check.candidates, !job_.position_free, c_.pool);
 }
 
@@ -136,7 +136,7 @@ Status CpuFusedPass::check(std::span<const int32_t> positions, const RowCheck& c
   const uint32_t layers = c_.model.config().n_layer;
   FusedAttention attention(c_.executor, loader_, job_.prompt, job_.kv, policy_);
   FusedAttention::Hooks hooks;
-  hooks.layer = check_layer(layers);
+  hooks.layer = check_layer(check, layers);
   bool goes_on = false;
   const auto keep = [&](std::span<const float> scores) {
     const std::vector<int32_t> kept = choose(scores);

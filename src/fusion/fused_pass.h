@@ -20,12 +20,16 @@ struct RowCheck {
   /// How far their values are from those that were loaded; they are among the rows of the pass
   /// then. Else how much the question attends to them.
   bool by_values = false;
+  uint32_t layer = 0;    // where rows are chosen; 0: a fifth of the layers
   int32_t question = 0;  // where it begins
   uint32_t window = 0;   // its last rows that score
 };
 
-/// The layer where rows are chosen.
-inline uint32_t check_layer(uint32_t n_layer) { return std::min(1u, n_layer - 1); }
+/// The layer where rows are chosen. Not layer 0, whose keys follow from the tokens alone.
+inline uint32_t check_layer(const RowCheck& check, uint32_t n_layer) {
+  const uint32_t wanted = check.layer > 0 ? check.layer : std::max(1u, n_layer / 5);
+  return std::min(wanted, n_layer - 1);
+}
 
 /// From the scores of the candidates: which rows of the pass go on, at ascending positions.
 using ChooseFn = std::function<std::vector<int32_t>(std::span<const float> scores)>;

@@ -61,17 +61,21 @@ Status Fuser::choose(const FusedPrompt& prompt, const Plan& plan, const Selector
   if (pass_end(prompt) < prompt.end()) positions.push_back(prompt.end() - 1);  // it asks, too
   if (selector.exact) positions = merged(positions, plan.candidates);
   const auto choose = [&](std::span<const float> scores) -> std::vector<int32_t> {
-    chosen = best_positions(pooled(scores, selector.pool), plan.candidates, selector.ratio);
+    std::vector<float> ranked = pooled(scores, selector.pool);
+    put_first(first_of_chunks(plan, selector.first), plan.candidates, ranked);
+    chosen = best_positions(ranked, plan.candidates, selector.ratio);
     if (!selector.exact) return {};
     return merged(plan.computed, chosen);
   };
-  return pass.check(
-      positions, {plan.candidates, selector.by_values, prompt.question, selector.window}, choose);
+  const RowCheck check = {plan.candidates, selector.by_values, selector.layer, prompt.question,
+                          selector.window};
+  return pass.check(positions, check, choose);
 }
 
 std::optional<Fuser::Selector> Fuser::selector(const FusionMethod& method) {
   if (const auto* a3 = std::get_if<A3Options>(&method)) {
-    return Selector{a3->keys == "exact", false, a3->ratio, a3->pool, a3->window};
+    return Selector{a3->keys == "exact", false,    a3->ratio, a3->layer,
+                    a3->first,           a3->pool, a3->window};
   }
   if (const auto* blend = std::get_if<CacheBlendOptions>(&method)) {
     return Selector{true, true, blend->ratio};

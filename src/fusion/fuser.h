@@ -39,7 +39,7 @@ class Fuser {
     bool exact = false;  // needs keys and values of all rows
     bool by_values = false;
     float ratio = 0.0f;
-    uint32_t pool = 1, window = 0;
+    uint32_t layer = 1, first = 0, pool = 1, window = 0;
   };
   static std::optional<Selector> selector(const FusionMethod& method);
 

@@ -7,11 +7,11 @@
 namespace reprise {
 namespace {
 
-template <class Options>
+template <class Options, class Method = Options>
 Result<FusionMethod> with_options(const MethodSpec& spec) {
   Options options;
   REPRISE_CHECK(assign_options(fmt::format("fusion {}", spec.name), spec.options, options));
-  return options;
+  return static_cast<Method>(options);
 }
 
 struct Entry {
@@ -23,7 +23,8 @@ constexpr Entry kEntries[] = {{"none", with_options<NoFusion>},
                               {"pie", with_options<Pie>},
                               {"legolink", with_options<LegoLinkOptions>},
                               {"cacheblend", with_options<CacheBlendOptions>},
-                              {"a3", with_options<A3Options>}};
+                              {"a3", with_options<A3Options>},
+                              {"a3-paper", with_options<PublishedA3, A3Options>}};
 
 }  // namespace
 

@@ -11,23 +11,43 @@
 
 namespace reprise {
 
-/// A3, arXiv 2511.17560: the rows of the chunks that the question attends to in layer 1.
+/// A3, arXiv 2511.17560: the rows of the chunks that the question attends to in an early layer.
 struct A3Options {
   float ratio = 0.15f;
   std::string keys = "stored";
-  uint32_t pool = 5;
+  uint32_t layer = 0;
+  uint32_t first = 4;
+  uint32_t pool = 1;
   uint32_t window = 256;
 };
+
+/// The choice of the paper: layer 1, exact keys, scores averaged over neighbours.
+struct PublishedA3 {
+  float ratio = 0.15f;
+  operator A3Options() const { return {ratio, "exact", 1, 0, 5, 256}; }
+};
+
+template <class Visitor>
+void visit_options(PublishedA3& o, Visitor&& visit) {
+  visit(OptionSpec{"ratio", "part of the chunks' rows that is computed again", "", 0, 1}, o.ratio);
+}
 
 template <class Visitor>
 void visit_options(A3Options& o, Visitor&& visit) {
   visit(OptionSpec{"ratio", "part of the chunks' rows that is computed again", "", 0, 1}, o.ratio);
   visit(
       OptionSpec{"keys",
-                 "what the question is held against in layer 1: stored keys, or exact ones, which "
-                 "cost layer 0 of every row (as published)",
+                 "what the question is held against: stored keys, or exact ones, which cost every "
+                 "row the layers before (as published)",
                  "", 0, 0, "stored|exact"},
       o.keys);
+  visit(OptionSpec{"layer",
+                   "where the question's attention is read (1 as published); 0 = a fifth of the "
+                   "layers",
+                   "", 0, 4096},
+        o.layer);
+  visit(OptionSpec{"first", "of the rows, so many are every chunk's first ones", "tokens", 0, 4096},
+        o.first);
   visit(
       OptionSpec{"pool", "scores are averaged over so many neighbours; 1 = off", "tokens", 1, 255},
       o.pool);

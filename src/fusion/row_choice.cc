@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <numeric>
 
 #include "kernels/key_logits.h"
@@ -158,6 +159,15 @@ std::vector<float> scores_of(std::span<const int32_t> candidates,
     out.push_back(scores[row]);
   }
   return out;
+}
+
+void put_first(std::span<const int32_t> positions, std::span<const int32_t> candidates,
+               std::span<float> scores) {
+  size_t i = 0;
+  for (const int32_t position : positions) {
+    while (candidates[i] < position) ++i;
+    scores[i] = std::numeric_limits<float>::infinity();
+  }
 }
 
 std::vector<int32_t> best_positions(std::span<const float> scores,

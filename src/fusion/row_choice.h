@@ -39,6 +39,10 @@ std::vector<float> value_deviation(uint32_t layer, std::span<const Row> rows, co
 std::vector<float> scores_of(std::span<const int32_t> candidates,
                              std::span<const int32_t> positions, std::span<const float> scores);
 
+/// Has candidates at some of their positions come before all others.
+void put_first(std::span<const int32_t> positions, std::span<const int32_t> candidates,
+               std::span<float> scores);
+
 /// The positions of the largest floor(ratio * candidates) scores, ascending; of equal ones the
 /// first.
 std::vector<int32_t> best_positions(std::span<const float> scores,

@@ -69,8 +69,9 @@ TEST_P(FusionTypes, ComputingEveryRowEqualsFullPrefill) {
   EXPECT_EQ(books.fused(prompt, "a3"), full);  // nothing is stored yet
   EXPECT_EQ(books.report.missing_chunks, 3u);
   books.add(prompt);
-  for (const char* fusion : {"none", "a3:ratio=1", "a3:ratio=1,keys=exact", "cacheblend:ratio=1",
-                             "legolink:first=1000"}) {
+  for (const char* fusion : {"none", "a3:ratio=1", "a3:ratio=1,keys=exact", "a3:ratio=1,layer=3",
+                             "a3:ratio=1,layer=3,keys=exact", "a3-paper:ratio=1",
+                             "cacheblend:ratio=1", "legolink:first=1000"}) {
     EXPECT_EQ(books.fused(prompt, fusion), full) << fusion;
   }
   EXPECT_EQ(books.report.recomputed_rows, 287u);
@@ -165,7 +166,9 @@ TEST(Fusion, ComputesThePartThatIsAskedFor) {
   const PartedPrompt prompt = three_chunks();
   books.add(prompt);
   const auto full = books.full(prompt);
-  for (const char* name : {"a3:keys=stored,ratio=", "a3:keys=exact,ratio=", "cacheblend:ratio="}) {
+  for (const char* name :
+       {"a3:keys=stored,ratio=", "a3:keys=exact,ratio=", "a3:layer=3,ratio=",
+        "a3:layer=3,keys=exact,ratio=", "a3-paper:ratio=", "cacheblend:ratio="}) {
     double before = relative_distance(books.fused(prompt, "pie"), full);
     for (const float ratio : {0.1f, 0.5f, 0.9f}) {
       const std::string fusion = fmt::format("{}{}", name, ratio);
@@ -175,6 +178,45 @@ TEST(Fusion, ComputesThePartThatIsAskedFor) {
       before = now;
     }
   }
+}
+
+/// Rows of the three chunks that are not what was loaded, in the last layer.
+std::vector<size_t> computed_again(Books& books, const std::string& fusion) {
+  const PartedPrompt prompt = three_chunks();
+  auto loaded = *books.engine->open(), fused = *books.engine->open();
+  EXPECT_TRUE(books.library->fuse(*loaded, prompt, "pie"));
+  EXPECT_TRUE(books.library->fuse(*fused, prompt, fusion));
+  std::vector<size_t> rows;
+  for (int32_t at = 21; at < 308; ++at) {
+    if (stored(*loaded, 4, at, at + 1, false) != stored(*fused, 4, at, at + 1, false)) {
+      rows.push_back(static_cast<size_t>(at));
+    }
+  }
+  return rows;
+}
+
+TEST(Fusion, ChoosesByTheLayerThatIsNamed) {
+  Books books("f32");
+  books.add(three_chunks());
+  const auto last = computed_again(books, "a3:layer=4");
+  EXPECT_EQ(last.size(), 43u);
+  EXPECT_NE(last, computed_again(books, "a3:layer=2"));
+  EXPECT_EQ(last, computed_again(books, "a3:layer=99"));  // there is none behind it
+  // A fifth of five layers.
+  EXPECT_EQ(computed_again(books, "a3"), computed_again(books, "a3:layer=1"));
+  EXPECT_EQ(computed_again(books, "a3-paper"),
+            computed_again(books, "a3:keys=exact,layer=1,first=0,pool=5"));
+}
+
+TEST(Fusion, FirstRowsOfChunksAreAmongThose) {
+  Books books("f32");
+  books.add(three_chunks());
+  EXPECT_THAT(computed_again(books, "a3:first=3"),
+              testing::IsSupersetOf({21, 22, 23, 121, 122, 123, 158, 159, 160}));
+  EXPECT_THAT(computed_again(books, "a3:first=0"),
+              testing::Not(testing::IsSupersetOf({21, 22, 23, 121, 122, 123, 158, 159, 160})));
+  // No more than the ratio allows.
+  EXPECT_EQ(computed_again(books, "a3:first=100").size(), 43u);
 }
 
 TEST(Fusion, OneChunkTwiceAndTwoPrompts) {

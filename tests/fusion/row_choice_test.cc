@@ -153,5 +153,13 @@ TEST(RowChoice, TakesTheBestAndOfEqualsTheFirst) {
   EXPECT_TRUE(best_positions(scores, candidates, 0.1f).empty());
 }
 
+TEST(RowChoice, PutsChosenCandidatesFirst) {
+  const std::vector<int32_t> candidates = {4, 8, 15, 16, 23, 42};
+  std::vector<float> scores = {1, 3, 2, 3, 9, 0};
+  put_first(std::vector<int32_t>{15, 42}, candidates, scores);
+  EXPECT_EQ(best_positions(scores, candidates, 0.5f), (std::vector<int32_t>{15, 23, 42}));
+  EXPECT_EQ(best_positions(scores, candidates, 0.17f), (std::vector<int32_t>{15}));
+}
+
 }  // namespace
 }  // namespace reprise

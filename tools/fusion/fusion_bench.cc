@@ -6,10 +6,12 @@
 // FILE: JSON, one list or one object a line, with question or query, answers or answer, and ctxs
 // (list of {title, text}) or positive and negative (lists of texts). Where an item has fewer than
 // PASSAGES passages, those of the next items stand around its own. Every method answers the same
-// prompts; rows say by how much it differs from full prefill, with 95 % intervals over items, and
-// the medians of the time to the first token, loading included. In the environment, RUNS=n repeats
-// each timing, COLD=1 drops the store from the system's cache before each, CODEC=name is the form
-// in which chunks are stored (then the last column is the KL to the same method over exact chunks).
+// prompts. A table of quality says by how much it differs from full prefill, and by how much more
+// or less than the first METHOD, with 95 % intervals over items; one of times gives the medians of
+// the time to the first token, loading included. In the environment, START=n and STEP=m take items
+// n, n + m, ... below ITEMS, RUNS=n repeats each timing, COLD=1 drops the store from the system's
+// cache before each, CODEC=name is the form in which chunks are stored (then another column is the
+// KL to the same method over exact chunks).
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
@@ -18,24 +20,20 @@
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
-#include <nlohmann/json.hpp>
 #include <numeric>
 #include <optional>
-#include <sstream>
 
 #include "base/percentile.h"
 #include "eval/metrics/qa_f1.h"
 #include "eval/stats.h"
+#include "question_items.h"
 #include "reprise/library.h"
 
 using namespace reprise;
-using nlohmann::json;
 
 namespace {
 
-constexpr uint32_t kAnswerTokens = 16, kForced = 8;
+constexpr uint32_t kAnswerTokens = 24, kForced = 8;
 
 template <class T>
 T must(Result<T> result) {
@@ -47,61 +45,6 @@ T must(Result<T> result) {
 uint32_t count_from(const char* variable, uint32_t usual) {
   const char* text = std::getenv(variable);
   return text == nullptr ? usual : static_cast<uint32_t>(std::strtoul(text, nullptr, 10));
-}
-
-struct Item {
-  std::string question;
-  std::vector<std::string> answers, passages;
-};
-
-std::vector<std::string> texts_of(const json& value) {
-  if (value.is_string()) return {value};
-  std::vector<std::string> texts;
-  for (const json& part : value) {
-    for (std::string& text : texts_of(part)) texts.push_back(std::move(text));
-  }
-  return texts;
-}
-
-std::vector<Item> read_items(const std::string& path) {
-  std::ifstream file(path);
-  const std::string text{std::istreambuf_iterator<char>(file), {}};
-  json list = json::array();
-  if (text.starts_with('[')) {
-    list = json::parse(text);
-  } else {
-    std::istringstream lines(text);
-    for (std::string line; std::getline(lines, line);) list.push_back(json::parse(line));
-  }
-  std::vector<Item> items;
-  for (const json& one : list) {
-    Item& item = items.emplace_back();
-    item.question = one.contains("question") ? one["question"] : one["query"];
-    item.answers = texts_of(one.contains("answers") ? one["answers"] : one["answer"]);
-    if (one.contains("ctxs")) {
-      for (const json& passage : one["ctxs"]) {
-        const std::string title = passage.value("title", "");
-        item.passages.push_back((title.empty() ? "" : title + "\n") + std::string(passage["text"]));
-      }
-    } else {
-      for (const char* kind : {"positive", "negative"}) {
-        for (auto& passage : texts_of(one[kind])) item.passages.push_back(std::move(passage));
-      }
-    }
-  }
-  return items;
-}
-
-// The item's passages among those of others, its own from another place on for every item.
-std::vector<std::string> passages_of(const std::vector<Item>& items, size_t index, size_t count) {
-  std::vector<std::string> passages = items[index].passages;
-  for (size_t other = index + 1; passages.size() < count; ++other) {
-    for (const auto& passage : items[other % items.size()].passages) passages.push_back(passage);
-  }
-  passages.resize(count);
-  std::rotate(passages.begin(), passages.end() - static_cast<std::ptrdiff_t>(index * 3 % count),
-              passages.end());
-  return passages;
 }
 
 struct Reply {
@@ -186,39 +129,70 @@ double divergence(const Reply& full, const Reply& other) {
   return sum / static_cast<double>(full.log_probs.size());
 }
 
-double score(const Item& item, const std::string& text) {
-  double best = 0;
-  for (const auto& answer : item.answers) best = std::max(best, eval::qa_f1(text, answer));
+struct Score {
+  double f1 = 0;
+  double right = 0;  // 1: the words of an answer stand in the text
+};
+
+Score score(const Item& item, const std::string& text) {
+  Score best;
+  const auto words = eval::qa_tokens(text);
+  for (const auto& answer : item.answers) {
+    const auto wanted = eval::qa_tokens(answer);
+    best.f1 = std::max(best.f1, eval::qa_f1(text, answer));
+    if (!wanted.empty() && !std::ranges::search(words, wanted).empty()) best.right = 1;
+  }
   return best;
 }
 
 struct Column {
   std::string method;
-  std::vector<double> f1, kl, ttft, ttft_full, rows, wait, place, select, form_kl;
+  std::vector<double> f1, right, kl, ttft, ttft_full, rows, wait, place, select, form_kl;
 };
 
-void print_row(const Column& column, const std::vector<double>& full) {
-  std::vector<double> differences;
-  for (size_t i = 0; i < full.size(); ++i) differences.push_back(column.f1[i] - full[i]);
-  const auto f1 = eval::bootstrap_mean(column.f1), kl = eval::bootstrap_mean(column.kl);
-  const auto change = eval::bootstrap_mean(differences);
-  const double base =
-      std::accumulate(full.begin(), full.end(), 0.0) / static_cast<double>(full.size());
+std::string interval(const std::vector<double>& values, double unit, int digits) {
+  const auto mean = eval::bootstrap_mean(values);
+  return fmt::format("{:+.{}f} [{:+.{}f}, {:+.{}f}]", unit * mean.mean, digits, unit * mean.low,
+                     digits, unit * mean.high, digits);
+}
+
+std::vector<double> differences(const std::vector<double>& a, const std::vector<double>& b) {
+  std::vector<double> out;
+  for (size_t i = 0; i < a.size(); ++i) out.push_back(a[i] - b[i]);
+  return out;
+}
+
+double mean(const std::vector<double>& values) {
+  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
+}
+
+std::string part_of(double value, double whole) {
+  return whole > 0 ? fmt::format("{:.3f}", value / whole) : "";
+}
+
+double median(const std::vector<double>& values) { return percentile(values, 0.5); }
+
+void print_quality(const Column& column, const Column& full, const Column& first) {
+  const auto kl = eval::bootstrap_mean(column.kl);
+  fmt::print(
+      "| {} | {:.1f} | {:.1f} | {} | {} | {:.1f} | {} | {} | {:.4f} [{:.4f}, {:.4f}]"
+      " | {} |",
+      column.method, 100 * median(column.rows), 100 * mean(column.f1),
+      part_of(mean(column.f1), mean(full.f1)), interval(differences(column.f1, full.f1), 100, 1),
+      100 * mean(column.right), part_of(mean(column.right), mean(full.right)),
+      interval(differences(column.right, full.right), 100, 1), kl.mean, kl.low, kl.high,
+      interval(differences(column.kl, first.kl), 1, 4));
+  if (!column.form_kl.empty()) fmt::print(" {} |", interval(column.form_kl, 1, 5));
+  fmt::print("\n");
+}
+
+void print_times(const Column& column) {
   std::vector<double> ratios;
   for (size_t i = 0; i < column.ttft.size(); ++i)
     ratios.push_back(column.ttft_full[i] / column.ttft[i]);
-  const auto median = [](std::vector<double> values) { return percentile(values, 0.5); };
-  fmt::print(
-      "| {} | {:.1f} | {:.1f} | {:.3f} | {:+.1f} [{:+.1f}, {:+.1f}] | {:.3f} [{:.3f}, {:.3f}] | "
-      "{:.0f} | {:.2f} | {:.0f} | {:.0f} | {:.0f} |",
-      column.method, 100 * median(column.rows), 100 * f1.mean, f1.mean / base, 100 * change.mean,
-      100 * change.low, 100 * change.high, kl.mean, kl.low, kl.high, median(column.ttft),
-      median(ratios), median(column.wait), median(column.place), median(column.select));
-  if (!column.form_kl.empty()) {
-    const auto form = eval::bootstrap_mean(column.form_kl);
-    fmt::print(" {:.5f} [{:.5f}, {:.5f}] |", form.mean, form.low, form.high);
-  }
-  fmt::print("\n");
+  fmt::print("| {} | {:.1f} | {:.0f} | {:.2f} | {:.0f} | {:.0f} | {:.0f} |\n", column.method,
+             100 * median(column.rows), median(column.ttft), median(ratios), median(column.wait),
+             median(column.place), median(column.select));
 }
 
 }  // namespace
@@ -237,7 +211,8 @@ int main(int argc, char** argv) {
   options.prefix_cache = false;
   options.threads = count_from("THREADS", 0);
   const auto engine = must(Engine::load(options));
-  const auto folder = std::filesystem::temp_directory_path() / "reprise_fusion_bench";
+  const auto folder =
+      std::filesystem::temp_directory_path() / fmt::format("reprise_fusion_bench_{}", ::getpid());
   std::filesystem::remove_all(folder);
   LibraryOptions stored = {.store = folder.string()};
   if (const char* codec = std::getenv("CODEC"); codec != nullptr) stored.store_codec = codec;
@@ -248,9 +223,11 @@ int main(int argc, char** argv) {
   }
   std::vector<Column> columns;
   for (int i = 4; i < argc; ++i) columns.emplace_back().method = argv[i];
-  std::vector<double> full_f1, tokens;
+  Column all_computed;
+  std::vector<double> tokens;
   uint64_t stored_tokens = 0;
-  for (size_t index = 0; index < count; ++index) {
+  const uint32_t step = std::max(1u, count_from("STEP", 1));
+  for (size_t index = count_from("START", 0); index < count; index += step) {
     const PartedPrompt prompt =
         prompt_of(library, passages_of(items, index, passages), items[index].question);
     if (prompt.tokens().size() + kAnswerTokens > engine->info().context) continue;
@@ -260,7 +237,9 @@ int main(int argc, char** argv) {
     }
     tokens.push_back(static_cast<double>(prompt.tokens().size()));
     const Reply full = answer(*engine, library, prompt, "none", nullptr);
-    full_f1.push_back(score(items[index], full.text));
+    const Score full_score = score(items[index], full.text);
+    all_computed.f1.push_back(full_score.f1);
+    all_computed.right.push_back(full_score.right);
     for (uint32_t run = 0; run < runs; ++run) {
       for (Column& column : columns) {
         const double base = run == 0
@@ -275,7 +254,9 @@ int main(int argc, char** argv) {
         column.place.push_back(report.place_ms);
         column.select.push_back(report.select_ms);
         if (run > 0) continue;
-        column.f1.push_back(score(items[index], reply.text));
+        const Score scored = score(items[index], reply.text);
+        column.f1.push_back(scored.f1);
+        column.right.push_back(scored.right);
         column.kl.push_back(divergence(full, reply));
         if (exact) {
           const Reply same = answer(*engine, *exact, prompt, column.method, &full.tokens);
@@ -291,15 +272,20 @@ int main(int argc, char** argv) {
   std::filesystem::remove_all(folder);
   std::filesystem::remove_all(folder.string() + "_exact");
   fmt::print(stderr, "\r");
-  const auto base = eval::bootstrap_mean(full_f1);
   fmt::print(
-      "\n{} items, {} passages, median {:.0f} tokens; full prefill: F1 {:.1f} [{:.1f}, {:.1f}]; "
-      "stored as {}: {:.0f} bytes a token\n\n",
-      full_f1.size(), passages, percentile(tokens, 0.5), 100 * base.mean, 100 * base.low,
-      100 * base.high, stored.store_codec, stored_bytes / static_cast<double>(stored_tokens));
+      "\n{} items, {} passages, median {:.0f} tokens; full prefill: F1 {}, right {}; stored as {}: "
+      "{:.0f} bytes a token\n\n",
+      tokens.size(), passages, median(tokens), interval(all_computed.f1, 100, 1),
+      interval(all_computed.right, 100, 1), stored.store_codec,
+      stored_bytes / static_cast<double>(stored_tokens));
   fmt::print(
-      "| method | rows % | F1 | of full | F1 - full | KL to full | TTFT ms | x full | wait ms | "
-      "place ms | select ms |{}\n|---|---|---|---|---|---|---|---|---|---|---|{}\n",
-      exact ? " KL by form |" : "", exact ? "---|" : "");
-  for (const Column& column : columns) print_row(column, full_f1);
+      "| method | rows % | F1 | of full | F1 - full | right % | of full | right - full | KL to "
+      "full "
+      "| KL - {}'s |{}\n|---|---|---|---|---|---|---|---|---|---|{}\n",
+      columns.front().method, exact ? " KL by form |" : "", exact ? "---|" : "");
+  for (const Column& column : columns) print_quality(column, all_computed, columns.front());
+  fmt::print(
+      "\n| method | rows % | TTFT ms | x full | wait ms | place ms | select ms |\n"
+      "|---|---|---|---|---|---|---|\n");
+  for (const Column& column : columns) print_times(column);
 }

@@ -146,7 +146,7 @@ Status CudaFusedPass::compute(std::span<const int32_t> positions) {
 
 Status CudaFusedPass::check(std::span<const int32_t> positions, const RowCheck& check,
                             const ChooseFn& choose) {
-  const uint32_t at = check_layer(layers());
+  const uint32_t at = check_layer(check, layers());
   REPRISE_CHECK(rows_.begin(positions, job_.prompt.tokens));
   for (uint32_t layer = 0; layer < at; ++layer) {
     REPRISE_CHECK(loader_->load_through(layer));
