@@ -11,6 +11,10 @@
 
 namespace reprise {
 
+inline OptionSpec ratio_option() {
+  return {"ratio", "part of the chunks' rows that is computed again", "", 0, 1};
+}
+
 /// A3, arXiv 2511.17560: the rows of the chunks that the question attends to in an early layer.
 struct A3Options {
   float ratio = 0.15f;
@@ -24,17 +28,17 @@ struct A3Options {
 /// The choice of the paper: layer 1, exact keys, scores averaged over neighbours.
 struct PublishedA3 {
   float ratio = 0.15f;
-  operator A3Options() const { return {ratio, "exact", 1, 0, 5, 256}; }
+  explicit operator A3Options() const { return {ratio, "exact", 1, 0, 5, 256}; }
 };
 
 template <class Visitor>
 void visit_options(PublishedA3& o, Visitor&& visit) {
-  visit(OptionSpec{"ratio", "part of the chunks' rows that is computed again", "", 0, 1}, o.ratio);
+  visit(ratio_option(), o.ratio);
 }
 
 template <class Visitor>
 void visit_options(A3Options& o, Visitor&& visit) {
-  visit(OptionSpec{"ratio", "part of the chunks' rows that is computed again", "", 0, 1}, o.ratio);
+  visit(ratio_option(), o.ratio);
   visit(
       OptionSpec{"keys",
                  "what the question is held against: stored keys, or exact ones, which cost every "
@@ -62,7 +66,7 @@ struct CacheBlendOptions {
 
 template <class Visitor>
 void visit_options(CacheBlendOptions& o, Visitor&& visit) {
-  visit(OptionSpec{"ratio", "part of the chunks' rows that is computed again", "", 0, 1}, o.ratio);
+  visit(ratio_option(), o.ratio);
 }
 
 /// LegoLink (EPIC, Hu et al. 2024): the first rows of every chunk.
