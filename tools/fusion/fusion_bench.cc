@@ -33,7 +33,7 @@ using namespace reprise;
 
 namespace {
 
-constexpr uint32_t kAnswerTokens = 24, kForced = 8;
+constexpr uint32_t kAnswerTokens = 32;
 
 template <class T>
 T must(Result<T> result) {
@@ -108,7 +108,6 @@ Reply answer(Engine& engine, Library& library, const PartedPrompt& prompt,
   reply.text = free.text;
   reply.tokens = free.tokens;
   request.forced = forced == nullptr ? free.tokens : *forced;
-  request.forced.resize(std::min<size_t>(kForced, request.forced.size()));
   request.max_tokens = static_cast<uint32_t>(request.forced.size());
   request.ignore_end = true;
   request.on_logits = [&](std::span<const float> logits) {
