@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "kernels/attention.h"
-#include "kernels/cpu.h"
+#include "kernels/isa.h"
 
 namespace reprise::kernels {
 
@@ -75,19 +75,5 @@ Expected expected(const AttentionCase& problem);
 void expect_close(const AttentionCase& problem, const Expected& want, const AttendResult& got);
 
 std::string describe(const CaseOptions& options);
-
-/// Sets the instruction set for a scope.
-class ScopedIsa {
- public:
-  explicit ScopedIsa(Isa isa) : before_(cpu_isa()), set_(set_cpu_isa(isa)) {}
-  ~ScopedIsa() { set_cpu_isa(before_); }
-  ScopedIsa(const ScopedIsa&) = delete;
-  ScopedIsa& operator=(const ScopedIsa&) = delete;
-  bool available() const { return set_; }
-
- private:
-  Isa before_;
-  bool set_;
-};
 
 }  // namespace reprise::kernels

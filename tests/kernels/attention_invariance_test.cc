@@ -21,9 +21,8 @@ bool same_bits(const float* a, const float* b, size_t n) {
 // Runs body for every instruction set of this machine, page type and phase.
 template <typename Body>
 void for_all_kernels(Body body) {
-  for (const Isa isa : {Isa::kScalar, Isa::kAvx2, Isa::kAvx512, Isa::kAmx}) {
-    const ScopedIsa scope(isa);
-    if (!scope.available()) continue;
+  for (const Isa isa : machine_isas()) {
+    const IsaScope scope(isa);
     for (const KvType type : {KvType::kBF16, KvType::kF16, KvType::kF32, KvType::kQ8_0}) {
       for (const Phase phase : {Phase::kDecode, Phase::kPrefill}) {
         CaseOptions options;

@@ -9,14 +9,13 @@
 namespace reprise::kernels {
 namespace {
 
-class AttentionOracle : public testing::TestWithParam<std::tuple<Isa, KvType, Phase>> {
+class AttentionOracle : public IsaTest<std::tuple<Isa, KvType, Phase>> {
  protected:
   void SetUp() override {
-    if (!set_cpu_isa(std::get<0>(GetParam()))) GTEST_SKIP() << "not on this machine";
+    IsaTest::SetUp();
     options_.type = std::get<1>(GetParam());
     options_.phase = std::get<2>(GetParam());
   }
-  void TearDown() override { set_cpu_isa(before_); }
 
   void check(const CaseOptions& options) {
     const AttentionCase problem(options);
@@ -54,7 +53,6 @@ class AttentionOracle : public testing::TestWithParam<std::tuple<Isa, KvType, Ph
     return options_.type != KvType::kQ8_0 || head_dim % 32 == 0;
   }
 
-  const Isa before_ = cpu_isa();
   CaseOptions options_;
 };
 

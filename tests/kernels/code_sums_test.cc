@@ -7,22 +7,12 @@
 #include <random>
 #include <vector>
 
-#include "kernels/cpu.h"
+#include "kernels/isa.h"
 
 namespace reprise::kernels {
 namespace {
 
-class CodeSums : public ::testing::TestWithParam<Isa> {
- protected:
-  void SetUp() override {
-    best_ = cpu_isa();
-    if (!set_cpu_isa(GetParam())) GTEST_SKIP() << "not on this machine";
-  }
-  void TearDown() override { set_cpu_isa(best_); }
-
- private:
-  Isa best_ = Isa::kScalar;
-};
+class CodeSums : public IsaTest<> {};
 
 INSTANTIATE_TEST_SUITE_P(Isas, CodeSums, ::testing::Values(Isa::kScalar, Isa::kAvx2, Isa::kAvx512));
 

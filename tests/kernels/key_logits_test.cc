@@ -18,14 +18,13 @@ namespace {
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 using Logits = std::vector<float>;  // [rows, 16 pages]
 
-class KeyLogits : public testing::TestWithParam<std::tuple<Isa, KvType>> {
+class KeyLogits : public IsaTest<std::tuple<Isa, KvType>> {
  protected:
   void SetUp() override {
-    if (!set_cpu_isa(std::get<0>(GetParam()))) GTEST_SKIP() << "not on this machine";
+    IsaTest::SetUp();
     options_.type = std::get<1>(GetParam());
     options_.holes = true;
   }
-  void TearDown() override { set_cpu_isa(before_); }
 
   bool stored(size_t head_dim) const {
     return options_.type != KvType::kQ8_0 || head_dim % 32 == 0;
@@ -39,7 +38,6 @@ class KeyLogits : public testing::TestWithParam<std::tuple<Isa, KvType>> {
     return problem;
   }
 
-  const Isa before_ = cpu_isa();
   CaseOptions options_;
 };
 

@@ -16,21 +16,19 @@ namespace {
 
 using Lists = std::vector<RankedKey>;  // [rows, k]
 
-class KeyTopK : public testing::TestWithParam<std::tuple<Isa, KvType, Phase>> {
+class KeyTopK : public IsaTest<std::tuple<Isa, KvType, Phase>> {
  protected:
   void SetUp() override {
-    if (!set_cpu_isa(std::get<0>(GetParam()))) GTEST_SKIP() << "not on this machine";
+    IsaTest::SetUp();
     options_.type = std::get<1>(GetParam());
     options_.holes = true;
   }
-  void TearDown() override { set_cpu_isa(before_); }
 
   Phase phase() const { return std::get<2>(GetParam()); }
   bool stored(size_t head_dim) const {
     return options_.type != KvType::kQ8_0 || head_dim % 32 == 0;
   }
 
-  const Isa before_ = cpu_isa();
   CaseOptions options_;
 };
 

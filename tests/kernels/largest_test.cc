@@ -8,7 +8,7 @@
 #include <random>
 #include <vector>
 
-#include "kernels/cpu.h"
+#include "kernels/isa.h"
 
 namespace reprise::kernels {
 namespace {
@@ -32,17 +32,7 @@ std::vector<int32_t> by_sorting(const std::vector<float>& scores, size_t k) {
   return order;
 }
 
-class Largest : public ::testing::TestWithParam<Isa> {
- protected:
-  void SetUp() override {
-    best_ = cpu_isa();
-    if (!set_cpu_isa(GetParam())) GTEST_SKIP() << "not on this machine";
-  }
-  void TearDown() override { set_cpu_isa(best_); }
-
- private:
-  Isa best_ = Isa::kScalar;
-};
+class Largest : public IsaTest<> {};
 
 INSTANTIATE_TEST_SUITE_P(Isas, Largest, ::testing::Values(Isa::kScalar, Isa::kAvx512));
 

@@ -69,16 +69,6 @@ double gross_weight(const StoredMatrix& m, size_t row, size_t column) {
 
 }  // namespace
 
-std::vector<Isa> machine_isas() {
-  const Isa former = cpu_isa();
-  std::vector<Isa> isas;
-  for (const Isa isa : {Isa::kScalar, Isa::kAvx2, Isa::kAvx512, Isa::kAmx}) {
-    if (set_cpu_isa(isa)) isas.push_back(isa);
-  }
-  set_cpu_isa(former);
-  return isas;
-}
-
 StoredMatrix::StoredMatrix(TensorType stored_type, size_t row_count, size_t column_count,
                            uint32_t seed)
     : type(stored_type), rows(row_count), cols(column_count) {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/cpu.h"
+#include "kernels/isa.h"
 #include "kernels/matmul.h"
 
 namespace reprise::kernels {
@@ -16,21 +16,6 @@ inline constexpr std::array<TensorType, 14> kAllTypes = {
     TensorType::kF32,  TensorType::kF16,  TensorType::kBF16, TensorType::kQ8_0,  TensorType::kQ4_0,
     TensorType::kQ4_1, TensorType::kQ5_0, TensorType::kQ5_1, TensorType::kQ2_K,  TensorType::kQ3_K,
     TensorType::kQ4_K, TensorType::kQ5_K, TensorType::kQ6_K, TensorType::kIQ4_NL};
-
-/// Levels that this machine has.
-std::vector<Isa> machine_isas();
-
-/// Sets the level for a scope.
-class IsaScope {
- public:
-  explicit IsaScope(Isa isa) : former_(cpu_isa()) { set_cpu_isa(isa); }
-  ~IsaScope() { set_cpu_isa(former_); }
-  IsaScope(const IsaScope&) = delete;
-  IsaScope& operator=(const IsaScope&) = delete;
-
- private:
-  Isa former_;
-};
 
 /// A weight as stored in a file, with random bits and scales of ordinary size.
 struct StoredMatrix {

@@ -7,20 +7,15 @@
 #include <random>
 #include <vector>
 
-#include "kernels/cpu.h"
+#include "kernels/isa.h"
 
 namespace reprise::kernels {
 namespace {
 
 constexpr double kFloat = 0x1p-24;
 
-class Ops : public testing::TestWithParam<Isa> {
+class Ops : public IsaTest<> {
  protected:
-  void SetUp() override {
-    if (!set_cpu_isa(GetParam())) GTEST_SKIP() << "not on this machine";
-  }
-  void TearDown() override { set_cpu_isa(before_); }
-
   std::vector<float> random_floats(size_t n, float scale = 1.0f) {
     std::normal_distribution<float> normal(0.0f, scale);
     std::vector<float> values(n);
@@ -28,7 +23,6 @@ class Ops : public testing::TestWithParam<Isa> {
     return values;
   }
 
-  const Isa before_ = cpu_isa();
   std::mt19937 random_{7};
 };
 

@@ -24,9 +24,8 @@ ScoreNet random_net(std::mt19937& random) {
 }
 
 TEST(ScoreNet, EqualsLoopsInDoubleAtEveryWidthAndEdge) {
-  for (const Isa isa : {Isa::kScalar, Isa::kAvx2, Isa::kAvx512, Isa::kAmx}) {
-    const ScopedIsa scope(isa);
-    if (!scope.available()) continue;
+  for (const Isa isa : machine_isas()) {
+    const IsaScope scope(isa);
     std::mt19937 random(3);
     const ScoreNet net = random_net(random);
     std::uniform_real_distribution<float> share(0.0f, 1.0f);

@@ -7,24 +7,14 @@
 #include <random>
 #include <vector>
 
-#include "kernels/cpu.h"
+#include "kernels/isa.h"
 
 namespace reprise::kernels {
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-class Softmax : public ::testing::TestWithParam<Isa> {
- protected:
-  void SetUp() override {
-    best_ = cpu_isa();
-    if (!set_cpu_isa(GetParam())) GTEST_SKIP() << "not on this machine";
-  }
-  void TearDown() override { set_cpu_isa(best_); }
-
- private:
-  Isa best_ = Isa::kScalar;
-};
+class Softmax : public IsaTest<> {};
 
 INSTANTIATE_TEST_SUITE_P(Isas, Softmax, ::testing::Values(Isa::kScalar, Isa::kAvx2, Isa::kAvx512));
 
