@@ -78,6 +78,7 @@ Status CpuExecutor::compute(uint32_t layer, float* q, float* k, float* v, float*
     run_together(call, jobs, scratch);
   });
   for (const PieceMerge& merge : plan_.merges()) merge_pieces(call, merge);
+  finish_shares();
   use_mean_values(out);
   tell_policies(layer, q, out, elapsed_ms(start));
   return {};
@@ -170,46 +171,13 @@ Status CpuExecutor::select(uint32_t layer, const float* q) {
       REPRISE_CHECK(pager_.hold_read(layer, i, plan_, jobs));
       pager_.expect_next_layer(query_rows(layer, i, q), i);
     }
-    if (selection.logits != nullptr) REPRISE_CHECK(list_logits(i, jobs));
+    if (selection.shares != nullptr) REPRISE_CHECK(list_shares(i, jobs));
     if (step.phase != kernels::Phase::kDecode) continue;
     costs_[i].keys_read += plan_.decode_keys() - keys;
     costs_[i].kv_bytes_read +=
         (plan_.decode_pages() - pages) * 2 * step.kv->pool().layout().tile_bytes();
     costs_[i].index_bytes_read += selection.index_bytes_read;
     add_visible(config_, layer, step, rows, costs_[i]);
-  }
-  return {};
-}
-
-/// Makes room for the logits of a step, whose jobs start at first_job.
-Status CpuExecutor::list_logits(size_t step, size_t first_job) {
-  KeyLogits& logits = *selections_[step].logits;
-  const auto jobs = plan_.jobs().subspan(first_job);
-  if (steps_[step].phase == kernels::Phase::kPrefill || steps_[step].rows != 1) {
-    return fail(ErrorCode::kUnsupported,
-                "the policy asks for the logits of {} rows; only single decode rows have them",
-                steps_[step].rows);
-  }
-  logits.heads = jobs.empty() ? config_.n_head : jobs.front().heads;
-  logits.offsets.assign(config_.n_head / logits.heads + 1, 0);
-  for (const AttentionJob& job : jobs) {
-    for (const KeyRead& part : plan_.reads(job)) {
-      logits.offsets[job.head / logits.heads + 1] += part.blocks;
-    }
-  }
-  std::partial_sum(logits.offsets.begin(), logits.offsets.end(), logits.offsets.begin());
-  logits.pages.resize(logits.offsets.back());
-  logits.values.resize(logits.pages.size() * logits.heads * kPageTokens);
-  logits_at_.resize(plan_.jobs().size());
-  std::vector<uint32_t> next(logits.offsets.begin(), logits.offsets.end() - 1);
-  for (size_t i = 0; i < jobs.size(); ++i) {
-    uint32_t& at = next[jobs[i].head / logits.heads];
-    logits_at_[first_job + i] = at;
-    for (const KeyRead& part : plan_.reads(jobs[i])) {
-      for (const KeyBlock& block : plan_.blocks(part)) {
-        logits.pages[at++] = static_cast<int32_t>(block.index);
-      }
-    }
   }
   return {};
 }
@@ -291,6 +259,7 @@ void CpuExecutor::run_together(const Call& call, std::span<const AttentionJob> j
   kernel.resize(std::max(kernel.size(), bytes));
   kernels::attend_heads(heads, kernel.data());
   for (size_t i = 0; i < jobs.size(); ++i) {
+    pool_shares(jobs[i], scratch[i], heads[i].lse);
     if (jobs[i].partial == AttentionPlan::kDirect)
       finish(call, jobs[i], heads[i].out, heads[i].lse);
   }
@@ -302,6 +271,7 @@ void CpuExecutor::read(const Call& call, const AttentionJob& job, const KeyRead&
   const kernels::AttendArgs args = args_of(call, job, read, scratch, result);
   scratch.kernel.resize(std::max(scratch.kernel.size(), kernels::attend_scratch_bytes(args)));
   kernels::attend(args, scratch.kernel.data());
+  pool_shares(job, scratch, args.lse);
 }
 
 kernels::AttendArgs CpuExecutor::args_of(const Call& call, const AttentionJob& job,
@@ -343,11 +313,10 @@ kernels::AttendArgs CpuExecutor::args_of(const Call& call, const AttentionJob& j
   args.out = result.out;
   args.out_stride = config_.head_dim;
   args.lse = result.lse;
-  if (KeyLogits* logits = selections_[job.step].logits) {
-    const size_t list = job.head / logits->heads, first = logits->offsets[list];
-    const uint32_t at = logits_at_[static_cast<size_t>(&job - plan_.jobs().data())];
-    args.logits_stride = (logits->offsets[list + 1] - first) * kPageTokens;
-    args.logits = &logits->values[(first * logits->heads + (at - first)) * kPageTokens];
+  if (selections_[job.step].shares != nullptr) {
+    args.logits_stride = size_t{read.blocks} * kPageTokens;
+    scratch.logits.resize(std::max(scratch.logits.size(), results * args.logits_stride));
+    args.logits = scratch.logits.data();
   }
   return args;
 }

@@ -41,7 +41,11 @@ class CpuExecutor : public AttentionOp {
     std::vector<int32_t> row_begin, row_end;  // [rows, heads]
     std::vector<kernels::PageSpan> pages;
     std::vector<kernels::PageSpan> next;  // the first of the job after
+    std::vector<float> logits;            // [heads, pages, 16] where shares are asked for
     std::vector<std::byte> kernel;
+  };
+  struct SharedPages {  // of a piece, in its list of PageShares
+    uint32_t first = 0, count = 0;
   };
   struct Call {  // the layer being computed
     uint32_t layer;
@@ -56,7 +60,11 @@ class CpuExecutor : public AttentionOp {
   void rotate_and_store(uint32_t layer, const float* q, float* k, const float* v);
   QueryRows query_rows(uint32_t layer, size_t step, const float* q) const;
   Status select(uint32_t layer, const float* q);
-  Status list_logits(size_t step, size_t first_job);
+  // Selection::shares; each job pools the logits that it has just computed.
+  Status list_shares(size_t step, size_t first_job);
+  void pool_shares(const AttentionJob& job, const Scratch& scratch, const float* lse);
+  void join_shares(const PieceMerge& merge) const;
+  void finish_shares() const;
   /// Lists which jobs run one after the other on a thread: those of KV heads that read the same
   /// keys, which lie side by side, where there are enough of them for the threads.
   void group_jobs();
@@ -99,7 +107,8 @@ class CpuExecutor : public AttentionOp {
   std::vector<kernels::AttendArgs> together_;  // [threads, n_kv_head]
   std::vector<float> q_rotated_;               // [rows, n_head, head_dim]
   std::vector<float> lse_;                     // [rows, n_head]
-  std::vector<uint32_t> logits_at_;            // [jobs] first page in KeyLogits
+  std::vector<SharedPages> shared_pages_;      // [partials]
+  std::vector<double> shares_ms_;              // [jobs]
   std::vector<float> partial_out_;             // [partials, head_dim]
   std::vector<float> partial_lse_;             // [partials]
 };

@@ -63,24 +63,28 @@ struct Partial {
   std::vector<float> lse;  // [rows, n_head], natural log; -inf where nothing was read
 };
 
-/// Logits of the keys that a decode row reads, by pages.
-struct KeyLogits {
+/// What pages get of the attention of a decode row over what it reads.
+struct PageShares {
+  bool largest = false;           // asked for: the largest share of a page's keys, not their sum
   uint32_t heads = 1;             // query heads that share a list: 1 or those of a KV head
   std::vector<uint32_t> offsets;  // [lists + 1], CSR into pages
   std::vector<int32_t> pages;     // in any order; parts that divide a page both name it
-  std::vector<float> values;      // per list [heads, its pages, 16], natural log; -inf: not read
+  std::vector<float> values;      // per list [heads, its pages]
+  double ms = 0;                  // what this took, threads side by side
 
   size_t lists() const { return offsets.empty() ? 0 : offsets.size() - 1; }
   std::span<const int32_t> list(size_t index) const {
     return std::span(pages).subspan(offsets[index], offsets[index + 1] - offsets[index]);
   }
-  /// [its pages, 16] of one head of a list.
+  /// [its pages] of one head of a list.
   std::span<float> of(size_t index, size_t head) {
-    const size_t count = size_t{kPageTokens} * (offsets[index + 1] - offsets[index]);
-    return std::span(values).subspan(size_t{offsets[index]} * heads * kPageTokens + head * count,
-                                     count);
+    const size_t count = offsets[index + 1] - offsets[index];
+    return std::span(values).subspan(size_t{offsets[index]} * heads + head * count, count);
   }
-  void clear() { *this = {}; }
+  std::span<const float> of(size_t index, size_t head) const {
+    const size_t count = offsets[index + 1] - offsets[index];
+    return std::span(values).subspan(size_t{offsets[index]} * heads + head * count, count);
+  }
 };
 
 /// Output = alpha out + (1 - alpha) value: stands for keys that are not read by their mean value
@@ -98,9 +102,9 @@ struct Selection {
   /// Of decode rows, or null: gets the result over reused and the parts marked captured, apart from
   /// the rest, before observe() is called.
   Partial* captured = nullptr;
-  /// Of a decode step's only row, or null: gets the logits of what is read, before observe() is
-  /// called.
-  KeyLogits* logits = nullptr;
+  /// Of a decode step's only row, or null: gets what pages get of its attention, before observe()
+  /// is called.
+  PageShares* shares = nullptr;
   MeanValue mean;
   uint64_t index_bytes_read = 0;  // of the policy's own structures, to decide
 

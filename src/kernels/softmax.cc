@@ -25,6 +25,27 @@ float softmax_ref(float* x, size_t n) {
   return top + static_cast<float>(std::log(total));
 }
 
+void page_shares_ref(const float* x, size_t pages, bool largest, float lse, float* shares) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  for (size_t page = 0; page < pages; ++page, x += kSharePage) {
+    float share = 0.0f;
+    for (size_t i = 0; i < kSharePage && lse != -kInfinity; ++i) {
+      const float weight = std::exp(x[i] - lse);
+      share = largest ? std::max(share, weight) : share + weight;
+    }
+    shares[page] = share;
+  }
+}
+
+void page_shares(const float* x, size_t pages, bool largest, float lse, float* shares) {
+#if defined(__x86_64__)
+  const Isa isa = cpu_isa();
+  if (isa >= Isa::kAvx512) return page_shares_avx512(x, pages, largest, lse, shares);
+  if (isa >= Isa::kAvx2) return page_shares_avx2(x, pages, largest, lse, shares);
+#endif
+  page_shares_ref(x, pages, largest, lse, shares);
+}
+
 void add_page_shares_ref(float* x, size_t pages, bool largest, float factor, float* shares) {
   softmax_ref(x, kSharePage * pages);
   for (size_t page = 0; page < pages; ++page, x += kSharePage) {

@@ -37,6 +37,27 @@ inline __m128 join_pages(const __m512* x, Join join) {
   return join(low, join(_mm512_extractf32x4_ps(all, 2), _mm512_extractf32x4_ps(all, 3)));
 }
 
+// What the weights exp(x - base) of each page make together; returns all weights, lane by lane.
+// out may be x: pages leave theirs where logits of earlier pages were.
+inline __m512 pool_pages(const float* x, size_t pages, bool largest, float base, float* out) {
+  static_assert(kLanes == kSharePage);
+  const __m512 bases = _mm512_set1_ps(base), log2e = _mm512_set1_ps(kLog2e);
+  __m512 sums = _mm512_setzero_ps();
+  for (size_t p = 0; p < pages; p += kPagesAtOnce) {
+    __m512 weights[kPagesAtOnce];
+    for (size_t i = 0; i < kPagesAtOnce; ++i) {
+      const __mmask16 there = p + i < pages ? 0xffff : 0;
+      const __m512 logit = _mm512_maskz_loadu_ps(there, x + (p + i) * kLanes);
+      const __m512 weight = exp2_512(_mm512_mul_ps(_mm512_sub_ps(logit, bases), log2e));
+      weights[i] = _mm512_maskz_mov_ps(there, weight);
+      sums = _mm512_add_ps(sums, weights[i]);
+    }
+    const __m128 joined = largest ? join_pages(weights, LargestOf{}) : join_pages(weights, SumOf{});
+    _mm_mask_storeu_ps(out + p, static_cast<__mmask8>(first_lanes(pages - p)), joined);
+  }
+  return sums;
+}
+
 }  // namespace
 
 float softmax_avx512(float* x, size_t n) {
@@ -66,28 +87,18 @@ float softmax_avx512(float* x, size_t n) {
   return top + __builtin_logf(total);
 }
 
-// Pages leave their shares where logits of earlier pages were.
+void page_shares_avx512(const float* x, size_t pages, bool largest, float lse, float* shares) {
+  // Nothing visible: subtracting 0 instead of -inf makes every weight 2^-inf = 0.
+  pool_pages(x, pages, largest, lse == -__builtin_inff() ? 0.0f : lse, shares);
+}
+
 void add_page_shares_avx512(float* x, size_t pages, bool largest, float factor, float* shares) {
-  static_assert(kLanes == kSharePage);
   __m512 tops = _mm512_set1_ps(-__builtin_inff());
   for (size_t p = 0; p < pages; ++p) tops = _mm512_max_ps(tops, _mm512_loadu_ps(x + p * kLanes));
   const float top = _mm512_reduce_max_ps(tops);
   if (top == -__builtin_inff()) return;
-  const __m512 base = _mm512_set1_ps(top), log2e = _mm512_set1_ps(kLog2e);
-  __m512 sums = _mm512_setzero_ps();
-  for (size_t p = 0; p < pages; p += kPagesAtOnce) {
-    __m512 weights[kPagesAtOnce];
-    for (size_t i = 0; i < kPagesAtOnce; ++i) {
-      const __mmask16 there = p + i < pages ? 0xffff : 0;
-      const __m512 logit = _mm512_maskz_loadu_ps(there, x + (p + i) * kLanes);
-      const __m512 weight = exp2_512(_mm512_mul_ps(_mm512_sub_ps(logit, base), log2e));
-      weights[i] = _mm512_maskz_mov_ps(there, weight);
-      sums = _mm512_add_ps(sums, weights[i]);
-    }
-    const __m128 joined = largest ? join_pages(weights, LargestOf{}) : join_pages(weights, SumOf{});
-    _mm_mask_storeu_ps(x + p, static_cast<__mmask8>(first_lanes(pages - p)), joined);
-  }
-  const __m512 scale = _mm512_set1_ps(factor / _mm512_reduce_add_ps(sums));
+  const float total = _mm512_reduce_add_ps(pool_pages(x, pages, largest, top, x));
+  const __m512 scale = _mm512_set1_ps(factor / total);
   for_vectors(pages, [&](size_t i, __mmask16 lanes) {
     const __m512 share = _mm512_mul_ps(scale, _mm512_maskz_loadu_ps(lanes, x + i));
     const __m512 sum = _mm512_add_ps(share, _mm512_maskz_loadu_ps(lanes, shares + i));

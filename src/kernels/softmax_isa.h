@@ -11,6 +11,10 @@ float softmax_avx512(float* x, size_t n);
 
 inline constexpr size_t kSharePage = 16;  // logits
 
+void page_shares_ref(const float* x, size_t pages, bool largest, float lse, float* shares);
+void page_shares_avx2(const float* x, size_t pages, bool largest, float lse, float* shares);
+void page_shares_avx512(const float* x, size_t pages, bool largest, float lse, float* shares);
+
 void add_page_shares_ref(float* x, size_t pages, bool largest, float factor, float* shares);
 void add_page_shares_avx2(float* x, size_t pages, bool largest, float factor, float* shares);
 void add_page_shares_avx512(float* x, size_t pages, bool largest, float factor, float* shares);

@@ -72,6 +72,35 @@ TEST_P(Softmax, SharesOfPagesAreThoseOfTheirLogits) {
   }
 }
 
+TEST_P(Softmax, SharesOfAKnownSumAreThoseOfTheirLogits) {
+  std::mt19937 random(5);
+  std::normal_distribution<float> normal(4.0f, 5.0f);
+  for (const size_t pages : {1, 2, 7, 16, 17, 130}) {
+    for (const bool largest : {false, true}) {
+      std::vector<float> x(16 * pages), shares(pages + 1, -7.0f);
+      for (float& value : x) value = normal(random);
+      std::fill_n(&x[16 * (pages / 2)], pages > 1 ? 16 : 3, -kInfinity);
+      double total = 0.0;
+      for (const float value : x) total += std::exp(double{value});
+      const auto lse = static_cast<float>(std::log(total) + 2.0);  // other pages have a part, too
+      page_shares(x.data(), pages, largest, lse, shares.data());
+      for (size_t p = 0; p < pages; ++p) {
+        double want = 0.0, error = 0.0;
+        for (size_t i = 16 * p; i < 16 * p + 16; ++i) {
+          const double weight = std::exp(double{x[i]} - lse);
+          want = largest ? std::max(want, weight) : want + weight;
+          if (weight > 0.0) error += weight * 2e-7 * (5 + lse - x[i]);
+        }
+        EXPECT_NEAR(shares[p], want, error + 16 * 0x1p-24 * want + 0x1p-120) << pages << " " << p;
+      }
+      EXPECT_EQ(shares[pages], -7.0f);
+    }
+  }
+  std::vector<float> nothing(32, -kInfinity), shares = {1.0f, 2.0f};
+  page_shares(nothing.data(), 2, false, -kInfinity, shares.data());
+  EXPECT_EQ(shares, (std::vector<float>{0.0f, 0.0f}));
+}
+
 TEST_P(Softmax, PagesOfNothingGetNoShare) {
   std::vector<float> x(48, -kInfinity), shares = {1.0f, 2.0f, 3.0f};
   add_page_shares(x.data(), 3, false, 1.0f, shares.data());

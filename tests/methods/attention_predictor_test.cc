@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <numeric>
+#include <random>
+#include <set>
 
 #include "methods/attention_predictor/average.h"
 #include "methods/selecting.h"
@@ -279,21 +281,60 @@ TEST(BlockScores, ListsOfQueryHeadsBecomeOne) {
   ModelConfig config;
   config.n_head = 2;
   config.n_kv_head = 1;
-  KeyLogits logits;
-  logits.offsets = {0, 2, 5};
-  logits.pages = {4, 1, 1, 4, 4};
-  logits.values.assign(5 * 16, -INFINITY);
-  for (const size_t key : {0, 17, 40, 50, 70}) logits.values[key] = 1.0f;
+  PageShares shares;
+  shares.offsets = {0, 2, 5};
+  shares.pages = {4, 1, 1, 4, 4};
+  shares.values = {0.25f, 0.75f, 0.5f, 0.125f, 0.375f};
   const Row at = {0, 99, 0};
   ScoreRow row;
   BlockScores(BlockPool::kSum, config)
-      .of_read({0, Phase::kDecode, {&at, 1}, nullptr, nullptr, 100, nullptr, nullptr}, logits, row);
+      .of_read({0, Phase::kDecode, {&at, 1}, nullptr, nullptr, 100, nullptr, nullptr}, shares, row);
   EXPECT_FALSE(row.whole());
   EXPECT_EQ(row.blocks, 7u);
   const auto read = row.read_by(0);
   ASSERT_EQ(std::vector<int32_t>(read.begin(), read.end()), (std::vector<int32_t>{1, 4}));
-  EXPECT_FLOAT_EQ(row.scores_of(0)[0], 0.5f * (1.0f / 2 + 1.0f / 3));
-  EXPECT_FLOAT_EQ(row.scores_of(0)[1], 0.5f * (1.0f / 2 + 2.0f / 3));
+  EXPECT_FLOAT_EQ(row.scores_of(0)[0], 0.5f * (0.75f + 0.5f));
+  EXPECT_FLOAT_EQ(row.scores_of(0)[1], 0.5f * (0.25f + 0.5f));
+}
+
+// Any rows: choices are those of a search through all forecasts.
+TEST(AveragePredictor, ChoosesTheBestOfAllBlocks) {
+  for (const auto& [factor, period] : {std::pair{0.7f, 0u}, {0.7f, 4u}, {0.0f, 0u}, {0.0f, 3u}}) {
+    std::mt19937 random(7);
+    AveragePredictor average(2, factor, period);
+    for (size_t step = 0; step < 400; ++step) {
+      const size_t blocks = 60 + step / 3, first = step < 300 ? 1 : 2, last = blocks - random() % 3;
+      const size_t count = std::min<size_t>(step % 50 == 49 ? 70 : 12 + random() % 2, last - first);
+      std::vector<float> forecast(last - first);
+      std::vector<int32_t> best[2], want;
+      for (size_t head = 0; head < 2 && step > 0; ++head) {
+        average.forecast(head, first, last, forecast.data());
+        average.best(head, first, last, count, best[head]);
+        top_k(forecast, count, want);
+        ASSERT_EQ(best[head], want) << factor << " " << period << " " << step;
+      }
+      ScoreRow row;
+      const bool whole = step == 0 || (period > 0 && step % period == 0);
+      whole ? row.reset(2, blocks) : row.begin_part(2, blocks);
+      for (size_t head = 0; head < 2; ++head) {
+        std::set<int32_t> read = {0, static_cast<int32_t>(blocks - 1)};
+        for (const int32_t pick : best[head]) read.insert(pick + static_cast<int32_t>(first));
+        if (step % 7 == 6) read.insert(static_cast<int32_t>(random() % blocks));  // of others, too
+        if (whole) {
+          for (size_t i = 0; i < blocks; ++i) {
+            row.scores[head * blocks + i] = static_cast<float>(random() % 5) * 0.01f;  // ties
+          }
+          continue;
+        }
+        for (const int32_t block : read) {
+          row.read.push_back(block);
+          row.scores.push_back(static_cast<float>(random() % 9) / (4.5f * read.size()));
+        }
+        row.offsets.push_back(static_cast<uint32_t>(row.read.size()));
+      }
+      average.push(row);
+    }
+  }
 }
 
 TEST(AveragePredictor, FadesWhereNothingWasRead) {

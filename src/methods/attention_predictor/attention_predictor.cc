@@ -17,7 +17,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr auto kTokens = static_cast<int32_t>(kPageTokens);
-constexpr size_t kParallelFrom = 1 << 15;  // forecasts
+constexpr size_t kParallelFrom = 1 << 15;  // scores
 constexpr uint32_t kSmallestBudget = 64;
 constexpr int32_t kFewestRows = 8;  // of a history; with fewer every key is read
 
@@ -107,8 +107,9 @@ void AttentionPredictorPolicy::select(const QueryRows& rows, Selection& selectio
   if (rows.phase == kernels::Phase::kPrefill) return read_prompt(rows);
   const auto start = Clock::now();
   sums_.layer_steps += 1.0;
-  logits_.offsets.clear();  // keeps its memory
-  selection.logits = &logits_;
+  shares_.offsets.clear();  // keeps its memory
+  shares_.largest = scores_.pool() == BlockPool::kMax;
+  selection.shares = &shares_;
   if (reads_all(rows)) {
     sums_.calibrated += 1.0;
     return;
@@ -116,7 +117,7 @@ void AttentionPredictorPolicy::select(const QueryRows& rows, Selection& selectio
   const int32_t end = rows.end();
   const bool calibrates = this->calibrates(rows.layer, end);
   if (calibrates) {
-    selection.logits = nullptr;
+    selection.shares = nullptr;
     selection.index_bytes_read = scores_.of_all(rows, end - 1, {&row_, 1});
     push(rows.layer, row_, end - 1);
     sums_.calibrated += 1.0;
@@ -155,6 +156,7 @@ void AttentionPredictorPolicy::choose(const QueryRows& rows, bool scored, Select
   selection.all = false;
   SelectionPart& part = selection.parts.emplace_back();
   part.split = HeadSplit::kPerKvHead;
+  part.ranges.reserve(blocks_.size() * (choice.count + 2));
   for (const auto& blocks : blocks_) {
     add_keys(part, budget.sink, blocks, budget.sink,
              {static_cast<int32_t>(choice.last) * kTokens, rows.end()}, kTokens);
@@ -163,32 +165,30 @@ void AttentionPredictorPolicy::choose(const QueryRows& rows, bool scored, Select
 
 void AttentionPredictorPolicy::find_blocks(const QueryRows& rows, const BlockBudget::Choice& choice,
                                            bool scored) {
-  const size_t heads = config_->n_kv_head, candidates = choice.candidates();
-  forecast_.resize(heads * candidates);
+  Predictor& predictor = *layers_[rows.layer].predictor;
   const auto choose_of = [&](size_t head) {
-    const auto forecast = std::span(forecast_).subspan(head * candidates, candidates);
     if (scored) {
-      std::copy_n(&row_.scores[head * row_.blocks + choice.first], candidates, forecast.begin());
+      top_k(row_.scores_of(head).subspan(choice.first, choice.candidates()), choice.count,
+            blocks_[head]);
     } else {
-      layers_[rows.layer].predictor->forecast(head, choice.first, choice.last, forecast.data());
+      predictor.best(head, choice.first, choice.last, choice.count, blocks_[head]);
     }
-    top_k(forecast, choice.count, blocks_[head]);
   };
   // Waking threads takes longer than a short list does.
-  if (!network_ && forecast_.size() < kParallelFrom) {
-    for (size_t head = 0; head < heads; ++head) choose_of(head);
+  if (!network_ && !(scored && blocks_.size() * choice.candidates() >= kParallelFrom)) {
+    for (size_t head = 0; head < blocks_.size(); ++head) choose_of(head);
   } else {
-    rows.pool->run(heads, [&](size_t head, int) { choose_of(head); });
+    rows.pool->run(blocks_.size(), [&](size_t head, int) { choose_of(head); });
   }
 }
 
 void AttentionPredictorPolicy::observe(const QueryRows& rows, const AttentionResult&) {
-  if (logits_.lists() == 0) return;
+  if (shares_.lists() == 0) return;
   const auto start = Clock::now();
-  scores_.of_read(rows, logits_, row_);
+  scores_.of_read(rows, shares_, row_);
   push(rows.layer, row_, rows.first());
-  logits_.offsets.clear();  // keeps its memory
-  sums_.forecast_us += us_since(start);
+  shares_.offsets.clear();  // keeps its memory
+  sums_.forecast_us += us_since(start) + 1e3 * shares_.ms;
 }
 
 void AttentionPredictorPolicy::truncate(int32_t length) {

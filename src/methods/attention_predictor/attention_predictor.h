@@ -129,8 +129,7 @@ class AttentionPredictorPolicy : public Policy {
   BlockScores scores_;
   std::vector<Layer> layers_;
   ScoreRow row_;
-  KeyLogits logits_;                          // of the step being computed
-  std::vector<float> forecast_;               // [n_kv_head, candidates]
+  PageShares shares_;                         // of the step being computed
   std::vector<std::vector<int32_t>> blocks_;  // [n_kv_head] that are read
   Sums sums_;
 };

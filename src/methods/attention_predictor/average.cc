@@ -9,6 +9,10 @@ namespace {
 
 constexpr size_t kMoreBlocks = 64;  // room that is made at least
 constexpr size_t kSums = 16;
+constexpr float kShareUnit = 0x1p-44f;
+
+/// Of a share in whole units, so that sums are exact and may be taken in any order.
+int64_t units(float share) { return static_cast<int64_t>(share * (1.0f / kShareUnit)); }
 
 float fade_of(float factor, uint32_t period) {
   if (factor == 0.0f) return 0.0f;
@@ -33,7 +37,7 @@ float fade_all(std::span<float> values, float factor) {
 }  // namespace
 
 AveragePredictor::AveragePredictor(size_t heads, float factor, uint32_t period)
-    : heads_(heads), factor_(factor), fade_(fade_of(factor, period)) {}
+    : heads_(heads), factor_(factor), fade_(fade_of(factor, period)), known_(heads) {}
 
 void AveragePredictor::grow(size_t blocks) {
   if (blocks > stride_) {
@@ -50,50 +54,109 @@ void AveragePredictor::grow(size_t blocks) {
 }
 
 void AveragePredictor::push(const ScoreRow& row) {
-  const bool first = blocks_ == 0;
+  const float factor = blocks_ == 0 ? 0.0f : factor_;
   grow(row.blocks);
   for (size_t head = 0; head < heads_; ++head) {
-    float* average = &averages_[head * stride_];
-    if (!row.whole()) {
-      add_part(row.read_by(head), row.scores_of(head), first ? 0.0f : factor_, average);
-      continue;
-    }
-    const float* scores = row.scores_of(head).data();
-    const float factor = first ? 0.0f : factor_;
-    for (size_t i = 0; i < row.blocks; ++i) {
-      average[i] = factor * average[i] + (1.0f - factor) * scores[i];
-    }
+    if (row.whole())
+      add_whole(head, row.scores_of(head), factor);
+    else
+      add_part(head, row.read_by(head), row.scores_of(head), factor);
   }
 }
 
-void AveragePredictor::add_part(std::span<const int32_t> read, std::span<const float> scores,
-                                float factor, float* average) {
-  before_.clear();
-  for (const int32_t block : read) before_.push_back(average[block]);
-  const float all = fade_all({average, blocks_}, fade_);
-  const float there = fade_ * std::accumulate(before_.begin(), before_.end(), 0.0f);
-  const float elsewhere = std::clamp(all - there, 0.0f, 1.0f);
+void AveragePredictor::add_whole(size_t head, std::span<const float> scores, float factor) {
+  const auto averages = take_back(head);
+  for (size_t i = 0; i < scores.size(); ++i) {
+    averages[i] = factor * averages[i] + (1.0f - factor) * scores[i];
+  }
+  known_[head].added = false;
+}
+
+/// All averages of a head; nothing of them is listed any more.
+std::span<float> AveragePredictor::take_back(size_t head) {
+  const auto averages = averages_of(head);
+  known_[head].shortlist.store(averages);
+  known_[head].shortlist.clear();
+  return averages;
+}
+
+/// What blocks that a row did not read are expected to get. Fades all.
+float AveragePredictor::expected_elsewhere(size_t head) {
+  const auto averages = averages_of(head);
+  Head& own = known_[head];
+  if (fade_ != 1.0f) {
+    own.shortlist.store(averages);
+    own.shortlist.fade(fade_);
+    return fade_all(averages, fade_) -
+           fade_ * std::accumulate(before_.begin(), before_.end(), 0.0f);
+  }
+  if (!own.added) {
+    own.shortlist.store(averages);
+    own.total = 0;
+    for (const float average : averages) own.total += units(average);
+    own.added = true;
+  }
+  int64_t there = 0;
+  for (const float average : before_) there += units(average);
+  return static_cast<float>(own.total - there) * kShareUnit;
+}
+
+void AveragePredictor::add_part(size_t head, std::span<const int32_t> read,
+                                std::span<const float> scores, float factor) {
+  Head& own = known_[head];
+  const size_t picks = own.shortlist.find_picks(read);
+  const bool listed = picks != Shortlist::no_picks;
+  const auto averages = listed ? averages_of(head) : take_back(head);
+  const size_t end = listed ? picks + own.shortlist.picks() : 0;
+  const auto average = [&](size_t i) -> float& {
+    return i >= picks && i < end ? own.shortlist.average(i - picks)
+                                 : averages[static_cast<size_t>(read[i])];
+  };
+  before_.resize(read.size());
+  for (size_t i = 0; i < read.size(); ++i) before_[i] = average(i);
+  const float elsewhere = std::clamp(expected_elsewhere(head), 0.0f, 1.0f);
   const float share = (1.0f - factor) * (1.0f - elsewhere);
   for (size_t i = 0; i < read.size(); ++i) {
-    average[read[i]] = factor * before_[i] + share * scores[i];
+    const float after = factor * before_[i] + share * scores[i];
+    average(i) = after;
+    own.total += units(after) - units(before_[i]);
   }
 }
 
 void AveragePredictor::forecast(size_t head, size_t first, size_t last, float* out) {
   const size_t known = std::clamp(blocks_, first, last);
+  known_[head].shortlist.store(averages_of(head));
   std::copy(averages_.begin() + static_cast<std::ptrdiff_t>(head * stride_ + first),
             averages_.begin() + static_cast<std::ptrdiff_t>(head * stride_ + known), out);
   std::fill(out + (known - first), out + (last - first), 0.0f);
 }
 
+void AveragePredictor::best(size_t head, size_t first, size_t last, size_t count,
+                            std::vector<int32_t>& blocks) {
+  known_[head].shortlist.best(averages_of(head), first, last, count, blocks);
+}
+
 void AveragePredictor::clear() {
   blocks_ = stride_ = 0;
   averages_ = {};
+  known_.assign(heads_, {});
+}
+
+uint64_t AveragePredictor::bytes() const {
+  uint64_t bytes = averages_.capacity() * sizeof(float);
+  for (const Head& head : known_) bytes += head.shortlist.bytes();
+  return bytes;
 }
 
 void AveragePredictor::save(StateWriter& out) const {
   out.value(static_cast<uint64_t>(blocks_));
-  for (size_t head = 0; head < heads_; ++head) out.array(&averages_[head * stride_], blocks_);
+  std::vector<float> averages(blocks_);
+  for (size_t head = 0; head < heads_; ++head) {
+    std::copy_n(averages_.begin() + static_cast<std::ptrdiff_t>(head * stride_), blocks_,
+                averages.begin());
+    known_[head].shortlist.store(averages);
+    out.array(averages.data(), blocks_);
+  }
 }
 
 void AveragePredictor::load(StateReader& in, size_t max_blocks) {

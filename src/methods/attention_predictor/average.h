@@ -2,6 +2,7 @@
 #pragma once
 
 #include "methods/attention_predictor/predictor.h"
+#include "methods/attention_predictor/shortlist.h"
 
 namespace reprise {
 
@@ -21,20 +22,35 @@ class AveragePredictor : public Predictor {
   float fade() const { return fade_; }
   void push(const ScoreRow& row) override;
   void forecast(size_t head, size_t first, size_t last, float* out) override;
+  /// The forecasts of blocks that the last rows did not read are looked at now and then.
+  void best(size_t head, size_t first, size_t last, size_t count,
+            std::vector<int32_t>& blocks) override;
   void clear() override;
-  uint64_t bytes() const override { return averages_.capacity() * sizeof(float); }
+  uint64_t bytes() const override;
   void save(StateWriter& out) const override;
   void load(StateReader& in, size_t max_blocks) override;
 
  private:
   void grow(size_t blocks);
-  void add_part(std::span<const int32_t> read, std::span<const float> scores, float factor,
-                float* average);
+  std::span<float> averages_of(size_t head) {
+    return std::span(averages_).subspan(head * stride_, blocks_);
+  }
+  std::span<float> take_back(size_t head);
+  void add_whole(size_t head, std::span<const float> scores, float factor);
+  void add_part(size_t head, std::span<const int32_t> read, std::span<const float> scores,
+                float factor);
+  float expected_elsewhere(size_t head);
 
+  struct Head {
+    int64_t total = 0;   // of its averages, exactly, in units of kShareUnit; where nothing fades
+    bool added = false;  // total is known
+    Shortlist shortlist;
+  };
   size_t heads_;
   float factor_, fade_;
   size_t blocks_ = 0, stride_ = 0;
   std::vector<float> averages_;  // [heads, stride]
+  std::vector<Head> known_;      // [heads]
   std::vector<float> before_;    // averages of what a row read
 };
 

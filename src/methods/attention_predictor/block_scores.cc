@@ -36,19 +36,19 @@ void end_head(ScoreRow& row) {
 
 }  // namespace
 
-void BlockScores::of_read(const QueryRows& rows, KeyLogits& logits, ScoreRow& row) const {
+void BlockScores::of_read(const QueryRows& rows, const PageShares& shares, ScoreRow& row) const {
   row.begin_part(config_->n_kv_head, blocks_before(rows.end()));
   const size_t group = config_->n_head / config_->n_kv_head;
   for (size_t head = 0; head < config_->n_head; ++head) {
-    const size_t list = head / logits.heads;
-    const auto pages = logits.list(list);
-    if (head % logits.heads == 0) {
+    const size_t list = head / shares.heads;
+    const auto pages = shares.list(list);
+    if (head % shares.heads == 0) {
       row.read.insert(row.read.end(), pages.begin(), pages.end());
       row.scores.resize(row.read.size(), 0.0f);
     }
-    kernels::add_page_shares(logits.of(list, head % logits.heads).data(), pages.size(),
-                             pool_ == BlockPool::kMax, share_,
-                             row.scores.data() + row.scores.size() - pages.size());
+    const auto own = shares.of(list, head % shares.heads);
+    float* scores = row.scores.data() + row.scores.size() - pages.size();
+    for (size_t i = 0; i < own.size(); ++i) scores[i] += share_ * own[i];
     if ((head + 1) % group == 0) end_head(row);
   }
 }

@@ -20,11 +20,13 @@ class BlockScores {
         pool_(pool),
         share_(static_cast<float>(config.n_kv_head) / static_cast<float>(config.n_head)) {}
 
-  /// Of a decode row, from the logits of what it read; values of logits are used up.
-  void of_read(const QueryRows& rows, KeyLogits& logits, ScoreRow& row) const;
+  /// Of a decode row, from what attention gave for its shares, pooled alike.
+  void of_read(const QueryRows& rows, const PageShares& shares, ScoreRow& row) const;
   /// Of the rows from a position on, over every key that they see. Reads keys only, once for all
   /// of them; returns the bytes.
   uint64_t of_all(const QueryRows& rows, int32_t first, std::span<ScoreRow> scores) const;
+
+  BlockPool pool() const { return pool_; }
 
   static constexpr size_t kRows = 8;  // that are best scored together
 

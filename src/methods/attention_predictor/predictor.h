@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/state_bytes.h"
+#include "methods/top_k.h"
 
 namespace reprise {
 
@@ -53,6 +54,14 @@ class Predictor {
   /// out: [last - first] how blocks [first, last) of a head rank at the next row; more is better.
   /// Heads may be asked for in parallel.
   virtual void forecast(size_t head, size_t first, size_t last, float* out) = 0;
+  /// Which min(count, last - first) of these blocks rank highest, counted from first, ascending.
+  /// Ties go to the lower. Heads may be asked for in parallel.
+  virtual void best(size_t head, size_t first, size_t last, size_t count,
+                    std::vector<int32_t>& blocks) {
+    std::vector<float> forecasts(last - first);
+    forecast(head, first, last, forecasts.data());
+    top_k(forecasts, count, blocks);
+  }
   virtual void clear() = 0;
   virtual uint64_t bytes() const = 0;
   virtual void save(StateWriter& out) const = 0;

@@ -126,7 +126,7 @@ void MacPolicy::select(const QueryRows& rows, Selection& selection) {
     return;
   }
   writes_ = true;
-  selection.logits = given.logits;
+  selection.shares = given.shares;
   selection.reused = &reused_;
   selection.captured = &captured_;
   if (settings_.fixes) selection.index_bytes_read += weighed_bytes(rows);

@@ -1,8 +1,7 @@
-// Logits of what a decode row reads, given to the policy that asked for them.
+// What pages get of a decode row's attention, given to the policy that asked for them.
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <map>
 
 #include "attention/scripted.h"
 
@@ -14,33 +13,31 @@ using testing::add_part;
 using testing::ScriptedPolicy;
 using testing::Toy;
 
-/// exp(logit - lse) of every key, by query head.
-std::map<int32_t, double> shares(KeyLogits& logits, size_t head) {
-  const size_t list = head / logits.heads;
-  const auto values = logits.of(list, head % logits.heads);
-  std::map<int32_t, double> found;
-  double total = 0.0;
-  for (size_t i = 0; i < values.size(); ++i) {
-    if (std::isinf(values[i])) continue;
-    const int32_t page = logits.list(list)[i / kPageTokens];
-    const auto key =
-        page * static_cast<int32_t>(kPageTokens) + static_cast<int32_t>(i % kPageTokens);
-    EXPECT_FALSE(found.contains(key)) << key;
-    total += found[key] = std::exp(double{values[i]});
+/// Makes the values of a page's keys one value, so that shares of pages say what is read.
+void share_values(Toy& toy, size_t tokens) {
+  for (size_t layer = 0; layer < 2; ++layer) {
+    for (size_t token = 0; token < tokens; ++token) {
+      std::copy_n(toy.v(layer, token / kPageTokens * kPageTokens), 64, toy.v(layer, token));
+    }
   }
-  for (auto& [key, share] : found) share /= total;
-  return found;
 }
 
 /// The values, weighed by the shares, are what attention gave.
-void expect_consistent(Toy& toy, KeyLogits* logits, const std::vector<float>& out) {
+void expect_consistent(Toy& toy, const PageShares* shares, const std::vector<float>& out) {
   for (size_t layer = 0; layer < 2; ++layer) {
     for (size_t head = 0; head < 4; ++head) {
+      const PageShares& own = shares[layer];
+      const size_t list = head / own.heads;
       std::vector<double> sum(32);
-      for (const auto& [key, share] : shares(logits[layer], head)) {
-        const float* v = toy.v(layer, static_cast<size_t>(key)) + head / 2 * 32;
+      double total = 0.0;
+      for (size_t i = 0; i < own.list(list).size(); ++i) {
+        const double share = own.of(list, head % own.heads)[i];
+        const auto page = static_cast<size_t>(own.list(list)[i]);
+        const float* v = toy.v(layer, page * kPageTokens) + head / 2 * 32;
         for (size_t d = 0; d < 32; ++d) sum[d] += share * v[d];
+        total += share;
       }
+      EXPECT_NEAR(total, 1.0, 1e-5);
       for (size_t d = 0; d < 32; ++d) {
         ASSERT_NEAR(out[layer * toy.width() + head * 32 + d], sum[d], testing::kFloatTolerance);
       }
@@ -48,12 +45,13 @@ void expect_consistent(Toy& toy, KeyLogits* logits, const std::vector<float>& ou
   }
 }
 
-TEST(KeyLogits, AreThoseOfWhatIsRead) {
+TEST(PageShares, AreThoseOfWhatIsRead) {
   for (const HeadSplit split :
        {HeadSplit::kShared, HeadSplit::kPerKvHead, HeadSplit::kPerQueryHead}) {
     for (const int threads : {1, 3}) {
       Toy toy({}, 1400, threads);
-      KeyLogits logits[2];
+      share_values(toy, 1400);
+      PageShares shares[2];
       const auto select = [&](const QueryRows& rows, Selection& selection) {
         if (rows.phase == Phase::kPrefill) return;
         add_part(selection, {{1300, 1400}});
@@ -69,7 +67,7 @@ TEST(KeyLogits, AreThoseOfWhatIsRead) {
       };
       ScriptedPolicy plain(select), asking([&](const QueryRows&rows, Selection&selection) {
         select(rows, selection);
-        if (rows.phase == Phase::kDecode) selection.logits = &logits[rows.layer];
+        if (rows.phase == Phase::kDecode) selection.shares = &shares[rows.layer];
       });
       SequenceKv kv = toy.new_sequence(), other = toy.new_sequence();
       toy.step(kv, plain, 1399, Phase::kPrefill);
@@ -77,29 +75,30 @@ TEST(KeyLogits, AreThoseOfWhatIsRead) {
       const auto want = toy.step(kv, plain, 1, Phase::kDecode);
       const auto got = toy.step(other, asking, 1, Phase::kDecode);
       EXPECT_EQ(got, want);
-      EXPECT_EQ(logits[0].lists(), split == HeadSplit::kPerQueryHead ? 4u : 2u);
-      expect_consistent(toy, logits, got);
+      EXPECT_EQ(shares[0].lists(), split == HeadSplit::kPerQueryHead ? 4u : 2u);
+      expect_consistent(toy, shares, got);
     }
   }
 }
 
-TEST(KeyLogits, OfFullAttentionAreOfEveryKey) {
+TEST(PageShares, OfFullAttentionAreOfEveryKey) {
   Toy toy({}, 100);
-  KeyLogits logits[2];
+  share_values(toy, 100);
+  PageShares shares[2];
   ScriptedPolicy policy([&](const QueryRows& rows, Selection& selection) {
-    if (rows.phase == Phase::kDecode) selection.logits = &logits[rows.layer];
+    if (rows.phase == Phase::kDecode) selection.shares = &shares[rows.layer];
   });
   SequenceKv kv = toy.new_sequence();
   toy.step(kv, policy, 99, Phase::kPrefill);
   const auto out = toy.step(kv, policy, 1, Phase::kDecode);
-  EXPECT_EQ(shares(logits[1], 3).size(), 100u);
-  expect_consistent(toy, logits, out);
+  EXPECT_EQ(shares[1].list(1).size(), 7u);
+  expect_consistent(toy, shares, out);
 }
 
-TEST(KeyLogits, OfPrefillRowsAreAnError) {
-  KeyLogits logits;
+TEST(PageShares, OfPrefillRowsAreAnError) {
+  PageShares shares;
   const auto status = testing::prefill_with(
-      [&](const QueryRows&, Selection& selection) { selection.logits = &logits; });
+      [&](const QueryRows&, Selection& selection) { selection.shares = &shares; });
   ASSERT_FALSE(status);
   EXPECT_EQ(status.error().code, ErrorCode::kUnsupported);
 }

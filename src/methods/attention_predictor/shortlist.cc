@@ -1,0 +1,95 @@
+#include "methods/attention_predictor/shortlist.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "methods/top_k.h"
+
+namespace reprise {
+namespace {
+
+constexpr size_t kListed = 2, kMostListed = 4;  // times as many as are chosen
+
+}  // namespace
+
+void Shortlist::best(std::span<float> averages, size_t first, size_t last, size_t count,
+                     std::vector<int32_t>& blocks) {
+  count = std::min(count, last - first);
+  const bool known = first == first_ && last >= last_ && last_ > first_ && last <= averages.size();
+  if (known) extend(averages, last);
+  if (!known || blocks_.size() > kMostListed * count || !pick(count)) {
+    store(averages);
+    renew(averages, first, last, count);
+    pick(count);  // these rank first, whatever the cut
+  }
+  blocks.resize(count);
+  for (size_t i = 0; i < count; ++i) {
+    blocks[i] = blocks_[static_cast<size_t>(picks_[i])] - static_cast<int32_t>(first);
+  }
+}
+
+void Shortlist::renew(std::span<const float> averages, size_t first, size_t last, size_t count) {
+  const size_t known = std::clamp(averages.size(), first, last);
+  scores_.assign(averages.begin() + static_cast<std::ptrdiff_t>(first),
+                 averages.begin() + static_cast<std::ptrdiff_t>(known));
+  scores_.resize(last - first, 0.0f);  // blocks that no row has seen
+  top_k(scores_, kListed * count, blocks_);
+  cut_ = blocks_.size() < scores_.size() ? std::numeric_limits<float>::infinity() : -1.0f;
+  for (size_t i = 0; i < blocks_.size(); ++i) {  // they ascend: none is overwritten unread
+    scores_[i] = scores_[static_cast<size_t>(blocks_[i])];
+    cut_ = std::min(cut_, scores_[i]);
+    blocks_[i] += static_cast<int32_t>(first);
+  }
+  scores_.resize(blocks_.size());
+  first_ = first;
+  last_ = last;
+}
+
+void Shortlist::extend(std::span<const float> averages, size_t last) {
+  for (; last_ < last; ++last_) {
+    if (!(averages[last_] > cut_)) continue;
+    blocks_.push_back(static_cast<int32_t>(last_));
+    scores_.push_back(averages[last_]);
+  }
+}
+
+/// False: blocks that are not listed may be among the best.
+bool Shortlist::pick(size_t count) {
+  top_k(scores_, count, picks_);
+  return picks_.size() == count && std::ranges::all_of(picks_, [&](int32_t pick) {
+           return scores_[static_cast<size_t>(pick)] > cut_;
+         });
+}
+
+void Shortlist::fade(float factor) {
+  if (cut_ > 0.0f) cut_ *= factor;
+  for (float& score : scores_) score *= factor;
+}
+
+void Shortlist::store(std::span<float> averages) const {
+  for (size_t i = 0; i < blocks_.size(); ++i) {
+    const auto block = static_cast<size_t>(blocks_[i]);
+    if (block < averages.size()) averages[block] = scores_[i];
+  }
+}
+
+void Shortlist::clear() {
+  first_ = last_ = 0;
+  blocks_.clear();
+  scores_.clear();
+}
+
+size_t Shortlist::find_picks(std::span<const int32_t> read) const {
+  if (last_ == first_ || picks_.empty() || read.size() < picks_.size()) return no_picks;
+  const auto block = [&](size_t pick) { return blocks_[static_cast<size_t>(picks_[pick])]; };
+  const auto from =
+      static_cast<size_t>(std::lower_bound(read.begin(), read.end(), block(0)) - read.begin());
+  const size_t end = from + picks_.size();
+  if (end > read.size()) return no_picks;
+  bool same = (from == 0 || static_cast<size_t>(read[from - 1]) < first_) &&
+              (end == read.size() || static_cast<size_t>(read[end]) >= last_);
+  for (size_t i = 0; i < picks_.size(); ++i) same &= read[from + i] == block(i);
+  return same ? from : no_picks;
+}
+
+}  // namespace reprise
