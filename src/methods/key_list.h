@@ -21,15 +21,31 @@ inline void append_range(KeyRange keys, size_t first, std::vector<KeyRange>& ran
   }
 }
 
+/// The same of runs of `unit` keys from offset + unit picks on. Whether a run joins the one before
+/// cannot be predicted, so there is no branch.
+inline void append_picks(std::span<const int32_t> picks, int32_t offset, int32_t unit, size_t first,
+                         std::vector<KeyRange>& ranges) {
+  const size_t before = ranges.size();
+  if (picks.empty()) return;
+  append_range({offset + unit * picks[0], offset + unit * (picks[0] + 1)}, first, ranges);
+  size_t last = ranges.size() - 1;  // range that was written last
+  ranges.resize(before + picks.size() + 1);
+  for (const int32_t pick : picks.subspan(1)) {
+    const int32_t begin = offset + unit * pick;
+    const bool joins = ranges[last].end == begin;
+    last += !joins;
+    ranges[last] = {joins ? ranges[last].begin : begin, begin + unit};
+  }
+  ranges.resize(last + 1);
+}
+
 /// Adds a list of keys: [0, sink), then runs of `unit` keys from offset + unit picks on, then
 /// [recent.begin, recent.end). Everything ascends, picks included.
 inline void add_keys(SelectionPart& part, int32_t sink, std::span<const int32_t> picks,
                      int32_t offset, KeyRange recent, int32_t unit = 1) {
   const size_t first = part.ranges.size();
   append_range({0, sink}, first, part.ranges);
-  for (const int32_t pick : picks) {
-    append_range({offset + unit * pick, offset + unit * (pick + 1)}, first, part.ranges);
-  }
+  append_picks(picks, offset, unit, first, part.ranges);
   append_range(recent, first, part.ranges);
   part.offsets.push_back(static_cast<uint32_t>(part.ranges.size()));
 }
