@@ -104,11 +104,13 @@ void visit_options(EngineOptions& o, Visitor&& visit) {
                    0, 0x1p50},
         o.kv_disk_size);
   visit(
-      OptionSpec{"kv-prefetch",
-                 "what is read before it is asked for, from disk (cpu) or the host's memory "
-                 "(cuda, with --kv-hot), where a request's KV does not fit in memory: nothing, the "
-                 "next layer's pages, or the next token's",
-                 "", 0, 0, "none|layer|token"},
+      OptionSpec{
+          "kv-prefetch",
+          "what is read before it is asked for, from disk (cpu) or the host's memory "
+          "(cuda, with --kv-hot), where a request's KV does not fit in memory: nothing, the "
+          "next layer's pages (layer-once: they are not kept for the next token), or the next "
+          "token's",
+          "", 0, 0, "none|layer|layer-once|token"},
       o.kv_prefetch);
   visit(OptionSpec{"kv-type", "element type of keys and values; f32 and q8_0: cpu, fp8: cuda", "",
                    0, 0, "bf16|f16|f32|q8_0|fp8"},

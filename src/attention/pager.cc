@@ -115,7 +115,7 @@ void Pager::expect_next_layer(const QueryRows& rows, size_t index) {
     pool.prefetch(next, pages_, pool.now());
     return;
   }
-  if (mode_ != Prefetch::kLayer) return;
+  if (!brings_next_layer(mode_)) return;
   QueryRows there = rows;
   there.layer = next;
   selection_.reset();
@@ -130,9 +130,14 @@ void Pager::finish(uint32_t layer) {
     SequenceKv& kv = *steps_[i].kv;
     const uint64_t stamp = kv.pool().now();
     for (const uint32_t block : held_[i]) kv.pool().rest(layer, kv.pages(layer)[block], stamp);
-    if (kv.paged() && mode_ == Prefetch::kToken && steps_[i].phase == kernels::Phase::kDecode) {
+    const bool decodes = kv.paged() && steps_[i].phase == kernels::Phase::kDecode;
+    if (decodes && mode_ == Prefetch::kToken) {
       expect_next_token(layer, i);
       layers_of(kv)[layer].used = stamp;
+    }
+    if (decodes && mode_ == Prefetch::kLayerOnce) {
+      list_pages(kv, layer, held_[i]);
+      kv.pool().give_up(layer, pages_, pages_.size());
     }
     held_[i].clear();
   }

@@ -15,12 +15,19 @@
 namespace reprise {
 
 /// When pages are brought that a decode row has not asked for yet: never; for the next layer, by
-/// the query of this one; for the next token, by what this one read or what the policy predicts.
-/// Prompt rows read every page: those of the next layer come while this one is computed.
-enum class Prefetch : uint8_t { kNone, kLayer, kToken };
+/// the query of this one, and kept while there is room or given up once that layer is computed
+/// (InfiniGen, Lee et al. 2024, section 4.3); for the next token, by what this one read or what the
+/// policy predicts. Prompt rows read every page: those of the next layer come while this one is
+/// computed.
+enum class Prefetch : uint8_t { kNone, kLayer, kLayerOnce, kToken };
 /// name: a choice of --kv-prefetch.
 inline Prefetch prefetch_mode(std::string_view name) {
-  return name == "none" ? Prefetch::kNone : name == "layer" ? Prefetch::kLayer : Prefetch::kToken;
+  if (name == "none") return Prefetch::kNone;
+  if (name == "layer") return Prefetch::kLayer;
+  return name == "layer-once" ? Prefetch::kLayerOnce : Prefetch::kToken;
+}
+inline bool brings_next_layer(Prefetch mode) {
+  return mode == Prefetch::kLayer || mode == Prefetch::kLayerOnce;
 }
 
 class Pager {

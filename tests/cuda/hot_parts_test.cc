@@ -287,6 +287,10 @@ TEST_F(HotPartsTest, PagesThatAreWrittenAreForgotten) {
     held.erase(kFirstHost + 11);
   }
   EXPECT_EQ(state(), want);
+  ASSERT_EQ(forget_hot_layer(hot_, 1, nullptr), cudaSuccess);
+  for (uint32_t head = 0; head < kHeads; ++head) want[index(1, head)].clear();
+  EXPECT_EQ(state(), want);
+  EXPECT_FALSE(want[index(0, 0)].empty());
 }
 
 TEST_F(HotPartsTest, PartsThatNoKernelCopiesAreRefused) {

@@ -91,7 +91,7 @@ TEST_F(CudaEngine, FusionServesHotPages) {
   options.kv_memory = 250 * token;
   options.kv_host = 2500 * token;
   options.kv_hot = 300 * token;
-  for (const char* prefetch : {"layer", "token"}) {
+  for (const char* prefetch : {"layer", "layer-once", "token"}) {
     options.kv_prefetch = prefetch;
     Books hot(options);
     for (uint32_t round = 0; round < 3; ++round) {

@@ -237,6 +237,7 @@ INSTANTIATE_TEST_SUITE_P(
     Modes, CudaHotPages,
     testing::Values(HotCase{"quest:budget=128", "none", 400},
                     HotCase{"quest:budget=128", "layer", 400},
+                    HotCase{"quest:budget=128", "layer-once", 400},
                     HotCase{"quest:budget=128", "token", 400},
                     HotCase{"quest:budget=256", "token", 100},
                     HotCase{"dense:first=1+quest:budget=128", "token", 400},
@@ -247,9 +248,14 @@ INSTANTIATE_TEST_SUITE_P(
                     HotCase{"dense:first=1+csattention:activate=1,budget=256", "token", 100},
                     HotCase{"attention_predictor:budget=128,period=0", "none", 400},
                     HotCase{"attention_predictor:budget=128,period=0", "layer", 400},
+                    HotCase{"attention_predictor:budget=128,period=0", "layer-once", 400},
                     HotCase{"attention_predictor:budget=128,period=0", "token", 400},
                     HotCase{"attention_predictor:budget=256,period=0", "token", 100}),
-    [](const auto& test) { return std::string(test.param.prefetch) + std::to_string(test.index); });
+    [](const auto& test) {
+      std::string name = test.param.prefetch;
+      std::erase(name, '-');
+      return name + std::to_string(test.index);
+    });
 
 TEST_P(CudaHotPages, TextIsTheSameWhereverPagesLie) {
   for (const std::string type : {"bf16", "fp8"}) {

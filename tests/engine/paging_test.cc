@@ -48,7 +48,7 @@ TEST_P(EachPolicy, AnswersAsFromMemory) {
   const Request request = request_of(tiny_prompt(900), 12);
   const auto ample = tiny_engine(ample_options());
   const auto want = last_logits(**ample->open(GetParam()), request);
-  for (const std::string prefetch : {"none", "layer", "token"}) {
+  for (const std::string prefetch : {"none", "layer", "layer-once", "token"}) {
     const auto small = tiny_engine(small_options(prefetch, 250));
     auto session = *small->open(GetParam());
     EXPECT_EQ(last_logits(*session, request), want) << prefetch;
@@ -71,13 +71,15 @@ TEST(Paging, WhatIsReadAheadNeedNotBeFetched) {
   const Request request = request_of(tiny_prompt(1500), 64);
   for (const std::string policy : {"attention_predictor:budget=128,period=0", "quest:budget=128"}) {
     std::map<std::string, KvPaging> paging;
-    for (const std::string prefetch : {"none", "layer", "token"}) {
+    for (const std::string prefetch : {"none", "layer", "layer-once", "token"}) {
       const auto engine = tiny_engine(small_options(prefetch));
       paging[prefetch] = answer_of(**engine->open(policy), request).counters.paging;
     }
     EXPECT_EQ(paging["none"].prefetched, 0u);
     EXPECT_EQ(paging["none"].late, 0u);
     EXPECT_GT(paging["layer"].prefetched, 0u);
+    // Every token brings its pages anew.
+    EXPECT_GT(paging["layer-once"].read_bytes, 2 * paging["layer"].read_bytes);
     if (policy.starts_with("attention_predictor")) {  // it knows, others guess
       EXPECT_LT(paging["token"].fetched, paging["none"].fetched / 4);
     }

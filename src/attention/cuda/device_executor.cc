@@ -133,7 +133,7 @@ Status DeviceExecutor::begin(const DeviceRows& rows, cudaStream_t stream) {
 }
 
 Status DeviceExecutor::attend(const LayerHeads& heads, cudaStream_t stream) {
-  if (memory_.hot() != nullptr && limits_.prefetch == Prefetch::kLayer) {
+  if (memory_.hot() != nullptr && brings_next_layer(limits_.prefetch)) {
     REPRISE_CHECK(memory_.hot()->join(stream));  // queries are used meanwhile, too
   }
   REPRISE_CHECK(store(heads, stream));

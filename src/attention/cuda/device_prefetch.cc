@@ -18,7 +18,7 @@ Status DeviceExecutor::find_hot_pages(const DeviceGroup& group, const DeviceQuer
                                       DeviceRead& what, cudaStream_t stream) {
   REPRISE_CHECK(memory_.hot()->find(queries.layer, group.first, group.count,
                                     limits_.prefetch == Prefetch::kToken, what.lists, stream));
-  if (limits_.prefetch != Prefetch::kLayer) return {};
+  if (!brings_next_layer(limits_.prefetch)) return {};
   return expect_next_layer(group, queries, stream);
 }
 
@@ -33,6 +33,7 @@ Status DeviceExecutor::expect_next_layer(const DeviceGroup& group, DeviceQueries
   queries.guess = true;
   queries.pages = rows_.table(next) + size_t{group.first} * rows_.capacity;
   REPRISE_CHECK(hot.follow(stream));
+  if (limits_.prefetch == Prefetch::kLayerOnce) REPRISE_CHECK(hot.forget(next));
   DeviceRead what;
   REPRISE_CHECK(group.policy->select(queries, what, hot.stream()));
   REPRISE_CHECK(hot.expect(next, group.count, what.lists, 0));

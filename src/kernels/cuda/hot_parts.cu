@@ -53,6 +53,15 @@ __global__ __launch_bounds__(kForgetThreads) void forget_kernel(
   forget(hot, frame, static_cast<uint32_t>(unit % hot.n_kv_head));
 }
 
+__global__ __launch_bounds__(kForgetThreads) void forget_layer_kernel(
+    const __grid_constant__ HotParts hot, uint32_t layer) {
+  const uint32_t i = blockIdx.x * kForgetThreads + threadIdx.x, head = blockIdx.y;
+  if (i >= hot.layer_slots) return;
+  const uint32_t frame = atomicExch(hot.held + first_slot_of(hot, layer, head) + i, kNoSlot);
+  const uint32_t slot = hot.first_slot + layer * hot.layer_slots + i;
+  if (frame != kNoSlot) atomicCAS(slot_of(hot, frame, head), slot, kNoSlot);
+}
+
 // Adds a frame of each lane that wants one. All lanes of a warp call.
 __device__ void want(const HotParts& hot, uint32_t layer, uint32_t head, uint32_t frame,
                      bool wants) {
@@ -208,6 +217,12 @@ cudaError_t forget_hot_pages(const HotParts& hot, const PageIds& pages, cudaStre
   if (pages.count == 0) return cudaSuccess;
   forget_kernel<<<blocks_of(uint64_t{pages.count} * hot.n_kv_head), kForgetThreads, 0, stream>>>(
       hot, pages);
+  return cudaGetLastError();
+}
+
+cudaError_t forget_hot_layer(const HotParts& hot, uint32_t layer, cudaStream_t stream) {
+  const dim3 blocks(blocks_of(hot.layer_slots), hot.n_kv_head);
+  forget_layer_kernel<<<blocks, kForgetThreads, 0, stream>>>(hot, layer);
   return cudaGetLastError();
 }
 

@@ -54,6 +54,9 @@ cudaError_t begin_hot_step(const HotParts& hot, const StoredRows& rows, cudaStre
 /// Pages whose content came from elsewhere are forgotten; may run beside everything else.
 cudaError_t forget_hot_pages(const HotParts& hot, const PageIds& pages, cudaStream_t stream);
 
+/// All that a layer holds is forgotten; nobody reads it meanwhile.
+cudaError_t forget_hot_layer(const HotParts& hot, uint32_t layer, cudaStream_t stream);
+
 struct HotLookUp {
   uint32_t layer = 0;
   uint32_t rows = 0;                // each with n_kv_head lists

@@ -99,6 +99,11 @@ Status HotPages::follow(cudaStream_t passes) {
   return asked_.hold(stream_.get());
 }
 
+Status HotPages::forget(uint32_t layer) {
+  REPRISE_CUDA(forget_hot_layer(parts_, layer, stream_.get()), kWhat);
+  return {};
+}
+
 Status HotPages::expect(uint32_t layer, uint32_t rows, const KeyLists& lists, uint32_t ahead) {
   HotLookUp args;
   args.layer = layer;

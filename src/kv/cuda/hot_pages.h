@@ -43,6 +43,8 @@ class HotPages {
 
   cudaStream_t stream() const { return stream_.get(); }
   Status follow(cudaStream_t passes);
+  /// What a layer holds.
+  Status forget(uint32_t layer);
   /// Lists that will be read so many steps from now.
   Status expect(uint32_t layer, uint32_t rows, const kernels::cuda::KeyLists& lists,
                 uint32_t ahead);
