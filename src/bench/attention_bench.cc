@@ -23,7 +23,7 @@ double prompt_flops(const AttentionShape& shape, double context) {
   return 4.0 * shape.n_head * shape.head_dim * context * (context + 1) / 2;
 }
 
-AttentionRow make_row(const AttentionPlan& plan, const AttentionCase& measured,
+AttentionRow make_row(const AttentionCases& plan, const AttentionCase& measured,
                       const Subject& subject, double kv_bytes_per_token) {
   AttentionRow row{measured.decode ? "decode" : "prefill", subject.kernel, measured.context,
                    measured.decode ? measured.batch : 1};
@@ -38,7 +38,7 @@ AttentionRow make_row(const AttentionPlan& plan, const AttentionCase& measured,
   return row;
 }
 
-Status measure_case(const AttentionPlan& plan, const AttentionCase& wanted,
+Status measure_case(const AttentionCases& plan, const AttentionCase& wanted,
                     AttentionKernels& kernels, AttentionPeer* peer, AttentionReport& report) {
   REPRISE_CHECK(kernels.prepare(wanted));
   std::vector<Subject> subjects{{std::string(kOurs), {}}};
@@ -89,7 +89,7 @@ Result<std::optional<double>> AttentionPeer::microseconds(size_t kernel,
   return std::optional(time);
 }
 
-Result<AttentionReport> measure_attention(const AttentionPlan& plan, AttentionKernels& kernels,
+Result<AttentionReport> measure_attention(const AttentionCases& plan, AttentionKernels& kernels,
                                           AttentionPeer* peer) {
   AttentionReport report;
   report.shape = plan.shape;

@@ -50,7 +50,7 @@ struct AttentionReport {
   std::vector<AttentionRow> rows;
 };
 
-struct AttentionPlan {
+struct AttentionCases {
   std::vector<AttentionCase> cases;
   uint32_t rounds = 3;
   AttentionShape shape;
@@ -59,7 +59,7 @@ struct AttentionPlan {
 };
 
 /// Measures every case: each kernel in turn, round after round. peer may be null.
-Result<AttentionReport> measure_attention(const AttentionPlan& plan, AttentionKernels& kernels,
+Result<AttentionReport> measure_attention(const AttentionCases& plan, AttentionKernels& kernels,
                                           AttentionPeer* peer);
 
 nlohmann::ordered_json attention_json(const AttentionReport& report);

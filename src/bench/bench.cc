@@ -26,6 +26,10 @@ Status check(const BenchPlan& plan) {
   if (plan.contexts.empty() || *std::min_element(plan.contexts.begin(), plan.contexts.end()) < 1) {
     return fail(ErrorCode::kInvalidArgument, "--context needs at least one length above 0");
   }
+  if (plan.bench.copy_prompt && plan.bench.prefill) {
+    return fail(ErrorCode::kInvalidArgument,
+                "--copy-prompt keeps prompts, and prefill is measured without; add --no-prefill");
+  }
   if (measures_attention(plan) && plan.engine.device != "cuda") {
     return fail(ErrorCode::kInvalidArgument,
                 "--measure attention times kernels of a GPU; add --device cuda");
@@ -51,7 +55,7 @@ Status measure_kernels(const BenchPlan& plan, BenchProgress& progress, BenchRepo
   REPRISE_TRY(const std::string path, resolve_model(plan.engine.model));
   REPRISE_TRY(const TensorSource source, TensorSource::open(path));
   REPRISE_TRY(const ModelConfig config, source.config());
-  AttentionPlan attention;
+  AttentionCases attention;
   attention.shape = {config.n_head, config.n_kv_head, config.head_dim, plan.engine.kv_type};
   attention.machine = report.machine;
   if (plan.engine.tp > 1) attention.machine.device = "one of " + attention.machine.device;

@@ -18,6 +18,7 @@ struct BenchOptions {
   uint32_t max_tokens = 16;
   uint32_t rounds = 3;
   uint32_t sequences = 1;
+  bool copy_prompt = false;
   bool prefill = true;
   uint32_t prefill_max = 8192;
   uint32_t peer_max = 8192;
@@ -29,6 +30,10 @@ void visit_options(BenchOptions& o, Visitor&& visit) {
   visit(OptionSpec{"max-tokens", "tokens decoded in a round", "tokens", 2, 4096}, o.max_tokens);
   visit(OptionSpec{"rounds", "times that every subject is measured", "", 1, 1000}, o.rounds);
   visit(OptionSpec{"sequences", "sequences decoded together", "", 1, 1024}, o.sequences);
+  visit(OptionSpec{"copy-prompt",
+                   "only the first of several sequences reads its prompt; the others get copies of "
+                   "its KV in pages of their own (with --no-prefill)"},
+        o.copy_prompt);
   visit(OptionSpec{"prefill", "measure reading prompts too"}, o.prefill);
   visit(OptionSpec{"prefill-max", "longest context whose prefill is measured", "tokens"},
         o.prefill_max);

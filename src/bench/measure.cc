@@ -7,6 +7,7 @@
 #include "base/percentile.h"
 #include "base/try.h"
 #include "bench/engine_peer.h"
+#include "engine/engine_impl.h"
 #include "model/random_model.h"
 
 namespace reprise {
@@ -84,6 +85,7 @@ Status Bench::start() {
   for (const std::string& policy : plan_.policies) {
     Subject& subject = subjects_.emplace_back();
     subject.name = policy;
+    if (plan_.bench.copy_prompt && plan_.bench.sequences > 1) subject.note = "copies of one prompt";
     REPRISE_CHECK(engine_->open(policy).map([](auto&&) {}));  // a wrong spec is told at once
   }
   if (plan_.peer == kEnginePeer) REPRISE_CHECK(start_peer(options.ctx));
@@ -194,6 +196,11 @@ Status Bench::prepare(Subject& subject, uint32_t context) {
   // Sequences share no KV, as users' do not.
   for (uint32_t i = 0; i < plan_.bench.sequences; ++i) {
     REPRISE_TRY(auto session, engine_->open(subject.name));
+    if (plan_.bench.copy_prompt && i > 0) {
+      const Policy& policy = *session->impl().sequence.policy;
+      REPRISE_CHECK(
+          engine_->impl().scheduler.copy_prefix(policy, prompt(context, 0), prompt(context, i)));
+    }
     REPRISE_CHECK(read_prompt(*session, prompt(context, i)));
     subject.sessions.push_back(std::move(session));
   }

@@ -67,6 +67,11 @@ class Scheduler {
   /// Empties a sequence and gives it the KV of the prompt's beginning that the prefix cache holds;
   /// it is awake then.
   void take_prefix(Sequence& sequence, std::span<const int32_t> prompt);
+  /// Lets the prefix cache hold, for a prompt, a copy of the KV that it holds of another one, in
+  /// pages of its own: sequences as long as users' are made without computing them, where only
+  /// speed is asked for. Nothing is copied for policies whose prompts share no prefixes.
+  Status copy_prefix(const Policy& policy, std::span<const int32_t> from,
+                     std::span<const int32_t> to);
   /// One forward pass; false when idle. A request that fails (kOutOfMemory when it gets no KV
   /// memory) is told so through its on_done; the others go on.
   bool step();

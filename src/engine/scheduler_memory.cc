@@ -1,4 +1,5 @@
-// What the scheduler does where memory is short: sequences wake, or are used from disk.
+// What the scheduler does about memory: sequences wake, or are used from disk where it is short,
+// and get copies of others' KV.
 #include <algorithm>
 
 #include "base/try.h"
@@ -49,6 +50,27 @@ Status Scheduler::wake(Sequence& sequence, bool may_page) {
   if (!kept) return tl::unexpected<Error>(kept.error());
   const auto length = static_cast<size_t>(*kept);
   if (length < sequence.tokens.size() && !sequence.truncate(length)) sequence.clear();
+  return {};
+}
+
+Status Scheduler::copy_prefix(const Policy& policy, std::span<const int32_t> from,
+                              std::span<const int32_t> to) {
+  PrefixCache* cache = prefix_cache(policy);
+  if (cache == nullptr) return {};
+  const size_t length = std::min(from.size(), to.size());
+  SequenceKv copy = cache->match(from, length);
+  REPRISE_TRY(const int32_t kept, copy.wake());
+  copy.truncate(kept);
+  if (cache->match(to, length).length() >= copy.length()) return {};
+  std::vector<uint32_t> frames;
+  for (uint32_t layer = 0; layer < pool_.layers(); ++layer) {
+    for (size_t block = 0; block < copy.pages(layer).size(); ++block) {
+      REPRISE_CHECK(copy.own_page(layer, block));
+      frames.push_back(pool_.frame(layer, copy.pages(layer)[block]));
+    }
+  }
+  REPRISE_CHECK(pool_.memory().written(frames));
+  cache->insert(to.first(static_cast<size_t>(copy.length())), copy);
   return {};
 }
 

@@ -33,8 +33,8 @@ constexpr const char* kKernels = R"sh(
   *) echo '{"us":16.0}' ;;
 )sh";
 
-AttentionPlan plan_of(std::vector<AttentionCase> cases, uint64_t& ticks) {
-  AttentionPlan plan;
+AttentionCases plan_of(std::vector<AttentionCase> cases, uint64_t& ticks) {
+  AttentionCases plan;
   plan.cases = std::move(cases);
   plan.shape = {8, 2, 64, "bf16"};
   plan.machine = {4096, 0.001, "device"};

@@ -93,6 +93,27 @@ TEST(Measure, SequencesShareTheWeights) {
                        static_cast<double>(report->model.kv_bytes_per_token) * full_keys(32));
 }
 
+TEST(Measure, SequencesMayHoldCopiesOfOnePrompt) {
+  BenchPlan plan = tiny_plan();
+  plan.policies = {"full", "csattention:budget=64,sink=0,window=16"};
+  plan.contexts = {512};
+  plan.bench.sequences = 3;
+  plan.bench.prefill = false;
+  const auto read = run_bench(plan);
+  plan.bench.copy_prompt = true;
+  const auto copied = run_bench(plan);
+  ASSERT_TRUE(read && copied);
+  ASSERT_EQ(copied->rows.size(), 2u);
+  EXPECT_EQ(read->rows[0].note, "");
+  for (size_t i = 0; i < copied->rows.size(); ++i) {
+    EXPECT_EQ(copied->rows[i].note, "copies of one prompt");
+    EXPECT_EQ(copied->rows[i].batch, 3u);
+    EXPECT_GT(copied->rows[i].median_ms, 0);
+  }
+  EXPECT_DOUBLE_EQ(copied->rows[0].bytes_per_token, read->rows[0].bytes_per_token);
+  EXPECT_EQ(copied->kv.memory.bytes, read->kv.memory.bytes) << "pages of their own";
+}
+
 TEST(Measure, LongContextsAreNotPrefilledAgain) {
   BenchPlan plan = tiny_plan();
   plan.bench.prefill_max = 32;
@@ -143,6 +164,9 @@ TEST(Measure, RefusesImpossiblePlans) {
   plan = tiny_plan();
   plan.engine.model = "/nowhere/model.gguf";
   EXPECT_EQ(error_of(plan).code, ErrorCode::kFileNotFound);
+  plan = tiny_plan();
+  plan.bench.copy_prompt = true;
+  EXPECT_THAT(error_of(plan).message, HasSubstr("--no-prefill"));
   plan = tiny_plan();
   plan.peer = "other";
   EXPECT_EQ(error_of(plan).code, ErrorCode::kInvalidArgument);

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "engine/answers.h"
+#include "engine/engine_impl.h"
 #include "engine/tiny_model.h"
 
 namespace reprise {
@@ -149,6 +150,26 @@ TEST(Engine, ThePrefixCacheSavesReadingAndChangesNothing) {
   EngineOptions options = tiny_options();
   options.prefix_cache = false;
   EXPECT_EQ(answer_of(*tiny_engine(options), request_of(edited)).tokens, changed.tokens);
+}
+
+TEST(Engine, APromptMayGetACopyOfTheKvOfAnother) {
+  const auto engine = tiny_engine();
+  const auto prompt = tiny_prompt(200);
+  const Answer first = answer_of(*engine, request_of(prompt));
+  auto other = prompt;
+  other[0] ^= 1;
+  const uint64_t held = engine->kv().memory.bytes;
+  Scheduler& scheduler = engine->impl().scheduler;
+  const auto session = *engine->open();
+  const Policy& policy = *session->impl().sequence.policy;
+  for (int times = 0; times < 2; ++times) {  // what is there is not copied again
+    ASSERT_TRUE(scheduler.copy_prefix(policy, prompt, other));
+    EXPECT_EQ(engine->kv().memory.bytes, 2 * held);
+  }
+  const Answer copied = *session->generate(request_of(other));
+  EXPECT_EQ(copied.counters.reused_tokens, 192u);
+  EXPECT_EQ(copied.tokens, first.tokens) << "keys and values are those of the first prompt";
+  EXPECT_EQ(answer_of(*engine, request_of(prompt)).tokens, first.tokens);
 }
 
 TEST(Engine, ASessionGoesOnWithoutReadingAgain) {
