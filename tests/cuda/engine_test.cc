@@ -217,8 +217,8 @@ TEST_F(CudaEngine, PoliciesReadWhatTheyReadOnTheCpu) {
   const auto here = tiny_engine(cuda_options()), there = tiny_engine(cpu);
   for (const std::string policy :
        {"streaming:sink=4,window=64", "streaming:sink=20,window=50,positions=text",
-        "quest:budget=64", "quest:budget=96,sink=32", "dense:first=1+quest:budget=64",
-        "auto:from=1+dense:first=0,last=1+quest:budget=64"}) {
+        "streaming:window=64,prompt=full", "quest:budget=64", "quest:budget=96,sink=32",
+        "dense:first=1+quest:budget=64", "auto:from=1+dense:first=0,last=1+quest:budget=64"}) {
     Request request = request_of(tiny_prompt(300), 40);
     const Logits want = logits_of(*there, request, policy);
     request.forced = best_tokens(want);

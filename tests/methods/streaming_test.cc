@@ -13,7 +13,7 @@ using testing::Toy;
 using testing::ToyShape;
 
 StreamingOptions options(uint32_t sink, uint32_t window, std::string positions = "cache") {
-  return {sink, window, std::move(positions)};
+  return {sink, window, std::move(positions), "window"};
 }
 
 void expect_matches(Toy& toy, const float* row, size_t layer, size_t token,
@@ -107,6 +107,25 @@ TEST(StreamingPolicy, ChunksDoNotChangeABit) {
   const auto want = run({400});
   EXPECT_EQ(run({128, 128, 144}), want);
   EXPECT_EQ(run({1, 250, 149}), want);
+}
+
+TEST(StreamingPolicy, ReadsWholePromptsAndThenAWindow) {
+  Toy toy({}, 160);
+  StreamingOptions o = options(4, 32);
+  o.prompt = "full";
+  StreamingPolicy policy(o, toy.config());
+  FullPolicy full({}, toy.config());
+  SequenceKv kv = toy.new_sequence(), whole = toy.new_sequence();
+  for (const size_t chunk : {90, 60}) {
+    const auto got = toy.step(kv, policy, chunk, Phase::kPrefill);
+    EXPECT_EQ(got, toy.step(whole, full, chunk, Phase::kPrefill));
+  }
+  for (size_t token = 150; token < 160; ++token) {
+    const auto out = toy.step(kv, policy, 1, Phase::kDecode);
+    expect_matches(toy, &out[toy.width()], 1, token, o);
+  }
+  EXPECT_EQ(toy.executor().cost(0).keys_read, 2u * 2 * (4 + 32));
+  EXPECT_TRUE(policy.can_resume(kv, 100));
 }
 
 TEST(StreamingPolicy, LeavesWindowLayersAlone) {

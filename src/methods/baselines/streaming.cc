@@ -9,12 +9,14 @@ StreamingPolicy::StreamingPolicy(const StreamingOptions& options, const ModelCon
       sink_(static_cast<int32_t>(options.sink)),
       window_(static_cast<int32_t>(options.window)),
       cache_positions_(options.positions == "cache"),
+      whole_prompts_(options.prompt == "full"),
       layer_windows_(config.window.begin(), config.window.end()) {}
 
 void StreamingPolicy::select(const QueryRows& rows, Selection& selection) {
   const int32_t first = rows.rows.front().position;
   const int32_t end = rows.rows.back().position + 1;
   if (end <= sink_ + window_) return;
+  if (whole_prompts_ && rows.phase == kernels::Phase::kPrefill) return;
   selection.all = false;
   SelectionPart& sinks = selection.parts.emplace_back();
   const KeyRange sink_range = {0, std::min(sink_, end)};
@@ -32,6 +34,7 @@ void StreamingPolicy::select(const QueryRows& rows, Selection& selection) {
 }
 
 KeyRange StreamingPolicy::evictable(size_t layer, int32_t length) const {
+  if (whole_prompts_) return {};
   const int32_t own = layer_windows_[layer];
   if (own == 0 && is_left_alone(static_cast<uint32_t>(layer))) return {};
   return own > 0 ? KeyRange{0, length - own + 1} : KeyRange{sink_, length - window_ + 1};

@@ -10,6 +10,7 @@ struct StreamingOptions {
   uint32_t sink = 4;
   uint32_t window = 1024;
   std::string positions = "cache";
+  std::string prompt = "window";
 };
 
 template <class Visitor>
@@ -21,6 +22,9 @@ void visit_options(StreamingOptions& o, Visitor&& visit) {
   visit(OptionSpec{"positions", "distance to the sinks: as inside the cache, or in the text", "", 0,
                    0, "cache|text"},
         o.positions);
+  visit(OptionSpec{"prompt", "how prompts are read: as answers, or whole, keeping every key", "", 0,
+                   0, "window|full"},
+        o.prompt);
 }
 
 class StreamingPolicy : public Policy {
@@ -33,11 +37,15 @@ class StreamingPolicy : public Policy {
   void select(const QueryRows& rows, Selection& selection) override;
   void after_step(SequenceKv& kv) override;
   bool can_resume(const SequenceKv& kv, int32_t length) const override;
-  bool evicts() const override { return true; }
-  bool unbounded() const override { return bounded_; }
+  bool evicts() const override { return true; }  // though pages of whole prompts stay
+  bool unbounded() const override { return bounded_ && !whole_prompts_; }
+  std::string prefill_key() const override {
+    return whole_prompts_ ? std::string(kDensePrefill) : std::string();
+  }
   /// Until sinks and window are full everything is read, as by full attention.
   int32_t next_cut(int32_t position) const override {
-    return position < sink_ + window_ ? sink_ + window_ : Policy::next_cut(position);
+    const bool cuts = !whole_prompts_ && position < sink_ + window_;
+    return cuts ? sink_ + window_ : Policy::next_cut(position);
   }
   void leave_alone(uint32_t layer) override {
     Policy::leave_alone(layer);
@@ -51,7 +59,7 @@ class StreamingPolicy : public Policy {
 
   StreamingOptions options_;
   int32_t sink_, window_;
-  bool cache_positions_;
+  bool cache_positions_, whole_prompts_;
   bool bounded_ = true;  // no layer keeps everything
   std::vector<int32_t>
       layer_windows_;  // [n_layer] the model's own windows; 0 = this policy's layer

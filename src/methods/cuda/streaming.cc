@@ -22,6 +22,7 @@ DeviceStreaming::DeviceStreaming(const StreamingOptions& options, const ModelCon
     : sink_(static_cast<int32_t>(options.sink)),
       window_(static_cast<int32_t>(options.window)),
       cache_positions_(options.positions == "cache"),
+      whole_prompts_(options.prompt == "full"),
       ranges_(windows_of(options, config), options.sink) {}
 
 Status DeviceStreaming::reserve(const DeviceRoom& room) {
@@ -45,7 +46,7 @@ Status DeviceStreaming::select(const DeviceQueries& queries, DeviceRead& read, c
 // Until sinks and window are full everything is read; no step has rows on both sides (next_cut).
 std::vector<PrefillPart> DeviceStreaming::prefill_parts(uint32_t, uint32_t,
                                                         int32_t position) const {
-  if (position < sink_ + window_) return {};
+  if (whole_prompts_ || position < sink_ + window_) return {};
   PrefillPart recent, sinks;
   recent.first_key = sinks.end_key = sink_;
   recent.window = window_;

@@ -21,7 +21,7 @@ class DeviceStreaming : public DevicePolicy {
 
  private:
   int32_t sink_, window_;
-  bool cache_positions_;
+  bool cache_positions_, whole_prompts_;
   DeviceRanges ranges_;
 };
 
