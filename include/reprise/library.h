@@ -78,6 +78,7 @@ struct FusionReport {
   uint64_t reused_rows = 0;      ///< exact KV that the prefix cache held
   uint64_t loaded_rows = 0;      ///< from the store
   uint64_t recomputed_rows = 0;  ///< of those, computed again
+  double mean_position = 0;      ///< of those, as part of the prompt
   uint64_t computed_rows = 0;    ///< others
   uint64_t loaded_bytes = 0;
   double look_up_ms = 0, wait_ms = 0, place_ms = 0, select_ms = 0;

@@ -92,6 +92,7 @@ struct FusionTimes {
   uint32_t context = 0;
   double ttft_ms = 0, worst_ms = 0, vs_full = 0;
   uint64_t loaded_rows = 0, recomputed_rows = 0, loaded_bytes = 0;
+  double mean_position = 0;  ///< of rows computed again, as part of the prompt
   double look_up_ms = 0, wait_ms = 0, place_ms = 0, select_ms = 0;
   double last_row_ms = 0;  ///< of the request that follows the fusion
 };

@@ -5,8 +5,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <filesystem>
 #include <optional>
+#include <thread>
 
 #include "base/percentile.h"
 #include "base/try.h"
@@ -18,6 +20,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr uint32_t kChunkTokens = 512, kHeadTokens = 16, kQuestionTokens = 32;
+// Before each measurement: a device that was busy has lower clocks.
+constexpr std::chrono::milliseconds kRest{200};
 constexpr uint32_t kLeastContext = kHeadTokens + kChunkTokens + kQuestionTokens;
 
 /// A folder that goes with it, or one that somebody named, which stays.
@@ -158,6 +162,7 @@ Result<double> FusionBench::first_token_ms(Session& session, const PartedPrompt&
 Status FusionBench::measure(Subject& subject, const PartedPrompt& prompt) {
   if (subject.from == From::kDisk) folder_.drop_cached();
   REPRISE_TRY(const auto session, engine_->open("full"));
+  std::this_thread::sleep_for(kRest);
   if (!subject.fusion.empty()) {
     Library& library = subject.from == From::kMemory ? *resident_ : *library_;
     REPRISE_TRY(subject.last, library.fuse(*session, prompt, subject.fusion));
@@ -209,6 +214,7 @@ void FusionBench::add_row(const Subject& subject, uint32_t context, double full_
   row.vs_full = full_ms / row.ttft_ms;
   row.loaded_rows = subject.last.loaded_rows;
   row.recomputed_rows = subject.last.recomputed_rows;
+  row.mean_position = subject.last.mean_position;
   row.loaded_bytes = subject.last.loaded_bytes;
   row.look_up_ms = percentile(subject.look_up_ms, 0.5);
   row.wait_ms = percentile(subject.wait_ms, 0.5);
@@ -235,6 +241,7 @@ nlohmann::ordered_json fusion_json(const BenchReport& report) {
                     {"vs_full", row.vs_full},
                     {"loaded_rows", row.loaded_rows},
                     {"recomputed_rows", row.recomputed_rows},
+                    {"mean_position", row.mean_position},
                     {"loaded_bytes", row.loaded_bytes},
                     {"look_up_ms", row.look_up_ms},
                     {"wait_ms", row.wait_ms},
@@ -250,20 +257,19 @@ std::string fusion_markdown(const BenchReport& report) {
   const std::string& device = report.machine.device;
   std::string text = fmt::format(
       "{} on {}; time to the first token, loading included\n\n"
-      "| context | fusion | KV from | median ms | worst ms | vs full | rows computed again | "
-      "loaded "
-      "GB | looking up ms | waits ms | placing ms | choosing ms | last row ms "
-      "|\n|---|---|---|---|---|---|---|---|---|---|---|---|---|\n",
+      "| context | fusion | KV from | median ms | worst ms | vs full | rows computed again | mean "
+      "place | loaded GB | looking up ms | waits ms | placing ms | choosing ms | last row ms "
+      "|\n|---|---|---|---|---|---|---|---|---|---|---|---|---|---|\n",
       report.model.name, device.empty() ? fmt::format("{} threads", report.threads) : device);
   for (const FusionTimes& row : report.fusion) {
     const double share = static_cast<double>(row.recomputed_rows) /
                          static_cast<double>(std::max<uint64_t>(1, row.loaded_rows));
     text += fmt::format(
-        "| {} | {} | {} | {:.1f} | {:.1f} | {:.2f}x | {:.1f} % | {:.2f} | {:.1f} | {:.1f} | {:.1f} "
-        "| {:.1f} | {:.1f} |\n",
+        "| {} | {} | {} | {:.1f} | {:.1f} | {:.2f}x | {:.1f} % | {:.2f} | {:.2f} | {:.1f} | {:.1f} "
+        "| {:.1f} | {:.1f} | {:.1f} |\n",
         row.context, row.fusion, row.from, row.ttft_ms, row.worst_ms, row.vs_full, 100 * share,
-        static_cast<double>(row.loaded_bytes) / 1e9, row.look_up_ms, row.wait_ms, row.place_ms,
-        row.select_ms, row.last_row_ms);
+        row.mean_position, static_cast<double>(row.loaded_bytes) / 1e9, row.look_up_ms, row.wait_ms,
+        row.place_ms, row.select_ms, row.last_row_ms);
   }
   return text;
 }

@@ -42,6 +42,7 @@ nlohmann::ordered_json fusion_json(const FusionReport& report) {
           {"reused_rows", report.reused_rows},
           {"loaded_rows", report.loaded_rows},
           {"recomputed_rows", report.recomputed_rows},
+          {"mean_position", report.mean_position},
           {"computed_rows", report.computed_rows},
           {"loaded_bytes", report.loaded_bytes},
           {"look_up_ms", report.look_up_ms},

@@ -216,6 +216,7 @@ Result<FusionReport> Library::fuse(Session& session, const PartedPrompt& prompt,
   report.damaged_chunks = cost.damaged_chunks;
   report.loaded_rows = cost.loaded_rows;
   report.recomputed_rows = cost.recomputed_rows;
+  report.mean_position = cost.mean_position;
   // With the last one, where the request computes it.
   report.computed_rows = cost.computed_rows + (tokens.size() - sequence.tokens.size());
   report.loaded_bytes = cost.loaded_bytes;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <iterator>
+#include <numeric>
 
 #include "base/try.h"
 #include "fusion/row_choice.h"
@@ -25,6 +26,13 @@ std::vector<int32_t> merged(std::span<const int32_t> a, std::span<const int32_t>
 bool is_prefix(const FusedPrompt& prompt, const PromptChunk& chunk) {
   const auto& context = chunk.stored->record().context;
   return std::ranges::equal(prompt.tokens.first(static_cast<size_t>(chunk.begin)), context);
+}
+
+// As part of a prompt that ends there.
+double mean_position(std::span<const int32_t> positions, int32_t end) {
+  if (positions.empty()) return 0;
+  const double sum = std::accumulate(positions.begin(), positions.end(), 0.0);
+  return sum / static_cast<double>(positions.size()) / end;
 }
 
 }  // namespace
@@ -118,6 +126,7 @@ Result<const StoredChunk*> Fuser::attempt(const FusedJob& job, const FusionMetho
   }
   cost.candidate_rows = plan.candidates.size();
   cost.recomputed_rows = chosen.size();
+  cost.mean_position = mean_position(chosen, job.prompt.end());
   cost.computed_rows = plan.computed.size();
   if (status) {
     fused.logits.assign(pass->logits().begin(), pass->logits().end());

@@ -1,4 +1,5 @@
-// Quality and speed of fusion on questions over several passages, beside full prefill.
+// Quality of fusion on questions over several passages, beside full prefill. For its speed there is
+// reprise bench --measure fusion.
 //
 //     cmake --build build --target fusion_bench
 //     build/fusion_bench FILE ITEMS PASSAGES METHOD...
@@ -6,13 +7,11 @@
 // FILE: JSON, one list or one object a line, with question or query, answers or answer, and ctxs
 // (list of {title, text}) or positive and negative (lists of texts). Where an item has fewer than
 // PASSAGES passages, those of the next items stand around its own. Every method answers the same
-// prompts. A table of quality says by how much it differs from full prefill, and by how much more
-// or less than the first METHOD, with 95 % intervals over items; one of times gives the medians of
-// the time to the first token, loading included. In the environment, START=n and STEP=m take items
-// n, n + m, ... below ITEMS, RUNS=n repeats each timing, COLD=1 drops the store from the system's
-// cache before each, CODEC=name is the form in which chunks are stored (then another column is the
-// KL to the same method over exact chunks).
-#include <fcntl.h>
+// prompts. The table says by how much it differs from full prefill, and by how much more or less
+// than the first METHOD, with 95 % intervals over items; the mean place is that of rows computed
+// again, as part of the prompt. In the environment, START=n and STEP=m take items n, n + m, ...
+// below ITEMS, CODEC=name is the form in which chunks are stored (then another column is the KL to
+// the same method over exact chunks).
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -51,7 +50,6 @@ struct Reply {
   std::string text;
   std::vector<int32_t> tokens;
   std::vector<std::vector<float>> log_probs;  // of the forced tokens
-  double ttft_ms = 0;
   FusionReport report;
 };
 
@@ -62,15 +60,6 @@ std::vector<float> log_softmax(std::span<const float> logits) {
   std::vector<float> out(logits.begin(), logits.end());
   for (float& value : out) value -= largest + static_cast<float>(std::log(sum));
   return out;
-}
-
-// Needs a store on a disk: what lies in memory stays there.
-void drop_cached(const std::filesystem::path& folder) {
-  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
-    const int file = ::open(entry.path().c_str(), O_RDONLY);
-    ::posix_fadvise(file, 0, 0, POSIX_FADV_DONTNEED);
-    ::close(file);
-  }
 }
 
 double segment_bytes(const std::filesystem::path& folder) {
@@ -104,7 +93,6 @@ Reply answer(Engine& engine, Library& library, const PartedPrompt& prompt,
   const bool fuses = method != "none";
   if (fuses) reply.report = must(library.fuse(*session, prompt, method));
   const Answer free = must(session->generate(request));
-  reply.ttft_ms = reply.report.total_ms + free.timings.ttft_ms;
   reply.text = free.text;
   reply.tokens = free.tokens;
   request.forced = forced == nullptr ? free.tokens : *forced;
@@ -146,7 +134,7 @@ Score score(const Item& item, const std::string& text) {
 
 struct Column {
   std::string method;
-  std::vector<double> f1, right, kl, ttft, ttft_full, rows, wait, place, select, form_kl;
+  std::vector<double> f1, right, kl, rows, place, form_kl;
 };
 
 std::string interval(const std::vector<double>& values, double unit, int digits) {
@@ -174,24 +162,15 @@ double median(const std::vector<double>& values) { return percentile(values, 0.5
 void print_quality(const Column& column, const Column& full, const Column& first) {
   const auto kl = eval::bootstrap_mean(column.kl);
   fmt::print(
-      "| {} | {:.1f} | {:.1f} | {} | {} | {:.1f} | {} | {} | {:.4f} [{:.4f}, {:.4f}]"
+      "| {} | {:.1f} | {:.2f} | {:.1f} | {} | {} | {:.1f} | {} | {} | {:.4f} [{:.4f}, {:.4f}]"
       " | {} |",
-      column.method, 100 * median(column.rows), 100 * mean(column.f1),
+      column.method, 100 * median(column.rows), mean(column.place), 100 * mean(column.f1),
       part_of(mean(column.f1), mean(full.f1)), interval(differences(column.f1, full.f1), 100, 1),
       100 * mean(column.right), part_of(mean(column.right), mean(full.right)),
       interval(differences(column.right, full.right), 100, 1), kl.mean, kl.low, kl.high,
       interval(differences(column.kl, first.kl), 1, 4));
   if (!column.form_kl.empty()) fmt::print(" {} |", interval(column.form_kl, 1, 5));
   fmt::print("\n");
-}
-
-void print_times(const Column& column) {
-  std::vector<double> ratios;
-  for (size_t i = 0; i < column.ttft.size(); ++i)
-    ratios.push_back(column.ttft_full[i] / column.ttft[i]);
-  fmt::print("| {} | {:.1f} | {:.0f} | {:.2f} | {:.0f} | {:.0f} | {:.0f} |\n", column.method,
-             100 * median(column.rows), median(column.ttft), median(ratios), median(column.wait),
-             median(column.place), median(column.select));
 }
 
 }  // namespace
@@ -204,8 +183,6 @@ int main(int argc, char** argv) {
   const auto items = read_items(argv[1]);
   const size_t count = std::min<size_t>(items.size(), std::strtoul(argv[2], nullptr, 10));
   const size_t passages = std::strtoul(argv[3], nullptr, 10);
-  const uint32_t runs = count_from("RUNS", 1);
-  const bool cold = count_from("COLD", 0) != 0;
   EngineOptions options;
   options.prefix_cache = false;
   options.threads = count_from("THREADS", 0);
@@ -239,31 +216,19 @@ int main(int argc, char** argv) {
     const Score full_score = score(items[index], full.text);
     all_computed.f1.push_back(full_score.f1);
     all_computed.right.push_back(full_score.right);
-    for (uint32_t run = 0; run < runs; ++run) {
-      for (Column& column : columns) {
-        const double base = run == 0
-                                ? full.ttft_ms
-                                : answer(*engine, library, prompt, "none", &full.tokens).ttft_ms;
-        if (cold) drop_cached(folder);
-        const Reply reply = answer(*engine, library, prompt, column.method, &full.tokens);
-        const FusionReport& report = reply.report;
-        column.ttft.push_back(reply.ttft_ms);
-        column.ttft_full.push_back(base);
-        column.wait.push_back(report.wait_ms);
-        column.place.push_back(report.place_ms);
-        column.select.push_back(report.select_ms);
-        if (run > 0) continue;
-        const Score scored = score(items[index], reply.text);
-        column.f1.push_back(scored.f1);
-        column.right.push_back(scored.right);
-        column.kl.push_back(divergence(full, reply));
-        if (exact) {
-          const Reply same = answer(*engine, *exact, prompt, column.method, &full.tokens);
-          column.form_kl.push_back(divergence(same, reply));
-        }
-        column.rows.push_back(static_cast<double>(report.recomputed_rows) /
-                              static_cast<double>(std::max<uint64_t>(1, report.loaded_rows)));
+    for (Column& column : columns) {
+      const Reply reply = answer(*engine, library, prompt, column.method, &full.tokens);
+      const Score scored = score(items[index], reply.text);
+      column.f1.push_back(scored.f1);
+      column.right.push_back(scored.right);
+      column.kl.push_back(divergence(full, reply));
+      if (exact) {
+        const Reply same = answer(*engine, *exact, prompt, column.method, &full.tokens);
+        column.form_kl.push_back(divergence(same, reply));
       }
+      column.rows.push_back(static_cast<double>(reply.report.recomputed_rows) /
+                            static_cast<double>(std::max<uint64_t>(1, reply.report.loaded_rows)));
+      column.place.push_back(reply.report.mean_position);
     }
     fmt::print(stderr, "\r{}/{}", index + 1, count);
   }
@@ -278,13 +243,10 @@ int main(int argc, char** argv) {
       interval(all_computed.right, 100, 1), stored.store_codec,
       stored_bytes / static_cast<double>(stored_tokens));
   fmt::print(
-      "| method | rows % | F1 | of full | F1 - full | right % | of full | right - full | KL to "
+      "| method | rows % | mean place | F1 | of full | F1 - full | right % | of full | right - "
+      "full | KL to "
       "full "
-      "| KL - {}'s |{}\n|---|---|---|---|---|---|---|---|---|---|{}\n",
+      "| KL - {}'s |{}\n|---|---|---|---|---|---|---|---|---|---|---|{}\n",
       columns.front().method, exact ? " KL by form |" : "", exact ? "---|" : "");
   for (const Column& column : columns) print_quality(column, all_computed, columns.front());
-  fmt::print(
-      "\n| method | rows % | TTFT ms | x full | wait ms | place ms | select ms |\n"
-      "|---|---|---|---|---|---|---|\n");
-  for (const Column& column : columns) print_times(column);
 }
