@@ -47,20 +47,35 @@ void CpuExecutor::begin(std::span<const Row> rows, std::span<const SequenceStep>
   steps_ = steps;
   selections_.resize(steps.size());
   costs_.assign(steps.size(), {});
-  rotation_.begin(rows);
+  rotation_.begin(rows, pool_);
   pager_.begin(rows, steps);
 }
 
 Status CpuExecutor::attend(uint32_t layer, float* q, float* k, float* v, float* out) {
-  if (!pager_.active()) return compute(layer, q, k, v, out);
-  Status status = pager_.hold_written(layer);
-  if (status) status = compute(layer, q, k, v, out);
-  pager_.finish(layer);
+  REPRISE_CHECK(hold_and_store(layer, q, k, v));
+  const Status status = compute(layer, q, out);
+  if (pager_.active()) pager_.finish(layer);
   return status;
 }
 
-Status CpuExecutor::compute(uint32_t layer, float* q, float* k, float* v, float* out) {
+Status CpuExecutor::store(uint32_t layer, const float* q, float* k, const float* v) {
+  REPRISE_CHECK(hold_and_store(layer, q, k, v));
+  if (pager_.active()) pager_.finish(layer);
+  return {};
+}
+
+Status CpuExecutor::hold_and_store(uint32_t layer, const float* q, float* k, const float* v) {
+  if (pager_.active()) {
+    if (Status held = pager_.hold_written(layer); !held) {
+      pager_.finish(layer);
+      return held;
+    }
+  }
   rotate_and_store(layer, q, k, v);
+  return {};
+}
+
+Status CpuExecutor::compute(uint32_t layer, const float* q, float* out) {
   before_ = costs_;
   REPRISE_CHECK(select(layer, q));
   const auto start = std::chrono::steady_clock::now();

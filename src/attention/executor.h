@@ -27,6 +27,8 @@ class CpuExecutor : public AttentionOp {
   /// Errors: kUnsupported when a policy selects a key whose page it has evicted; those of
   /// PagePool::fetch.
   Status attend(uint32_t layer, float* q, float* k, float* v, float* out) override;
+  /// Stores keys and values as attend() does, and reads nothing.
+  Status store(uint32_t layer, const float* q, float* k, const float* v);
 
   /// Cost of a step of the pass so far.
   const StepCost& cost(size_t step) const { return costs_[step]; }
@@ -56,7 +58,8 @@ class CpuExecutor : public AttentionOp {
     float *out, *lse;  // [rows, heads, head_dim], [rows, heads]
   };
 
-  Status compute(uint32_t layer, float* q, float* k, float* v, float* out);
+  Status hold_and_store(uint32_t layer, const float* q, float* k, const float* v);
+  Status compute(uint32_t layer, const float* q, float* out);
   void rotate_and_store(uint32_t layer, const float* q, float* k, const float* v);
   QueryRows query_rows(uint32_t layer, size_t step, const float* q) const;
   Status select(uint32_t layer, const float* q);

@@ -1,6 +1,13 @@
 #include "attention/rotation.h"
 
+#include "kernels/for_rows.h"
+
 namespace reprise {
+namespace {
+
+constexpr size_t kAngleFloats = 16;  // an angle costs what about so many floats do
+
+}  // namespace
 
 RotationCache::RotationCache(std::span<const RopeTable* const> ropes) {
   for (const RopeTable* rope : ropes) {
@@ -11,13 +18,14 @@ RotationCache::RotationCache(std::span<const RopeTable* const> ropes) {
   }
 }
 
-void RotationCache::begin(std::span<const Row> rows) {
+void RotationCache::begin(std::span<const Row> rows, ThreadPool& pool) {
   for (Table& table : tables_) {
     const size_t row_floats = table.rope->pairs() * 2;
+    if (row_floats == 0) continue;
     table.rows.resize(rows.size() * row_floats);
-    for (size_t row = 0; row < rows.size(); ++row) {
+    kernels::for_rows(pool, rows.size(), row_floats * kAngleFloats, [&](size_t row) {
       table.rope->cos_sin(rows[row].position, &table.rows[row * row_floats]);
-    }
+    });
   }
 }
 

@@ -5,6 +5,7 @@
 #include <span>
 #include <vector>
 
+#include "base/thread_pool.h"
 #include "kernels/kv_page.h"
 #include "model/model.h"
 
@@ -16,7 +17,7 @@ class RotationCache {
   explicit RotationCache(std::span<const RopeTable* const> ropes);
 
   /// Prepares the rows of a forward pass.
-  void begin(std::span<const Row> rows);
+  void begin(std::span<const Row> rows, ThreadPool& pool);
   /// Prepares keys() for positions [0, count); kept between passes.
   void reserve_positions(uint32_t layer, size_t count);
 

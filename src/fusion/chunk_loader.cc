@@ -45,7 +45,7 @@ ChunkLoader::ChunkLoader(std::vector<ChunkLoad> loads, std::span<const RopeTable
     for (int32_t at = load.from; at < load.end; ++at) rows.push_back({0, at + load.shift, 0});
   }
   first_row_.push_back(rows.size());
-  if (rotate_) rotation_.begin(rows);
+  if (rotate_) rotation_.begin(rows, pool_);
 }
 
 // Called while the members before the reader are there.

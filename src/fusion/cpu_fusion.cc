@@ -80,6 +80,7 @@ struct Computing {
   ThreadPool& pool;
   std::vector<const RopeTable*> ropes;  // [n_layer]
   CpuExecutor executor;
+  std::vector<float> logits;  // of a row
 };
 
 class CpuFusedPass : public FusedPass {
@@ -93,10 +94,13 @@ class CpuFusedPass : public FusedPass {
   Status compute(std::span<const int32_t> positions) override;
   Status check(std::span<const int32_t> positions, const RowCheck& check,
                const ChooseFn& choose) override;
+  std::span<const float> logits() const override { return c_.logits; }
   const StoredChunk* failed() const override { return loader_.failed(); }
   void add_cost(FusionCost& cost) const override { loader_.add_cost(cost); }
 
  private:
+  /// last: the prompt's last row is the last one of the pass, and its logits are wanted.
+  Status forward(FusedAttention& attention, bool last);
   std::vector<float> question_scores(std::span<const Row> rows, const float* q,
                                      const RowCheck& check) const;
 
@@ -106,12 +110,19 @@ class CpuFusedPass : public FusedPass {
   ChunkLoader loader_;
 };
 
+Status CpuFusedPass::forward(FusedAttention& attention, bool last) {
+  const uint32_t row = static_cast<uint32_t>(attention.rows().size()) - 1;
+  c_.logits.resize(c_.model.config().vocab);
+  const std::span<const uint32_t> wanted = {&row, last ? 1u : 0u};
+  return c_.model.forward({attention.rows(), 0, wanted}, attention, c_.logits.data());
+}
+
 Status CpuFusedPass::compute(std::span<const int32_t> positions) {
-  FusedAttention attention(c_.executor, loader_, job_.prompt, job_.kv, policy_);
+  FusedAttention attention(c_.model.config(), c_.executor, loader_, job_.prompt, job_.kv, policy_);
   for (size_t first = 0; first < positions.size(); first += kBlock) {
     attention.begin(positions.subspan(first, std::min<size_t>(kBlock, positions.size() - first)));
-    REPRISE_CHECK(c_.model.forward({attention.rows(), 0, {}}, attention, nullptr));
     const size_t done = first + attention.rows().size();
+    REPRISE_CHECK(forward(attention, done == positions.size()));
     if (job_.progress && !job_.progress({"prefill", done, positions.size(), "tokens"})) {
       return fail(ErrorCode::kCancelled, "cancelled after computing {} of {} rows", done,
                   positions.size());
@@ -134,7 +145,7 @@ std::vector<float> CpuFusedPass::question_scores(std::span<const Row> rows, cons
 Status CpuFusedPass::check(std::span<const int32_t> positions, const RowCheck& check,
                            const ChooseFn& choose) {
   const uint32_t layers = c_.model.config().n_layer;
-  FusedAttention attention(c_.executor, loader_, job_.prompt, job_.kv, policy_);
+  FusedAttention attention(c_.model.config(), c_.executor, loader_, job_.prompt, job_.kv, policy_);
   FusedAttention::Hooks hooks;
   hooks.layer = check_layer(check, layers);
   bool goes_on = false;
@@ -155,7 +166,7 @@ Status CpuFusedPass::check(std::span<const int32_t> positions, const RowCheck& c
   }
   attention.set_hooks(hooks);
   attention.begin(positions);
-  REPRISE_CHECK(c_.model.forward({attention.rows(), 0, {}}, attention, nullptr));
+  REPRISE_CHECK(forward(attention, true));
   return goes_on ? loader_.load_through(layers - 1) : Status();
 }
 

@@ -11,9 +11,13 @@ void FusedAttention::begin(std::span<const int32_t> positions) {
   for (const int32_t position : positions) {
     rows_.push_back({0, position, prompt_.tokens[static_cast<size_t>(position)]});
   }
-  steps_ = {{&kv_, &policy_, 0, static_cast<uint32_t>(rows_.size()), kernels::Phase::kPrefill,
+  begin_rows(rows_);
+}
+
+void FusedAttention::begin_rows(std::span<const Row> rows) {
+  steps_ = {{&kv_, &policy_, 0, static_cast<uint32_t>(rows.size()), kernels::Phase::kPrefill,
              prompt_.end()}};
-  executor_.begin(rows_, steps_);
+  executor_.begin(rows, steps_);
 }
 
 void FusedAttention::keep(std::span<const int32_t> positions) {
@@ -24,9 +28,20 @@ Status FusedAttention::attend(uint32_t layer, float* q, float* k, float* v, floa
   REPRISE_CHECK(loader_.load_through(layer));
   const bool watched = layer == hooks_.layer;
   if (watched && hooks_.before) hooks_.before(q, v);
-  REPRISE_CHECK(executor_.attend(layer, q, k, v, out));
+  REPRISE_CHECK(layer + 1 < config_.n_layer ? executor_.attend(layer, q, k, v, out)
+                                            : attend_last_row(layer, q, k, v, out));
   if (watched && hooks_.after) hooks_.after(q, v);
   return {};
+}
+
+Status FusedAttention::attend_last_row(uint32_t layer, float* q, float* k, float* v, float* out) {
+  const size_t last = rows_.size() - 1, q_at = last * config_.n_head * config_.head_dim;
+  const size_t kv_width = size_t{config_.n_kv_head} * config_.head_dim;
+  const float* k_row = k + last * kv_width;
+  std::vector<float> unrotated(k_row, k_row + kv_width);  // stored once more
+  REPRISE_CHECK(executor_.store(layer, q, k, v));
+  begin_rows(std::span(rows_).last(1));
+  return executor_.attend(layer, q + q_at, unrotated.data(), v + last * kv_width, out + q_at);
 }
 
 std::optional<std::span<const uint32_t>> FusedAttention::kept_rows() {

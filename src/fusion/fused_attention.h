@@ -15,9 +15,14 @@ namespace reprise {
 
 class FusedAttention : public AttentionOp {
  public:
-  FusedAttention(CpuExecutor& executor, ChunkLoader& loader, const FusedPrompt& prompt,
-                 SequenceKv& kv, Policy& policy)
-      : executor_(executor), loader_(loader), prompt_(prompt), kv_(kv), policy_(policy) {}
+  FusedAttention(const ModelConfig& config, CpuExecutor& executor, ChunkLoader& loader,
+                 const FusedPrompt& prompt, SequenceKv& kv, Policy& policy)
+      : config_(config),
+        executor_(executor),
+        loader_(loader),
+        prompt_(prompt),
+        kv_(kv),
+        policy_(policy) {}
 
   /// The rows of the next pass: ascending positions.
   void begin(std::span<const int32_t> positions);
@@ -33,10 +38,15 @@ class FusedAttention : public AttentionOp {
   /// Only rows at these positions, some of the pass's, go on after this layer.
   void keep(std::span<const int32_t> positions);
 
+  /// In the last layer only the last row's output is written: no other one's is read.
   Status attend(uint32_t layer, float* q, float* k, float* v, float* out) override;
   std::optional<std::span<const uint32_t>> kept_rows() override;
 
  private:
+  void begin_rows(std::span<const Row> rows);
+  Status attend_last_row(uint32_t layer, float* q, float* k, float* v, float* out);
+
+  const ModelConfig& config_;
   CpuExecutor& executor_;
   ChunkLoader& loader_;
   const FusedPrompt& prompt_;

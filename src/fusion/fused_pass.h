@@ -46,8 +46,8 @@ class FusedPass {
   /// same errors.
   virtual Status check(std::span<const int32_t> positions, const RowCheck& check,
                        const ChooseFn& choose) = 0;
-  /// Of the prompt's last row, which the pass computed, if its device gives logits.
-  virtual std::span<const float> logits() const { return {}; }
+  /// Of the prompt's last row, which the pass computed.
+  virtual std::span<const float> logits() const = 0;
   virtual const StoredChunk* failed() const = 0;
   virtual void add_cost(FusionCost& cost) const = 0;
 };
@@ -63,9 +63,6 @@ struct FusedJob {
 class FusionDevice {
  public:
   virtual ~FusionDevice() = default;
-  /// Whether passes compute the last row of a prompt with the others, and give its logits. Else it
-  /// is left out of them.
-  virtual bool gives_logits() const { return false; }
   /// KV of a chunk that is read after its context and nothing else: [n_layer][K, V], keys before
   /// rotation, as StoredChunk::read_layer gives them. kOutOfMemory, kInvalidArgument.
   virtual Result<std::vector<std::byte>> read_chunk(const ChunkIdentity& identity,

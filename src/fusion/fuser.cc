@@ -57,7 +57,7 @@ Fuser::Plan Fuser::plan(const FusedPrompt& prompt, const FusionMethod& method,
       if (candidate) plan.candidates.push_back(at);
     }
   }
-  compute_to(pass_end(prompt));
+  compute_to(prompt.end());
   return plan;
 }
 
@@ -66,7 +66,6 @@ Fuser::Plan Fuser::plan(const FusedPrompt& prompt, const FusionMethod& method,
 Status Fuser::choose(const FusedPrompt& prompt, const Plan& plan, const Selector& selector,
                      FusedPass& pass, std::vector<int32_t>& chosen) {
   std::vector<int32_t> positions = plan.computed;
-  if (pass_end(prompt) < prompt.end()) positions.push_back(prompt.end() - 1);  // it asks, too
   if (selector.exact) positions = merged(positions, plan.candidates);
   const auto choose = [&](std::span<const float> scores) -> std::vector<int32_t> {
     std::vector<float> ranked = pooled(scores, selector.pool);
@@ -157,7 +156,7 @@ Result<Fused> Fuser::fuse(FusedPrompt prompt, const FusionMethod& method, Sequen
       if (chunk.stored == *failed) chunk.stored = nullptr;
     }
   }
-  kv.commit(static_cast<size_t>(pass_end(prompt) - exact));
+  kv.commit(rows);
   fused.cost.total_ms = ms_since(start);
   return fused;
 }

@@ -14,7 +14,7 @@ namespace reprise {
 /// What fusing a prompt gave.
 struct Fused {
   FusionCost cost;
-  std::vector<float> logits;  // of the last token; empty: its row is left to the caller
+  std::vector<float> logits;  // of the last token
 };
 
 class Fuser {
@@ -22,8 +22,7 @@ class Fuser {
   /// device outlives the fuser.
   explicit Fuser(FusionDevice& device) : device_(device) {}
 
-  /// Fills kv, which holds exact KV of the prompt's beginning, up to the last token of the prompt
-  /// (all but that one where its row is left to the caller). A chunk that cannot be read is
+  /// Fills kv, which holds exact KV of the prompt's beginning. A chunk that cannot be read is
   /// computed. position_free: how kv's pages hold keys. An error, also kCancelled, leaves kv as it
   /// was.
   Result<Fused> fuse(FusedPrompt prompt, const FusionMethod& method, SequenceKv& kv,
@@ -50,10 +49,6 @@ class Fuser {
   /// Returns the chunk that could not be read, or null.
   Result<const StoredChunk*> attempt(const FusedJob& job, const FusionMethod& method, int32_t exact,
                                      Fused& fused);
-  /// Where the rows of the pass end.
-  int32_t pass_end(const FusedPrompt& prompt) const {
-    return device_.gives_logits() ? prompt.end() : prompt.end() - 1;
-  }
 
   FusionDevice& device_;
 };

@@ -60,7 +60,7 @@ std::vector<float> question_attention(const ModelConfig& config,
     index[static_cast<size_t>(candidates[i])] = static_cast<int32_t>(i);
   }
   RotationCache rotation(ropes);
-  rotation.begin(question.rows);
+  rotation.begin(question.rows, pool);
   if (!rotated) rotation.reserve_positions(layer, keys);
   const size_t pairs = rotation.rope(layer).pairs();
   const kernels::KvLayout& layout = kv.pool().layout();

@@ -195,6 +195,7 @@ Status Model::forward(const ForwardBatch& batch, AttentionOp& attention, float* 
   std::optional<Pass> pass;
   pass.emplace(config_, *weights_, *pool_, b.scratch, rows, batch.decode_rows);
   pass->embed(batch.rows, b.x.data());
+  std::vector<uint32_t> logit_rows(batch.logit_rows.begin(), batch.logit_rows.end());
   for (uint32_t i = 0; i < config_.n_layer; ++i) {
     const LayerWeights& layer = weights_->layers[i];
     pass->project_heads(layer, b.x.data(), b.q.data(), b.k.data(), b.v.data());
@@ -204,26 +205,28 @@ Status Model::forward(const ForwardBatch& batch, AttentionOp& attention, float* 
       if (kept->empty()) return {};
       gather(b.x, *kept, hidden, b.h);
       gather(b.attn, *kept, q_width, b.q);
+      for (uint32_t& row : logit_rows) {
+        row = static_cast<uint32_t>(std::ranges::lower_bound(*kept, row) - kept->begin());
+      }
       pass.emplace(config_, *weights_, *pool_, b.scratch, kept->size(), 0);
     }
     pass->add_attention(layer, b.attn.data(), b.x.data(), b.h.data());
     pass->add_mlp(layer, b.x.data(), b.h.data());
   }
-  if (!batch.logit_rows.empty()) finish(batch, logits);
+  if (!logit_rows.empty()) finish(batch.decode_rows, logit_rows, logits);
   return {};
 }
 
 /// The rest of the last layer, only for the rows whose logits are wanted, and their logits.
-void Model::finish(const ForwardBatch& batch, float* logits) {
+void Model::finish(size_t decode_rows, std::span<const uint32_t> logit_rows, float* logits) {
   Buffers& b = *buffers_;
-  const size_t hidden = config_.hidden, count = batch.logit_rows.size();
+  const size_t hidden = config_.hidden, count = logit_rows.size();
   b.slot.resize(count);
   b.kept.resize(count);
   std::iota(b.slot.begin(), b.slot.end(), 0u);
   const auto first_prefill = std::stable_partition(
-      b.slot.begin(), b.slot.end(),
-      [&](uint32_t slot) { return batch.logit_rows[slot] < batch.decode_rows; });
-  for (size_t i = 0; i < count; ++i) b.kept[i] = batch.logit_rows[b.slot[i]];
+      b.slot.begin(), b.slot.end(), [&](uint32_t slot) { return logit_rows[slot] < decode_rows; });
+  for (size_t i = 0; i < count; ++i) b.kept[i] = logit_rows[b.slot[i]];
   gather(b.x, b.kept, hidden, b.h);
   gather(b.attn, b.kept, size_t{config_.n_head} * config_.head_dim, b.q);
 

@@ -37,7 +37,8 @@ class AttentionOp {
   /// head_dim].
   virtual Status attend(uint32_t layer, float* q, float* k, float* v, float* out) = 0;
   /// Asked after every attend(): which of the rows go on, ascending, or nothing when all do. None
-  /// ends the pass. Only of passes without decode rows and logits.
+  /// ends the pass; else rows whose logits are wanted are among them. Only of passes without decode
+  /// rows.
   virtual std::optional<std::span<const uint32_t>> kept_rows() { return std::nullopt; }
 };
 
@@ -76,7 +77,7 @@ class Model {
   struct Weights;
   struct Buffers;
   Model();
-  void finish(const ForwardBatch& batch, float* logits);
+  void finish(size_t decode_rows, std::span<const uint32_t> logit_rows, float* logits);
 
   ModelConfig config_;
   std::vector<RopeTable> ropes_;  // [3]: one per LayerRope

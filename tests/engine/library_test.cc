@@ -81,6 +81,34 @@ TEST_P(FusionTypes, ComputingEveryRowEqualsFullPrefill) {
   EXPECT_EQ(books.report.computed_rows, 46u);
 }
 
+// A request that computes the last row behind the others gets the same logits.
+TEST_P(FusionTypes, LogitsOfTheLastRowComeWithTheOthers) {
+  Books books(GetParam());
+  const PartedPrompt prompt = three_chunks();
+  books.add(prompt);
+  for (const char* fusion : {"none", "pie", "a3", "a3:layer=4", "a3:keys=exact",
+                             "a3:layer=4,keys=exact", "cacheblend", "legolink"}) {
+    auto session = *books.engine->open();
+    const auto report = books.library->fuse(*session, prompt, fusion);
+    ASSERT_TRUE(report) << report.error().message;
+    if (fusion == std::string("a3")) {
+      EXPECT_GT(report->mean_position, 0.1);
+      EXPECT_LT(report->mean_position, 0.9);
+    }
+    Sequence& sequence = session->impl().sequence;
+    EXPECT_EQ(sequence.tokens, prompt.tokens());
+    const std::vector<float> held = std::move(sequence.logits);
+    sequence.logits.clear();
+    Request request = test::request_of(prompt.tokens(), 1);
+    std::vector<float> computed;
+    request.on_logits = [&](std::span<const float> row) {
+      computed.assign(row.begin(), row.end());
+    };
+    EXPECT_EQ(session->generate(request)->counters.reused_tokens, 332u);
+    EXPECT_EQ(held, computed) << fusion;
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Types, FusionTypes, testing::Values("bf16", "f16", "f32", "q8_0"));
 
 // The prefix case: a chunk right behind what it was read after.

@@ -227,7 +227,6 @@ class CudaFusion : public FusionDevice {
   }
   ~CudaFusion() override { cudaStreamSynchronize(parts_.stream); }
 
-  bool gives_logits() const override { return true; }
   Result<std::vector<std::byte>> read_chunk(const ChunkIdentity& identity,
                                             const ChunkTokens& tokens, PagePool& pool) override;
   Result<std::unique_ptr<FusedPass>> begin(const FusedJob& job,
