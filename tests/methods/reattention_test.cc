@@ -234,6 +234,44 @@ TEST(ReAttentionPolicy, TheLastRowsOfAPromptAreCellsOfTheirOwn) {
   EXPECT_EQ(never->prefill_cell(85, 100), 15);
 }
 
+TEST(ReAttentionPolicy, OnlyALongPromptIsReadBySelectionFromEarlyOn) {
+  Toy toy({1, 4, 2, 32}, 500);
+  const auto first_selected = [&](const std::string& more, int32_t prompt_end) {
+    Recorder policy(toy, std::string(kSpec) + more);
+    SequenceKv kv = toy.new_sequence();
+    toy.prompt_end = prompt_end;
+    for (int32_t length = 1; length <= prompt_end; ++length) {
+      toy.step(kv, policy, 1, Phase::kPrefill);
+      if (!policy.seen[0].selection.all) return length;
+    }
+    return 0;
+  };
+  EXPECT_EQ(first_selected(",early=50", 60), 0);  // activate
+  EXPECT_EQ(first_selected(",early=50", 61), 51);
+  EXPECT_EQ(first_selected(",early=50", 200), 51);
+  EXPECT_EQ(first_selected(",early=100", 200), 61) << "later than activate";
+}
+
+TEST(ReAttentionPolicy, WithoutVotingRowsOnlyRowsOfTheirOwnReadSpans) {
+  Toy toy({1, 4, 2, 32}, 500);
+  const auto ranges_of = [&](const std::string& stride, size_t rows) {
+    Recorder policy(toy, std::string(kSpec) + ",stride=" + stride);
+    SequenceKv kv = toy.new_sequence();
+    toy.step(kv, policy, 400, Phase::kPrefill);
+    toy.step(kv, policy, rows, Phase::kPrefill);
+    const Selection& selection = policy.seen[0].selection;
+    EXPECT_EQ(selection.index_bytes_read == 0, stride == "0" && rows > 1);
+    std::vector<std::pair<int32_t, int32_t>> ranges;
+    for (const KeyRange& range : selection.parts.at(0).ranges) {
+      ranges.emplace_back(range.begin, range.end);
+    }
+    return ranges;
+  };
+  EXPECT_EQ(ranges_of("0", 30), (std::vector<std::pair<int32_t, int32_t>>{{0, 5}, {390, 430}}));
+  EXPECT_GT(ranges_of("1", 30).size(), 3u);
+  EXPECT_EQ(ranges_of("0", 1), ranges_of("1", 1));
+}
+
 TEST(ReAttentionPolicy, APromptRowOfItsOwnReadsWhatADecodedTokenWould) {
   Toy toy({1, 4, 2, 32}, 500);
   const auto ranges_of = [&](Phase phase) {

@@ -67,7 +67,7 @@ VoteTables DeviceReAttention::Votes::tables() const {
 }
 
 uint32_t DeviceReAttention::chunk_voters() const {
-  return static_cast<uint32_t>((settings_.chunk + settings_.stride - 1) / settings_.stride);
+  return (static_cast<uint32_t>(settings_.chunk) + stride() - 1) / stride();
 }
 
 Status DeviceReAttention::reserve(const DeviceRoom& room) {
@@ -107,13 +107,13 @@ Status DeviceReAttention::choose(uint32_t layer, TopKeysArgs scan, KeySpansArgs 
                                  PackedQueriesArgs queries, cudaStream_t stream) const {
   const auto kind = layer_rope_.empty() ? LayerRope::kGlobal : layer_rope_[layer];
   const auto& turn = angles_[static_cast<size_t>(kind)];
-  scan.middle = spans.middle = middle_;
   scan.n_head = n_head_;
   scan.angles = turn.data();
   scan.pairs = static_cast<uint32_t>(turn.size() / 2);
   scan.floors = floors_.data();
   scan.workspace = workspace_.data();
-  if (settings_.spans > 0) REPRISE_CUDA(top_keys(scan, stream), "scanning keys");
+  if (settings_.votes(scan.rows)) REPRISE_CUDA(top_keys(scan, stream), "scanning keys");
+  spans.middle = scan.middle;
   spans.votes = scan.votes;
   spans.positions = scan.positions;
   spans.batch = scan.batch;
@@ -133,6 +133,12 @@ Status DeviceReAttention::choose(uint32_t layer, TopKeysArgs scan, KeySpansArgs 
   return {};
 }
 
+Status DeviceReAttention::plan(const DevicePlan& plan, cudaStream_t) {
+  prompt_ends_.clear();
+  for (const SequenceStep& step : plan.steps) prompt_ends_.push_back(step.prompt_end);
+  return {};
+}
+
 Status DeviceReAttention::select(const DeviceQueries& queries, DeviceRead& read,
                                  cudaStream_t stream) {
   tile_bytes_ = tile_bytes(queries.kv.type, head_dim_);
@@ -145,6 +151,7 @@ Status DeviceReAttention::select(const DeviceQueries& queries, DeviceRead& read,
   scan.q = queries.q_plain;
   scan.k = static_cast<uint32_t>(settings_.picks_of(1));
   scan.votes = votes_.tables();
+  scan.middle = middle_;
   KeySpansArgs spans;
   spans.pages = queries.pages;
   spans.capacity = queries.capacity;
@@ -166,17 +173,19 @@ Status DeviceReAttention::select(const DeviceQueries& queries, DeviceRead& read,
 Status DeviceReAttention::pack(const DevicePrompt& prompt, PackedPrompt& packed,
                                cudaStream_t stream) {
   const uint32_t last = prompt.rows.count - 1;
-  const KeyRange32 middle =
-      middle_of(middle_, prompt.rows.position + static_cast<int32_t>(last), prompt.rows.count);
-  if (middle.begin >= middle.end) return {};
   TopKeysArgs scan;
+  scan.middle = middle_;
+  scan.middle.activate = settings_.reads_all_until(prompt_ends_[prompt.step]);
+  const KeyRange32 middle =
+      middle_of(scan.middle, prompt.rows.position + static_cast<int32_t>(last), prompt.rows.count);
+  if (middle.begin >= middle.end) return {};
   scan.kv = prompt.kv;
   scan.pages = prompt.pages;
   scan.positions = prompt.positions + last;
   scan.batch = 1;
   scan.capacity = prompt.capacity;
   scan.rows = prompt.rows.count;
-  scan.stride = static_cast<uint32_t>(settings_.stride);
+  scan.stride = stride();
   scan.q = prompt.q_plain;
   scan.k = static_cast<uint32_t>(settings_.picks_of(prompt.rows.count));
   scan.votes = prompt_votes_.tables();

@@ -2,6 +2,7 @@
 // spans anew.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <vector>
 
@@ -22,6 +23,7 @@ class DeviceReAttention : public DevicePolicy {
   bool packs() const override { return true; }
   uint32_t most_rotated_keys() const override;
   bool reads_plain_queries() const override { return true; }
+  Status plan(const DevicePlan& plan, cudaStream_t stream) override;
   Status select(const DeviceQueries& queries, DeviceRead& read, cudaStream_t stream) override;
   Status pack(const DevicePrompt& prompt, PackedPrompt& packed, cudaStream_t stream) override;
   /// At most: spans may overlap.
@@ -45,6 +47,7 @@ class DeviceReAttention : public DevicePolicy {
   /// For rows of a layer, of whose scan the caller says where its keys and queries are.
   Status choose(uint32_t layer, TopKeysArgs scan, KeySpansArgs spans,
                 kernels::cuda::PackedQueriesArgs queries, cudaStream_t stream) const;
+  uint32_t stride() const { return static_cast<uint32_t>(std::max(1, settings_.stride)); }
   uint32_t chunk_voters() const;
 
   ReAttentionPolicy::Settings settings_;
@@ -52,6 +55,7 @@ class DeviceReAttention : public DevicePolicy {
   uint32_t n_head_, n_kv_head_, head_dim_;
   float query_scale_;
   kernels::cuda::MiddleKeys middle_;
+  std::vector<int32_t> prompt_ends_;  // of the pass's steps
   uint32_t span_tokens_, list_capacity_ = 0;
   uint64_t tile_bytes_ = 0;                       // of keys that are scanned
   kernels::cuda::DeviceBuffer<float> angles_[3];  // as Settings::angles

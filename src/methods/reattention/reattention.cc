@@ -11,7 +11,7 @@
 namespace reprise {
 namespace {
 
-constexpr uint32_t kLocal = 4096, kScope = 8192, kChunk = 512;
+constexpr uint32_t kLocal = 4096, kScope = 8192, kChunk = 512, kEarlyShare = 4;
 
 uint32_t local_of(const ReAttentionOptions& o, uint32_t trained) {
   if (o.local > 0) return o.local;
@@ -50,6 +50,8 @@ ReAttentionPolicy::Settings settings_of(const ReAttentionOptions& o, const Model
   s.chunk = o.chunk > 0 ? static_cast<int32_t>(o.chunk) : std::min<int32_t>(kChunk, s.local);
   s.alone = static_cast<int32_t>(o.alone);
   s.activate = static_cast<int32_t>(o.activate > 0 ? o.activate : config.context);
+  const uint32_t early = o.early > 0 ? o.early : config.context / kEarlyShare;
+  s.early = std::min(s.activate, static_cast<int32_t>(early));
   s.stride = static_cast<int32_t>(o.stride);
   s.interval = static_cast<int32_t>(o.interval);
   s.spans = spans_of(o, config.context);
@@ -96,13 +98,17 @@ ReAttentionPolicy::ReAttentionPolicy(const ReAttentionOptions& o, const ModelCon
 void ReAttentionPolicy::select(const QueryRows& rows, Selection& selection) {
   const int32_t length = rows.end();
   const KeyRange middle = {settings_.sink, std::min(rows.first(), length - settings_.local)};
-  if (length <= settings_.activate || middle.begin >= middle.end) return;
+  const int32_t all_until = settings_.reads_all_until(rows.prompt_end);
+  if (length <= all_until || middle.begin >= middle.end) return;
   Layer& layer = layers_[rows.layer];
   if (!keeps_spans(rows, layer)) {
     layer.spans = choose(rows, middle);
     layer.chosen_at = length;
-    const auto pages = static_cast<uint64_t>(middle.end - middle.begin) / kPageTokens + 1;
-    selection.index_bytes_read = pages * config_->n_kv_head * rows.kv->pool().layout().tile_bytes();
+    if (settings_.votes(rows.rows.size())) {
+      const auto pages = static_cast<uint64_t>(middle.end - middle.begin) / kPageTokens + 1;
+      selection.index_bytes_read =
+          pages * config_->n_kv_head * rows.kv->pool().layout().tile_bytes();
+    }
   }
   selection.all = false;
   SelectionPart& part = selection.parts.emplace_back();
@@ -123,7 +129,7 @@ bool ReAttentionPolicy::keeps_spans(const QueryRows& rows, const Layer& layer) c
 }
 
 std::vector<KeyRange> ReAttentionPolicy::choose(const QueryRows& rows, KeyRange middle) const {
-  if (settings_.spans == 0) return {};
+  if (!settings_.votes(rows.rows.size())) return {};
   auto picks = pick(rows, middle);
   const std::vector<Candidate> candidates = count_votes(picks);
   const auto budget = static_cast<int64_t>(settings_.spans) * settings_.span;
@@ -134,7 +140,7 @@ std::vector<KeyRange> ReAttentionPolicy::choose(const QueryRows& rows, KeyRange 
 
 std::vector<kernels::RankedKey> ReAttentionPolicy::pick(const QueryRows& rows,
                                                         KeyRange middle) const {
-  const auto step = static_cast<size_t>(settings_.stride);
+  const auto step = static_cast<size_t>(std::max(1, settings_.stride));
   std::vector<size_t> which;  // counted from the last row, which is always among them
   for (size_t row = rows.rows.size(); row > 0; row -= std::min(step, row)) {
     which.push_back(row - 1);

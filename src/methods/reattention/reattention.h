@@ -6,7 +6,8 @@
 // Every voting row of every query head picks the keys of the middle (between the first keys and the
 // window) with the largest products with its query, both before rotation. The keys with most picks
 // win; each is widened to a span; all heads of a layer read the same keys. Up to `activate` tokens
-// everything is read, as by full attention.
+// everything is read, as by full attention; a longer prompt is read by selection from `early`
+// tokens on, as keys of tokens that saw a long context are worse to find things by.
 //
 // Decided apart from the published code: half of the trained context is read and not all of it,
 // from which a small model retrieves better (docs/evaluation.md); the scan is exact (see
@@ -38,6 +39,7 @@ struct ReAttentionOptions {
   uint32_t chunk = 0;
   uint32_t alone = 48;
   uint32_t activate = 0;
+  uint32_t early = 0;
   uint32_t stride = 1;
   uint32_t interval = 1;
   bool fill = false;
@@ -80,7 +82,17 @@ void visit_options(ReAttentionOptions& o, Visitor&& visit) {
                    "up to this context everything is read; 0 = what the model was trained on",
                    "tokens", 0, 1 << 30},
         o.activate);
-  visit(OptionSpec{"stride", "one prompt row of so many votes", "rows", 1, 1 << 16}, o.stride);
+  visit(
+      OptionSpec{"early",
+                 "up to this context everything is read of a prompt that is longer than activate; "
+                 "0 = a quarter of what the model was trained on",
+                 "tokens", 0, 1 << 30},
+      o.early);
+  visit(OptionSpec{"stride",
+                   "one prompt row of so many votes; 0 = none but the last ones (alone), so that a "
+                   "prompt is read without scans",
+                   "rows", 0, 1 << 16},
+        o.stride);
   visit(OptionSpec{"interval", "decoded tokens that read the same spans", "tokens", 1, 1 << 16},
         o.interval);
   visit(OptionSpec{"fill", "more keys win while their spans overlap and leave room"}, o.fill);
@@ -95,13 +107,19 @@ class ReAttentionPolicy : public Policy {
  public:
   /// Options as they apply to the model.
   struct Settings {
-    int32_t sink, local, span, chunk, alone, activate, stride, interval;
+    int32_t sink, local, span, chunk, alone, activate, early, stride, interval;
     size_t spans, picks, decode_picks;
     bool fill;
     std::vector<std::vector<float>> angles;  // [3]: one per LayerRope, [pairs][2] of score=mean
 
     /// Keys that each head of a voting row picks, of so many rows that share what they read.
     size_t picks_of(size_t rows) const { return rows > 1 ? picks : decode_picks; }
+    /// Whether so many rows that share what they read choose spans.
+    bool votes(size_t rows) const { return spans > 0 && (stride > 0 || rows == 1); }
+    /// Context up to which rows of a prompt, and those decoded after it, read everything.
+    int32_t reads_all_until(int32_t prompt_end) const {
+      return prompt_end > activate ? early : activate;
+    }
   };
 
   /// Errors: kInvalidArgument where the options do not fit the model or each other.
