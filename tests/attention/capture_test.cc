@@ -126,10 +126,8 @@ TEST(Capture, CapturingDoesNotDependOnThreads) {
 
 TEST(Capture, CapturingPrefillRowsIsAnError) {
   Partial captured;
-  const auto status = testing::prefill_with(
+  testing::expect_refused_in_prefill(
       [&](const QueryRows&, Selection& selection) { selection.captured = &captured; });
-  ASSERT_FALSE(status);
-  EXPECT_EQ(status.error().code, ErrorCode::kUnsupported);
 }
 
 }  // namespace

@@ -97,10 +97,8 @@ TEST(PageShares, OfFullAttentionAreOfEveryKey) {
 
 TEST(PageShares, OfPrefillRowsAreAnError) {
   PageShares shares;
-  const auto status = testing::prefill_with(
+  testing::expect_refused_in_prefill(
       [&](const QueryRows&, Selection& selection) { selection.shares = &shares; });
-  ASSERT_FALSE(status);
-  EXPECT_EQ(status.error().code, ErrorCode::kUnsupported);
 }
 
 }  // namespace

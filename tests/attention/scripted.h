@@ -32,8 +32,8 @@ inline SelectionPart& add_part(Selection& selection, std::vector<KeyRange> range
   return part;
 }
 
-/// What a prefill row gets whose selection asks for something that only decode rows have.
-inline Status prefill_with(ScriptedPolicy::Script script) {
+/// That a prefill row may not ask for what only decode rows have.
+inline void expect_refused_in_prefill(ScriptedPolicy::Script script) {
   Toy toy({}, 20);
   ScriptedPolicy policy(std::move(script));
   SequenceKv kv = toy.new_sequence();
@@ -42,7 +42,9 @@ inline Status prefill_with(ScriptedPolicy::Script script) {
   const SequenceStep step = {&kv, &policy, 0, 1, kernels::Phase::kPrefill};
   toy.executor().begin({&row, 1}, {&step, 1});
   std::vector<float> out(toy.width());
-  return toy.executor().attend(0, toy.q(0, 0), toy.k(0, 0), toy.v(0, 0), out.data());
+  const Status status = toy.executor().attend(0, toy.q(0, 0), toy.k(0, 0), toy.v(0, 0), out.data());
+  ASSERT_FALSE(status);
+  EXPECT_EQ(status.error().code, ErrorCode::kUnsupported);
 }
 
 }  // namespace reprise::testing
