@@ -3,11 +3,14 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <functional>
 #include <map>
 #include <numeric>
+#include <optional>
 #include <string>
+#include <thread>
 
 #include "base/float16.h"
 #include "cuda/device_testing.h"
@@ -37,6 +40,7 @@ class Case {
     std::iota(pages_.begin(), pages_.end(), 0u);
     std::shuffle(pages_.begin(), pages_.end(), random);
     codes_ = e4m3_values();
+    for (const int32_t length : lengths_) last_.push_back(length - 1);
   }
 
   // Values that all types have.
@@ -54,44 +58,57 @@ class Case {
     }
   }
 
-  void check(MiddleKeys middle, uint32_t k, uint32_t stride = 1) {
-    const auto batch = static_cast<uint32_t>(lengths_.size());
-    std::vector<int32_t> positions = lengths_;
-    for (int32_t& position : positions) --position;
-    const DeviceArray<uint8_t> kv(tiles_.bytes());
-    const DeviceArray<uint32_t> pages(pages_);
-    const DeviceArray<int32_t> last(positions);
-    const DeviceArray<float> q(q_);
+  // Arguments, and what they point to.
+  struct Call {
+    Call(const Case& of, MiddleKeys middle, uint32_t k, uint32_t stride)
+        : kv(of.tiles_.bytes()), pages(of.pages_), last(of.last_), q(of.q_) {
+      const Shape& shape = of.shape_;
+      const auto batch = static_cast<uint32_t>(of.lengths_.size());
+      args.kv = {kv.get(), shape.type, shape.n_kv_head, shape.dim};
+      args.pages = pages.get();
+      args.positions = last.get();
+      args.batch = batch;
+      args.capacity = static_cast<uint32_t>(of.capacity_);
+      args.rows = of.rows_;
+      args.stride = stride;
+      args.middle = middle;
+      args.n_head = shape.n_head;
+      args.q = q.get();
+      args.k = k;
+      const uint32_t voters = args.voters(), votes = voters * shape.n_head * k;
+      const uint32_t slots = vote_slots(votes);
+      found.emplace(size_t{batch} * votes);
+      floors.emplace(size_t{batch} * voters * shape.n_head);
+      workspace.emplace(top_keys_workspace(batch, voters, shape.n_head, shape.n_kv_head, k), 0x5a);
+      for (auto& table : tables) table.emplace(size_t{batch} * slots);
+      args.floors = floors->get();
+      args.found = found->get();
+      args.workspace = workspace->get();
+      args.votes = {
+          slots,           tables[0]->get(), tables[1]->get(), tables[2]->get(), tables[3]->get(),
+          tables[4]->get()};
+    }
+
+    DeviceArray<uint8_t> kv;
+    DeviceArray<uint32_t> pages;
+    DeviceArray<int32_t> last;
+    DeviceArray<float> q;
+    std::optional<DeviceArray<RankedWord>> found;
+    std::optional<DeviceArray<uint8_t>> workspace;
+    std::optional<DeviceArray<uint32_t>> floors, tables[5];  // keys, votes, best, used, count
     TopKeysArgs args;
-    args.kv = {kv.get(), shape_.type, shape_.n_kv_head, shape_.dim};
-    args.pages = pages.get();
-    args.positions = last.get();
-    args.batch = batch;
-    args.capacity = static_cast<uint32_t>(capacity_);
-    args.rows = rows_;
-    args.stride = stride;
-    args.middle = middle;
-    args.n_head = shape_.n_head;
-    args.q = q.get();
-    args.k = k;
-    const uint32_t voters = args.voters(), votes = voters * shape_.n_head * k;
-    const DeviceArray<RankedWord> found(size_t{batch} * votes);
-    const DeviceArray<uint8_t> workspace(
-        top_keys_workspace(batch, voters, shape_.n_head, shape_.n_kv_head, k), 0x5a);
-    const uint32_t slots = vote_slots(votes);
-    const DeviceArray<uint32_t> table_keys(size_t{batch} * slots),
-        table_votes(size_t{batch} * slots), best(size_t{batch} * slots),
-        used(size_t{batch} * slots), count(batch);
-    const DeviceArray<uint32_t> floors(size_t{batch} * voters * shape_.n_head);
-    args.floors = floors.get();
-    args.found = found.get();
-    args.votes = {slots, table_keys.get(), table_votes.get(), best.get(), used.get(), count.get()};
-    args.workspace = workspace.get();
+  };
+
+  void check(MiddleKeys middle, uint32_t k, uint32_t stride = 1) {
+    const Call call(*this, middle, k, stride);
+    const TopKeysArgs& args = call.args;
+    const uint32_t batch = args.batch, voters = args.voters(), slots = args.votes.slots;
     ASSERT_EQ(top_keys(args, nullptr), cudaSuccess);
     ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
-    for (const uint32_t floor : floors.host()) ASSERT_EQ(floor, 0);
-    const auto words = found.host();
-    const auto voted = table_keys.host(), votes_of = table_votes.host(), counts = count.host();
+    for (const uint32_t floor : call.floors->host()) ASSERT_EQ(floor, 0);
+    const auto words = call.found->host();
+    const auto voted = call.tables[0]->host(), votes_of = call.tables[1]->host(),
+               counts = call.tables[4]->host();
     for (uint32_t s = 0; s < batch; ++s) {
       std::map<int32_t, uint32_t> want_votes, got_votes;
       for (uint32_t i = 0; i < voters * shape_.n_head; ++i) {
@@ -154,7 +171,7 @@ class Case {
   }
 
   Shape shape_;
-  std::vector<int32_t> lengths_;
+  std::vector<int32_t> lengths_, last_;
   uint32_t rows_;
   size_t capacity_;
   TestTiles tiles_;
@@ -314,6 +331,29 @@ TEST(TopKeys, QueriesAreTurned) {
     std::sort(lists[on_device].begin() + 5, lists[on_device].end());
   }
   EXPECT_EQ(lists[0], lists[1]);
+}
+
+// Calls that need different amounts of shared memory of one kernel do not disturb each other.
+TEST(TopKeys, ThreadsCallAtOnce) {
+  REPRISE_NEEDS_DEVICE();
+  constexpr uint32_t kPicks[] = {1, kMaxTopKeys};
+  std::atomic<int> refused = 0, ready = 0;
+  std::vector<std::jthread> threads;
+  for (const uint32_t k : kPicks) {
+    threads.emplace_back([&, k] {
+      const Case nothing({}, {60}, 1);
+      const Case::Call call(nothing, {30, 30, 0}, k, 1);
+      cudaStream_t stream = nullptr;
+      ASSERT_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
+      ++ready;
+      while (ready < 2) std::this_thread::yield();
+      for (int i = 0; i < 20000; ++i) refused += top_keys(call.args, stream) != cudaSuccess;
+      EXPECT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
+      cudaStreamDestroy(stream);
+    });
+  }
+  threads.clear();
+  EXPECT_EQ(refused, 0);
 }
 
 TEST(TopKeys, WhatIsNotServedIsSaid) {

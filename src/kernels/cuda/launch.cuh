@@ -21,6 +21,18 @@ inline DeviceLimits device_limits() {
   return {static_cast<uint32_t>(count), static_cast<size_t>(bytes)};
 }
 
+/// Lets the kernel ask for all the dynamic shared memory that its own leaves. Always the same
+/// limit, whatever a launch needs: threads of a process share the kernel, and must not lower it.
+template <typename... Params>
+cudaError_t allow_all_shared(void (*kernel)(Params...)) {
+  cudaFuncAttributes attributes;
+  const cudaError_t status = cudaFuncGetAttributes(&attributes, kernel);
+  if (status != cudaSuccess) return status;
+  const size_t bytes = device_limits().shared_bytes - attributes.sharedSizeBytes;
+  return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                              static_cast<int>(bytes));
+}
+
 /// Programmatic dependent launch, where the device has it: the kernel must call
 /// wait_for_kernels_before() (hopper.cuh) before it touches what others write.
 template <typename... Params, typename... Args>

@@ -141,8 +141,7 @@ void share_blocks(uint32_t grid, Params& params) {
 template <typename S>
 cudaError_t launch(const MacArgs& args, Params params, cudaStream_t stream) {
   const size_t bytes = shared_bytes<S>(params);
-  cudaError_t status = cudaFuncSetAttribute(
-      mac_kernel<S>, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
+  cudaError_t status = allow_all_shared(mac_kernel<S>);
   if (status != cudaSuccess) return status;
   // Blocks wait for one another: all of them must fit at once.
   int fit = 0;

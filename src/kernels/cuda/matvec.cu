@@ -5,6 +5,7 @@
 // other warps until the sums of a round of tiles are there.
 #include <algorithm>
 
+#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/matvec_kernel.cuh"
 
 namespace reprise::kernels::cuda {
@@ -148,13 +149,12 @@ cudaError_t make_params(const MatvecArgs& args, Params* p) {
 
 // That the device holds at a time.
 cudaError_t count_clusters(const Params& p, Kernel kernel, const cudaLaunchConfig_t& config,
-                           int device, int* clusters) {
+                           const DeviceLimits& device, int* clusters) {
   if (p.cluster_size > 1) return cudaOccupancyMaxActiveClusters(clusters, kernel, &config);
-  int blocks = 0, multiprocessors = 0;
+  int blocks = 0;
   const cudaError_t status = cudaOccupancyMaxActiveBlocksPerMultiprocessor(
       &blocks, kernel, static_cast<int>(config.blockDim.x), config.dynamicSmemBytes);
-  cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
-  *clusters = blocks * multiprocessors;
+  *clusters = blocks * static_cast<int>(device.multiprocessors);
   return status;
 }
 
@@ -163,14 +163,11 @@ cudaError_t count_clusters(const Params& p, Kernel kernel, const cudaLaunchConfi
 cudaError_t matvec(const MatvecArgs& args, cudaStream_t stream) {
   Params p = {};
   if (const cudaError_t status = make_params(args, &p); status != cudaSuccess) return status;
-  int device = 0, shared_limit = 0;
-  cudaGetDevice(&device);
-  cudaDeviceGetAttribute(&shared_limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
-  const uint32_t shared_bytes = cut_and_lay_out(p, static_cast<uint32_t>(shared_limit));
+  const DeviceLimits device = device_limits();
+  const uint32_t shared_bytes = cut_and_lay_out(p, static_cast<uint32_t>(device.shared_bytes));
   if (shared_bytes == 0) return cudaErrorNotSupported;
   const Kernel kernel = choose_kernel(p);
-  cudaError_t status =
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_limit);
+  cudaError_t status = allow_all_shared(kernel);
   if (status != cudaSuccess) return status;
 
   cudaLaunchAttribute attributes[2] = {};

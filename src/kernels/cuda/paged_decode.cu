@@ -38,8 +38,7 @@ cudaError_t launch(Params params, const DeviceLimits& device, cudaStream_t strea
   const uint32_t blocks = device.multiprocessors * S::kBlocks;
   params.splits = blocks / params.pairs;
   const size_t bytes = shared_bytes<S>(params.group, params.pairs);
-  const cudaError_t status = cudaFuncSetAttribute(
-      attend_kernel<S>, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
+  const cudaError_t status = allow_all_shared(attend_kernel<S>);
   if (status != cudaSuccess) return status;
   const uint32_t grid = params.splits > 0 ? params.splits * params.pairs : blocks;
   return launch_overlapped(attend_kernel<S>, dim3(grid), S::kThreads, bytes, stream, params);

@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "kernels/cuda/kv_dispatch.cuh"
+#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/paged_prefill.h"
 #include "kernels/cuda/prefill_mma.cuh"
 #include "kernels/cuda/prefill_wgmma.cuh"
@@ -21,8 +22,7 @@ template <typename S>
 cudaError_t launch_mma(const Params& params, uint32_t rows, cudaStream_t stream) {
   constexpr auto kKernel = prefill::mma_kernel<S>;
   constexpr int kBytes = sizeof(prefill::MmaShared<S>);
-  const cudaError_t status =
-      cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
+  const cudaError_t status = allow_all_shared(kKernel);
   if (status != cudaSuccess) return status;
   kKernel<<<tiles<S>(params, rows), S::kThreads, kBytes, stream>>>(params);
   return cudaGetLastError();
@@ -33,8 +33,7 @@ cudaError_t launch_wgmma(const Params& params, uint32_t rows, uint32_t multiproc
                          cudaStream_t stream) {
   constexpr auto kKernel = prefill::wgmma_kernel<S>;
   constexpr int kBytes = sizeof(prefill::WgmmaShared<S>);
-  const cudaError_t status =
-      cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
+  const cudaError_t status = allow_all_shared(kKernel);
   if (status != cudaSuccess) return status;
   const uint32_t blocks = std::min(multiprocessors, tiles<S>(params, rows));
   kKernel<<<blocks, S::kThreads, kBytes, stream>>>(params);

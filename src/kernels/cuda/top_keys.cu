@@ -55,8 +55,7 @@ cudaError_t launch_scan(Params& p, cudaStream_t stream) {
   const uint32_t heads = p.a.kv.n_kv_head * p.query_blocks;
   p.splits = splits_of(heads * p.a.batch, device.multiprocessors);
   const size_t bytes = shared_bytes<S>(p);
-  const cudaError_t status = cudaFuncSetAttribute(
-      scan_kernel<S>, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
+  const cudaError_t status = allow_all_shared(scan_kernel<S>);
   if (status != cudaSuccess) return status;
   return launch_overlapped(scan_kernel<S>, dim3(p.splits, heads, p.a.batch),
                            (p.query_warps * p.key_warps + 1) * 32, bytes, stream, p);
