@@ -80,7 +80,8 @@ std::span<float> AveragePredictor::take_back(size_t head) {
   return averages;
 }
 
-/// What blocks that a row did not read are expected to get. Fades all.
+/// What blocks that a row did not read are expected to get. Fades all, and takes what was read out
+/// of the total.
 float AveragePredictor::expected_elsewhere(size_t head) {
   const auto averages = averages_of(head);
   Head& own = known_[head];
@@ -96,31 +97,31 @@ float AveragePredictor::expected_elsewhere(size_t head) {
     for (const float average : averages) own.total += units(average);
     own.added = true;
   }
-  int64_t there = 0;
-  for (const float average : before_) there += units(average);
-  return static_cast<float>(own.total - there) * kShareUnit;
+  for (const float average : before_) own.total -= units(average);
+  return static_cast<float>(own.total) * kShareUnit;
 }
 
 void AveragePredictor::add_part(size_t head, std::span<const int32_t> read,
                                 std::span<const float> scores, float factor) {
   Head& own = known_[head];
-  const size_t picks = own.shortlist.find_picks(read);
-  const bool listed = picks != Shortlist::no_picks;
+  const size_t found = own.shortlist.find_picks(read);
+  const bool listed = found != Shortlist::no_picks;
   const auto averages = listed ? averages_of(head) : take_back(head);
-  const size_t end = listed ? picks + own.shortlist.picks() : 0;
-  const auto average = [&](size_t i) -> float& {
-    return i >= picks && i < end ? own.shortlist.average(i - picks)
-                                 : averages[static_cast<size_t>(read[i])];
-  };
+  const std::span<const float> picked = listed ? own.shortlist.picked() : std::span<const float>();
+  const size_t picks = listed ? found : 0, end = picks + picked.size();
+  const auto average = [&](size_t i) -> float& { return averages[static_cast<size_t>(read[i])]; };
   before_.resize(read.size());
-  for (size_t i = 0; i < read.size(); ++i) before_[i] = average(i);
+  for (size_t i = 0; i < picks; ++i) before_[i] = average(i);
+  std::ranges::copy(picked, before_.begin() + static_cast<std::ptrdiff_t>(picks));
+  for (size_t i = end; i < read.size(); ++i) before_[i] = average(i);
   const float elsewhere = std::clamp(expected_elsewhere(head), 0.0f, 1.0f);
   const float share = (1.0f - factor) * (1.0f - elsewhere);
-  for (size_t i = 0; i < read.size(); ++i) {
-    const float after = factor * before_[i] + share * scores[i];
-    average(i) = after;
-    own.total += units(after) - units(before_[i]);
-  }
+  after_.resize(read.size());
+  for (size_t i = 0; i < read.size(); ++i) after_[i] = factor * before_[i] + share * scores[i];
+  for (size_t i = 0; own.added && i < after_.size(); ++i) own.total += units(after_[i]);
+  for (size_t i = 0; i < picks; ++i) average(i) = after_[i];
+  for (size_t i = end; i < read.size(); ++i) average(i) = after_[i];
+  if (listed) own.shortlist.set_picked(std::span(after_).subspan(picks, picked.size()));
 }
 
 void AveragePredictor::forecast(size_t head, size_t first, size_t last, float* out) {

@@ -52,6 +52,7 @@ class AveragePredictor : public Predictor {
   std::vector<float> averages_;  // [heads, stride]
   std::vector<Head> known_;      // [heads]
   std::vector<float> before_;    // averages of what a row read
+  std::vector<float> after_;     // and what they become
 };
 
 }  // namespace reprise

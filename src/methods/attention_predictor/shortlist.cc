@@ -22,10 +22,11 @@ void Shortlist::best(std::span<float> averages, size_t first, size_t last, size_
     renew(averages, first, last, count);
     pick(count);  // these rank first, whatever the cut
   }
+  chosen_.resize(count);
   blocks.resize(count);
-  for (size_t i = 0; i < count; ++i) {
-    blocks[i] = blocks_[static_cast<size_t>(picks_[i])] - static_cast<int32_t>(first);
-  }
+  for (size_t i = 0; i < count; ++i) chosen_[i] = blocks_[static_cast<size_t>(picks_[i])];
+  const auto from = static_cast<int32_t>(first);
+  for (size_t i = 0; i < count; ++i) blocks[i] = chosen_[i] - from;
 }
 
 void Shortlist::renew(std::span<const float> averages, size_t first, size_t last, size_t count) {
@@ -56,9 +57,16 @@ void Shortlist::extend(std::span<const float> averages, size_t last) {
 /// False: blocks that are not listed may be among the best.
 bool Shortlist::pick(size_t count) {
   top_k(scores_, count, picks_);
-  return picks_.size() == count && std::ranges::all_of(picks_, [&](int32_t pick) {
-           return scores_[static_cast<size_t>(pick)] > cut_;
-         });
+  picked_.resize(picks_.size());
+  for (size_t i = 0; i < picks_.size(); ++i) picked_[i] = scores_[static_cast<size_t>(picks_[i])];
+  size_t above = 0;
+  for (const float average : picked_) above += average > cut_;
+  return above == count;
+}
+
+void Shortlist::set_picked(std::span<const float> averages) {
+  std::ranges::copy(averages, picked_.begin());
+  for (size_t i = 0; i < picks_.size(); ++i) scores_[static_cast<size_t>(picks_[i])] = averages[i];
 }
 
 void Shortlist::fade(float factor) {
@@ -80,16 +88,15 @@ void Shortlist::clear() {
 }
 
 size_t Shortlist::find_picks(std::span<const int32_t> read) const {
-  if (last_ == first_ || picks_.empty() || read.size() < picks_.size()) return no_picks;
-  const auto block = [&](size_t pick) { return blocks_[static_cast<size_t>(picks_[pick])]; };
-  const auto from =
-      static_cast<size_t>(std::lower_bound(read.begin(), read.end(), block(0)) - read.begin());
-  const size_t end = from + picks_.size();
+  if (last_ == first_ || chosen_.empty() || read.size() < chosen_.size()) return no_picks;
+  const auto from = static_cast<size_t>(
+      std::lower_bound(read.begin(), read.end(), chosen_.front()) - read.begin());
+  const size_t end = from + chosen_.size();
   if (end > read.size()) return no_picks;
-  bool same = (from == 0 || static_cast<size_t>(read[from - 1]) < first_) &&
-              (end == read.size() || static_cast<size_t>(read[end]) >= last_);
-  for (size_t i = 0; i < picks_.size(); ++i) same &= read[from + i] == block(i);
-  return same ? from : no_picks;
+  const bool others = (from > 0 && static_cast<size_t>(read[from - 1]) >= first_) ||
+                      (end < read.size() && static_cast<size_t>(read[end]) < last_);
+  const bool same = std::ranges::equal(read.subspan(from, chosen_.size()), chosen_);
+  return same && !others ? from : no_picks;
 }
 
 }  // namespace reprise

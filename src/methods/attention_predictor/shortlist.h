@@ -17,21 +17,22 @@ class Shortlist {
   /// As Predictor::best(). Averages may be stored.
   void best(std::span<float> averages, size_t first, size_t last, size_t count,
             std::vector<int32_t>& blocks);
-  /// Averages become this many times as large, at most one.
+  /// Averages become this many times as large, at most one; those of what was chosen are to be set.
   void fade(float factor);
   /// Where in a row's blocks those stand that were chosen last; no_picks if they do not, or if
   /// others do that may be listed.
   size_t find_picks(std::span<const int32_t> read) const;
-  size_t picks() const { return picks_.size(); }
-  /// The average of what was chosen.
-  float& average(size_t pick) { return scores_[static_cast<size_t>(picks_[pick])]; }
+  /// Averages of what was chosen.
+  std::span<const float> picked() const { return picked_; }
+  void set_picked(std::span<const float> averages);
   /// Puts the averages that lie here where the others are.
   void store(std::span<float> averages) const;
   /// Forgets all.
   void clear();
   uint64_t bytes() const {
     return blocks_.capacity() * sizeof(int32_t) + scores_.capacity() * sizeof(float) +
-           picks_.capacity() * sizeof(int32_t);
+           picks_.capacity() * sizeof(int32_t) + chosen_.capacity() * sizeof(int32_t) +
+           picked_.capacity() * sizeof(float);
   }
 
   static constexpr size_t no_picks = ~size_t{0};
@@ -46,6 +47,8 @@ class Shortlist {
   std::vector<int32_t> blocks_;  // ascending
   std::vector<float> scores_;    // their averages
   std::vector<int32_t> picks_;   // which of them were chosen
+  std::vector<int32_t> chosen_;  // those blocks
+  std::vector<float> picked_;    // their averages, side by side
 };
 
 }  // namespace reprise
