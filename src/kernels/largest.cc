@@ -68,6 +68,32 @@ void largest_ref(const float* scores, size_t n, size_t k, int32_t* indices) {
              last, indices);
 }
 
+void mark_largest_ref(const float* scores, size_t n, size_t k, uint16_t* marks) {
+  thread_local std::vector<int32_t> indices;
+  indices.resize(k);
+  largest_ref(scores, n, k, indices.data());
+  std::fill_n(marks, (n + kMarks - 1) / kMarks, uint16_t{0});
+  for (const int32_t index : indices) {
+    const auto i = static_cast<size_t>(index);
+    marks[i / kMarks] |= static_cast<uint16_t>(1u << i % kMarks);
+  }
+}
+
+void take_marked_ref(const uint16_t* marks, size_t n, const int32_t* blocks, const float* scores,
+                     int32_t* marked_blocks, float* marked_scores) {
+  for (size_t i = 0; i < n; ++i) {
+    if ((marks[i / kMarks] >> i % kMarks & 1) == 0) continue;
+    *marked_blocks++ = blocks[i];
+    *marked_scores++ = scores[i];
+  }
+}
+
+void put_marked_ref(const uint16_t* marks, size_t n, const float* marked, float* scores) {
+  for (size_t i = 0; i < n; ++i) {
+    if ((marks[i / kMarks] >> i % kMarks & 1) != 0) scores[i] = *marked++;
+  }
+}
+
 void largest(const float* scores, size_t n, size_t k, int32_t* indices) {
 #if defined(__x86_64__)
   if (cpu_isa() >= Isa::kAvx512) {
@@ -77,6 +103,34 @@ void largest(const float* scores, size_t n, size_t k, int32_t* indices) {
   }
 #endif
   largest_ref(scores, n, k, indices);
+}
+
+void mark_largest(const float* scores, size_t n, size_t k, int32_t& near, uint16_t* marks) {
+#if defined(__x86_64__)
+  if (cpu_isa() >= Isa::kAvx512) {
+    thread_local std::vector<int32_t> orders;
+    orders.resize(n);
+    return mark_largest_avx512(scores, n, k, orders.data(), near, marks);
+  }
+#endif
+  mark_largest_ref(scores, n, k, marks);
+}
+
+void take_marked(const uint16_t* marks, size_t n, const int32_t* blocks, const float* scores,
+                 int32_t* marked_blocks, float* marked_scores) {
+#if defined(__x86_64__)
+  if (cpu_isa() >= Isa::kAvx512) {
+    return take_marked_avx512(marks, n, blocks, scores, marked_blocks, marked_scores);
+  }
+#endif
+  take_marked_ref(marks, n, blocks, scores, marked_blocks, marked_scores);
+}
+
+void put_marked(const uint16_t* marks, size_t n, const float* marked, float* scores) {
+#if defined(__x86_64__)
+  if (cpu_isa() >= Isa::kAvx512) return put_marked_avx512(marks, n, marked, scores);
+#endif
+  put_marked_ref(marks, n, marked, scores);
 }
 
 }  // namespace reprise::kernels

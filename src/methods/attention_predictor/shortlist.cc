@@ -22,9 +22,7 @@ void Shortlist::best(std::span<float> averages, size_t first, size_t last, size_
     renew(averages, first, last, count);
     pick(count);  // these rank first, whatever the cut
   }
-  chosen_.resize(count);
   blocks.resize(count);
-  for (size_t i = 0; i < count; ++i) chosen_[i] = blocks_[static_cast<size_t>(picks_[i])];
   const auto from = static_cast<int32_t>(first);
   for (size_t i = 0; i < count; ++i) blocks[i] = chosen_[i] - from;
 }
@@ -56,9 +54,13 @@ void Shortlist::extend(std::span<const float> averages, size_t last) {
 
 /// False: blocks that are not listed may be among the best.
 bool Shortlist::pick(size_t count) {
-  top_k(scores_, count, picks_);
-  picked_.resize(picks_.size());
-  for (size_t i = 0; i < picks_.size(); ++i) picked_[i] = scores_[static_cast<size_t>(picks_[i])];
+  const size_t listed = scores_.size(), some = std::min(count, listed);
+  marks_.resize((listed + kernels::kMarks - 1) / kernels::kMarks);
+  kernels::mark_largest(scores_.data(), listed, some, near_, marks_.data());
+  chosen_.resize(some);
+  picked_.resize(some);
+  kernels::take_marked(marks_.data(), listed, blocks_.data(), scores_.data(), chosen_.data(),
+                       picked_.data());
   size_t above = 0;
   for (const float average : picked_) above += average > cut_;
   return above == count;
@@ -66,7 +68,7 @@ bool Shortlist::pick(size_t count) {
 
 void Shortlist::set_picked(std::span<const float> averages) {
   std::ranges::copy(averages, picked_.begin());
-  for (size_t i = 0; i < picks_.size(); ++i) scores_[static_cast<size_t>(picks_[i])] = averages[i];
+  kernels::put_marked(marks_.data(), scores_.size(), averages.data(), scores_.data());
 }
 
 void Shortlist::fade(float factor) {

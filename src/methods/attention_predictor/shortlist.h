@@ -31,7 +31,7 @@ class Shortlist {
   void clear();
   uint64_t bytes() const {
     return blocks_.capacity() * sizeof(int32_t) + scores_.capacity() * sizeof(float) +
-           picks_.capacity() * sizeof(int32_t) + chosen_.capacity() * sizeof(int32_t) +
+           marks_.capacity() * sizeof(uint16_t) + chosen_.capacity() * sizeof(int32_t) +
            picked_.capacity() * sizeof(float);
   }
 
@@ -46,7 +46,8 @@ class Shortlist {
   float cut_ = 0.0f;
   std::vector<int32_t> blocks_;  // ascending
   std::vector<float> scores_;    // their averages
-  std::vector<int32_t> picks_;   // which of them were chosen
+  std::vector<uint16_t> marks_;  // which of them were chosen
+  int32_t near_ = 0;             // where the search for these begins
   std::vector<int32_t> chosen_;  // those blocks
   std::vector<float> picked_;    // their averages, side by side
 };
