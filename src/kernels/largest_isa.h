@@ -6,7 +6,6 @@
 namespace reprise::kernels {
 
 void largest_ref(const float* scores, size_t n, size_t k, int32_t* indices);
-/// orders: [n] scratch.
 void mark_largest_ref(const float* scores, size_t n, size_t k, uint16_t* marks);
 void take_marked_ref(const uint16_t* marks, size_t n, const int32_t* blocks, const float* scores,
                      int32_t* marked_blocks, float* marked_scores);
