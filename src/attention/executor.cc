@@ -398,10 +398,11 @@ void CpuExecutor::gather_same_pages(const AttentionJob& other,
   const kernels::KvLayout& layout = steps_[job.step].kv->pool().layout();
   const size_t group = config_.n_head / config_.n_kv_head;
   const size_t from = other.head / group, to = job.head / group;  // from < to, as tiles lie
+  const size_t distance = layout.k_offset(to) - layout.k_offset(from);
   pages.assign(of_other.begin(), of_other.end());
   for (kernels::PageSpan& page : pages) {
-    page.k += layout.k_offset(to) - layout.k_offset(from);
-    page.v += layout.v_offset(to) - layout.v_offset(from);
+    page.k += distance;
+    page.v += distance;
   }
 }
 

@@ -25,7 +25,7 @@ struct Head {
   RowWindow* windows;  // [groups of rows]
 };
 
-// A page of a head, and the one that is read after it.
+// A page of a head, and one that is read soon.
 struct Tiles {
   const PageSpan* page;
   const uint32_t *k, *v;
@@ -181,12 +181,15 @@ void attend_page(const Head& h, const PageSpan& page, const PageSpan& next) {
   }
 }
 
-// What is read after a page of a head; itself at the end.
-const PageSpan& page_after(std::span<const AttendArgs> heads, size_t page, size_t head) {
-  if (head + 1 < heads.size()) return heads[head + 1].pages[page];
-  if (page + 1 < heads[0].pages.size()) return heads[0].pages[page + 1];
-  const auto& next = heads[head].next;
-  return next.empty() ? heads[head].pages[page] : next[0];
+// What is read two pages of a head later: memory takes longer than one. The last one at the end.
+const PageSpan& page_ahead(std::span<const AttendArgs> heads, size_t page, size_t head) {
+  constexpr size_t kAhead = 2;
+  head += kAhead;
+  for (; head >= heads.size(); head -= heads.size()) ++page;
+  const AttendArgs& args = heads[head];
+  if (page < args.pages.size()) return args.pages[page];
+  page -= args.pages.size();
+  return page < args.next.size() ? args.next[page] : args.pages.back();
 }
 
 }  // namespace
@@ -197,7 +200,7 @@ void attend_decode_avx512(std::span<const AttendArgs> heads, std::byte* scratch)
   for (size_t i = 0; i < heads.size(); ++i) all[i] = make_head(heads[i], arena);
   for (size_t page = 0; page < heads[0].pages.size(); ++page) {
     for (size_t i = 0; i < heads.size(); ++i) {
-      attend_page(all[i], heads[i].pages[page], page_after(heads, page, i));
+      attend_page(all[i], heads[i].pages[page], page_ahead(heads, page, i));
     }
   }
   for (size_t i = 0; i < heads.size(); ++i) {
