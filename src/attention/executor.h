@@ -46,8 +46,9 @@ class CpuExecutor : public AttentionOp {
     std::vector<float> logits;            // [heads, pages, 16] where shares are asked for
     std::vector<std::byte> kernel;
   };
-  struct SharedPages {  // of a piece, in its list of PageShares
-    uint32_t first = 0, count = 0;
+  struct SharedPages {            // of a job
+    uint32_t first = 0;           // in PageShares::pages
+    std::vector<float> of_heads;  // [heads, pages] of what the job reads
   };
   struct Call {  // the layer being computed
     uint32_t layer;
@@ -66,8 +67,9 @@ class CpuExecutor : public AttentionOp {
   // Selection::shares; each job pools the logits that it has just computed.
   Status list_shares(size_t step, size_t first_job);
   void pool_shares(const AttentionJob& job, const Scratch& scratch, const float* lse);
-  void join_shares(const PieceMerge& merge) const;
-  void finish_shares() const;
+  void weigh_pieces(const PieceMerge& merge);
+  void join_heads(size_t job) const;
+  void finish_shares();
   /// Lists which jobs run one after the other on a thread: those of KV heads that read the same
   /// keys, which lie side by side, where there are enough of them for the threads.
   void group_jobs();
@@ -110,7 +112,8 @@ class CpuExecutor : public AttentionOp {
   std::vector<kernels::AttendArgs> together_;  // [threads, n_kv_head]
   std::vector<float> q_rotated_;               // [rows, n_head, head_dim]
   std::vector<float> lse_;                     // [rows, n_head]
-  std::vector<SharedPages> shared_pages_;      // [partials]
+  std::vector<SharedPages> shared_pages_;      // [jobs]
+  std::vector<float> share_factors_;           // [partials] of a piece's shares in those of all
   std::vector<double> shares_ms_;              // [jobs]
   std::vector<float> partial_out_;             // [partials, head_dim]
   std::vector<float> partial_lse_;             // [partials]

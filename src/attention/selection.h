@@ -69,21 +69,15 @@ struct PageShares {
   uint32_t heads = 1;             // query heads that share a list: 1 or those of a KV head
   std::vector<uint32_t> offsets;  // [lists + 1], CSR into pages
   std::vector<int32_t> pages;     // in any order; parts that divide a page both name it
-  std::vector<float> values;      // per list [heads, its pages]
+  std::vector<float> values;      // [pages] summed over the list's query heads
   double ms = 0;                  // what this took, threads side by side
 
   size_t lists() const { return offsets.empty() ? 0 : offsets.size() - 1; }
   std::span<const int32_t> list(size_t index) const {
     return std::span(pages).subspan(offsets[index], offsets[index + 1] - offsets[index]);
   }
-  /// [its pages] of one head of a list.
-  std::span<float> of(size_t index, size_t head) {
-    const size_t count = offsets[index + 1] - offsets[index];
-    return std::span(values).subspan(size_t{offsets[index]} * heads + head * count, count);
-  }
-  std::span<const float> of(size_t index, size_t head) const {
-    const size_t count = offsets[index + 1] - offsets[index];
-    return std::span(values).subspan(size_t{offsets[index]} * heads + head * count, count);
+  std::span<const float> of(size_t index) const {
+    return std::span(values).subspan(offsets[index], offsets[index + 1] - offsets[index]);
   }
 };
 

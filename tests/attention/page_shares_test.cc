@@ -22,24 +22,27 @@ void share_values(Toy& toy, size_t tokens) {
   }
 }
 
-/// The values, weighed by the shares, are what attention gave.
+/// The values, weighed by the shares, are what attention gave the heads of a list together.
 void expect_consistent(Toy& toy, const PageShares* shares, const std::vector<float>& out) {
   for (size_t layer = 0; layer < 2; ++layer) {
-    for (size_t head = 0; head < 4; ++head) {
-      const PageShares& own = shares[layer];
-      const size_t list = head / own.heads;
-      std::vector<double> sum(32);
+    const PageShares& own = shares[layer];
+    for (size_t list = 0; list < own.lists(); ++list) {
+      const size_t heads = own.heads, first = list * heads;
+      std::vector<double> sum(32), want(32);
       double total = 0.0;
       for (size_t i = 0; i < own.list(list).size(); ++i) {
-        const double share = own.of(list, head % own.heads)[i];
+        const double share = own.of(list)[i];
         const auto page = static_cast<size_t>(own.list(list)[i]);
-        const float* v = toy.v(layer, page * kPageTokens) + head / 2 * 32;
+        const float* v = toy.v(layer, page * kPageTokens) + first / 2 * 32;
         for (size_t d = 0; d < 32; ++d) sum[d] += share * v[d];
         total += share;
       }
-      EXPECT_NEAR(total, 1.0, 1e-5);
+      EXPECT_NEAR(total, static_cast<double>(heads), 1e-5 * static_cast<double>(heads));
+      for (size_t d = 0; d < 32 * heads; ++d) {
+        want[d % 32] += out[layer * toy.width() + first * 32 + d];
+      }
       for (size_t d = 0; d < 32; ++d) {
-        ASSERT_NEAR(out[layer * toy.width() + head * 32 + d], sum[d], testing::kFloatTolerance);
+        ASSERT_NEAR(want[d], sum[d], static_cast<double>(heads) * testing::kFloatTolerance);
       }
     }
   }

@@ -39,17 +39,14 @@ void end_head(ScoreRow& row) {
 void BlockScores::of_read(const QueryRows& rows, const PageShares& shares, ScoreRow& row) const {
   row.begin_part(config_->n_kv_head, blocks_before(rows.end()));
   const size_t group = config_->n_head / config_->n_kv_head;
-  for (size_t head = 0; head < config_->n_head; ++head) {
-    const size_t list = head / shares.heads;
+  for (size_t list = 0; list < shares.lists(); ++list) {
     const auto pages = shares.list(list);
-    if (head % shares.heads == 0) {
-      row.read.insert(row.read.end(), pages.begin(), pages.end());
-      row.scores.resize(row.read.size(), 0.0f);
-    }
-    const auto own = shares.of(list, head % shares.heads);
-    float* scores = row.scores.data() + row.scores.size() - pages.size();
-    for (size_t i = 0; i < own.size(); ++i) scores[i] += share_ * own[i];
-    if ((head + 1) % group == 0) end_head(row);
+    const auto values = shares.of(list);
+    row.read.insert(row.read.end(), pages.begin(), pages.end());
+    const size_t first = row.scores.size();
+    row.scores.resize(first + values.size());
+    for (size_t i = 0; i < values.size(); ++i) row.scores[first + i] = share_ * values[i];
+    if ((list + 1) * shares.heads % group == 0) end_head(row);
   }
 }
 
