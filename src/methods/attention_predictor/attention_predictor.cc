@@ -188,6 +188,7 @@ void AttentionPredictorPolicy::observe(const QueryRows& rows, const AttentionRes
   scores_.of_read(rows, shares_, row_);
   push(rows.layer, row_, rows.first());
   shares_.offsets.clear();  // keeps its memory
+  layers_[(rows.layer + 1) % layers_.size()].predictor->fetch();
   sums_.forecast_us += us_since(start) + 1e3 * shares_.ms;
 }
 

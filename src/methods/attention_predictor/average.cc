@@ -137,6 +137,14 @@ void AveragePredictor::best(size_t head, size_t first, size_t last, size_t count
   known_[head].shortlist.best(averages_of(head), first, last, count, blocks);
 }
 
+void AveragePredictor::fetch() const {
+  for (size_t head = 0; head < heads_ && blocks_ > 0; ++head) {
+    known_[head].shortlist.fetch();
+    __builtin_prefetch(&averages_[head * stride_]);  // sinks and window are read always
+    __builtin_prefetch(&averages_[head * stride_ + blocks_ - 1]);
+  }
+}
+
 void AveragePredictor::clear() {
   blocks_ = stride_ = 0;
   averages_ = {};

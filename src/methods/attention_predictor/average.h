@@ -25,6 +25,7 @@ class AveragePredictor : public Predictor {
   /// The forecasts of blocks that the last rows did not read are looked at now and then.
   void best(size_t head, size_t first, size_t last, size_t count,
             std::vector<int32_t>& blocks) override;
+  void fetch() const override;
   void clear() override;
   uint64_t bytes() const override;
   void save(StateWriter& out) const override;

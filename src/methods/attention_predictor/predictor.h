@@ -62,6 +62,8 @@ class Predictor {
     forecast(head, first, last, forecasts.data());
     top_k(forecasts, count, blocks);
   }
+  /// Fetches what the next row and choice touch towards the caches: a token leaves nothing there.
+  virtual void fetch() const {}
   virtual void clear() = 0;
   virtual uint64_t bytes() const = 0;
   virtual void save(StateWriter& out) const = 0;

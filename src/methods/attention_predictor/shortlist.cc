@@ -10,6 +10,12 @@ namespace {
 
 constexpr size_t kListed = 2, kMostListed = 4;  // times as many as are chosen
 
+template <class T>
+void fetch_lines(const std::vector<T>& values) {
+  constexpr size_t kLine = 64 / sizeof(T);
+  for (size_t i = 0; i < values.size(); i += kLine) __builtin_prefetch(&values[i]);
+}
+
 }  // namespace
 
 void Shortlist::best(std::span<float> averages, size_t first, size_t last, size_t count,
@@ -81,6 +87,14 @@ void Shortlist::store(std::span<float> averages) const {
     const auto block = static_cast<size_t>(blocks_[i]);
     if (block < averages.size()) averages[block] = scores_[i];
   }
+}
+
+void Shortlist::fetch() const {
+  fetch_lines(scores_);
+  fetch_lines(blocks_);
+  fetch_lines(marks_);
+  fetch_lines(chosen_);
+  fetch_lines(picked_);
 }
 
 void Shortlist::clear() {

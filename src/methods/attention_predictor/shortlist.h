@@ -27,6 +27,8 @@ class Shortlist {
   void set_picked(std::span<const float> averages);
   /// Puts the averages that lie here where the others are.
   void store(std::span<float> averages) const;
+  /// Fetches all towards the caches.
+  void fetch() const;
   /// Forgets all.
   void clear();
   uint64_t bytes() const {
