@@ -13,7 +13,7 @@
 namespace reprise::kernels::cuda {
 namespace {
 
-constexpr uint32_t kHeads = 3, kPages = 6, kStored = 100;
+constexpr uint32_t kHeads = 6, kPages = 6, kStored = 100;
 
 // How far a value may be off that is stored with others as large as largest.
 double rounding(KvType type, double value, double largest) {

@@ -5,43 +5,56 @@ namespace reprise::kernels::cuda {
 namespace {
 
 constexpr uint32_t kWarps = 8;
+constexpr uint32_t kHeads = 4;  // of a warp, so that it waits for addresses and values once
 
-// A warp per head of a row: keys, then values.
+__host__ __device__ constexpr uint32_t parts_of(uint32_t n_kv_head) {
+  return (n_kv_head + kHeads - 1) / kHeads;
+}
+
+// A warp per kHeads heads of a row: keys, then values.
 template <int N>
 __global__ __launch_bounds__(kWarps *
                              32) void place_kernel(const __grid_constant__ PlaceRowsArgs a) {
   const uint32_t n_kv_head = a.kv.n_kv_head, head_dim = a.kv.head_dim;
+  const uint32_t parts = parts_of(n_kv_head);
   const size_t unit = size_t{blockIdx.x} * kWarps + threadIdx.x / 32;
-  const auto row = static_cast<uint32_t>(unit / (2 * n_kv_head));
+  const auto row = static_cast<uint32_t>(unit / (2 * parts));
   if (row >= a.rows) return;
-  const auto head = static_cast<uint32_t>(unit % n_kv_head);
-  const bool is_key = unit % (2 * n_kv_head) < n_kv_head;
+  const auto part = static_cast<uint32_t>(unit % (2 * parts));
+  const bool is_key = part < parts;
+  const uint32_t first = part % parts * kHeads, count = min(kHeads, n_kv_head - first);
+  const auto position = static_cast<uint32_t>(a.positions[row]);
   const size_t from = is_key ? a.k_rows[row] : a.v_rows[row];
-  const __nv_bfloat16* values = a.stored + (from * n_kv_head + head) * head_dim;
+  const size_t id = a.pages[position / kPageTokens];
+  const __nv_bfloat16* values = a.stored + (from * n_kv_head + first) * head_dim;
   const auto* angles = reinterpret_cast<const float2*>(a.cos_sin) + size_t{row} * a.pairs;
-  float2 pairs[N];
+  float2 heads[kHeads][N] = {};
 #pragma unroll
   for (uint32_t i = 0; i < N; ++i) {
     const uint32_t dim = 64 * i + threadIdx.x % 32 * 2;
-    pairs[i] = {};
     if (dim >= head_dim) continue;
-    const float2 two = __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(values + dim));
-    pairs[i] = two;
-    if (!is_key || dim / 2 >= a.pairs) continue;
-    const float2 by = angles[dim / 2];
-    pairs[i] = {two.x * by.x - two.y * by.y, two.x * by.y + two.y * by.x};
+    const float2 by = is_key && dim / 2 < a.pairs ? angles[dim / 2] : float2{1.0f, 0.0f};
+#pragma unroll
+    for (uint32_t head = 0; head < kHeads; ++head) {
+      if (head >= count) continue;
+      const auto* at = reinterpret_cast<const __nv_bfloat162*>(values + head * head_dim + dim);
+      const float2 two = __bfloat1622float2(*at);
+      heads[head][i] = {two.x * by.x - two.y * by.y, two.x * by.y + two.y * by.x};
+    }
   }
-  const auto position = static_cast<uint32_t>(a.positions[row]);
-  const size_t id = a.pages[position / kPageTokens];
   auto* pages = static_cast<unsigned char*>(const_cast<void*>(a.kv.pages));
-  const size_t tile = (id * n_kv_head + head) * 2 + (is_key ? 0 : 1);
-  store_token(a.kv.type, head_dim, position % kPageTokens, pairs,
-              pages + tile * tile_bytes(a.kv.type, head_dim));
+#pragma unroll
+  for (uint32_t head = 0; head < kHeads; ++head) {
+    if (head >= count) continue;
+    const size_t tile = (id * n_kv_head + first + head) * 2 + (is_key ? 0 : 1);
+    store_token(a.kv.type, head_dim, position % kPageTokens, heads[head],
+                pages + tile * tile_bytes(a.kv.type, head_dim));
+  }
 }
 
 template <int N>
 cudaError_t launch(const PlaceRowsArgs& args, cudaStream_t stream) {
-  const size_t units = size_t{args.rows} * 2 * args.kv.n_kv_head;
+  const size_t units = size_t{args.rows} * 2 * parts_of(args.kv.n_kv_head);
   const auto blocks = static_cast<uint32_t>((units + kWarps - 1) / kWarps);
   place_kernel<N><<<blocks, kWarps * 32, 0, stream>>>(args);
   return cudaGetLastError();
