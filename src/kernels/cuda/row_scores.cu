@@ -9,8 +9,9 @@ namespace reprise::kernels::cuda {
 namespace {
 
 constexpr uint32_t kThreads = 128, kSumThreads = 256;
-constexpr uint32_t kTileRows = 32, kTileKeys = 64, kTileDims = 32;
-constexpr uint32_t kSlab = 64;  // rows whose logits are there at a time
+constexpr uint32_t kTileRows = 32, kTileKeys = 32, kTileDims = 32;
+constexpr uint32_t kOwnRows = 4, kOwnKeys = 2;  // of a thread
+constexpr uint32_t kSlab = 64;                  // rows whose logits are there at a time
 
 __device__ const unsigned char* tile_of_key(const PagedKv& kv, const uint32_t* pages, uint32_t key,
                                             uint32_t kv_head) {
@@ -20,43 +21,53 @@ __device__ const unsigned char* tile_of_key(const PagedKv& kv, const uint32_t* p
 // Some dimensions of a tile of keys, and of the queries of a tile of rows, summed over the heads
 // that share a KV head: q.k summed over heads is linear in q.
 struct Operands {
+  static constexpr uint32_t kPairs = kTileDims / 2, kStep = kThreads / kPairs;
   float q[kTileDims][kTileRows + 4];
   float k[kTileDims][kTileKeys + 4];
 
   __device__ void load(const QuestionScoresArgs& a, uint32_t row, uint32_t key, uint32_t first) {
     const uint32_t head_dim = a.kv.head_dim, kv_head = first / head_dim;
     const uint32_t in_head = first % head_dim, group = a.n_head / a.kv.n_kv_head;
-    constexpr uint32_t kPairs = kTileDims / 2;
-    for (uint32_t i = threadIdx.x; i < kTileRows * kPairs; i += kThreads) {
-      const uint32_t nth = i / kPairs, dim = i % kPairs * 2;
-      float2 sum = {};
-      for (uint32_t head = 0; row + nth < a.rows && head < group; ++head) {
-        const size_t at = (size_t{row + nth} * a.n_head + kv_head * group + head) * head_dim;
-        const float2 two =
-            __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(a.q + at + in_head + dim));
-        sum = {sum.x + two.x, sum.y + two.y};
-      }
-      q[dim][nth] = sum.x;
-      q[dim + 1][nth] = sum.y;
+    // A thread's loads are all under way before it stores any: they are what takes time.
+    const uint32_t own = threadIdx.x / kPairs, dim = threadIdx.x % kPairs * 2;
+    float2 sums[kTileRows / kStep] = {}, keys[kTileKeys / kStep];
+#pragma unroll
+    for (uint32_t i = 0; i < kTileKeys / kStep; ++i) {
+      const uint32_t known = min(key + own + i * kStep, a.keys - 1);
+      keys[i] = load_two(a.kv.type, tile_of_key(a.kv, a.pages, known, kv_head), head_dim,
+                         known % kPageTokens, in_head + dim);
     }
-    for (uint32_t i = threadIdx.x; i < kTileKeys * kPairs; i += kThreads) {
-      const uint32_t nth = i / kPairs, dim = i % kPairs * 2;
-      const uint32_t known = min(key + nth, a.keys - 1);
-      const float2 two = load_two(a.kv.type, tile_of_key(a.kv, a.pages, known, kv_head), head_dim,
-                                  known % kPageTokens, in_head + dim);
-      k[dim][nth] = two.x;
-      k[dim + 1][nth] = two.y;
+    for (uint32_t head = kv_head * group; head < (kv_head + 1) * group; ++head) {
+#pragma unroll
+      for (uint32_t i = 0; i < kTileRows / kStep; ++i) {
+        const uint32_t known = min(row + own + i * kStep, a.rows - 1);
+        const size_t at = (size_t{known} * a.n_head + head) * head_dim + in_head + dim;
+        const float2 two = __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(a.q + at));
+        sums[i] = {sums[i].x + two.x, sums[i].y + two.y};
+      }
+    }
+#pragma unroll
+    for (uint32_t i = 0; i < kTileRows / kStep; ++i) {
+      q[dim][own + i * kStep] = sums[i].x;
+      q[dim + 1][own + i * kStep] = sums[i].y;
+    }
+#pragma unroll
+    for (uint32_t i = 0; i < kTileKeys / kStep; ++i) {
+      k[dim][own + i * kStep] = keys[i].x;
+      k[dim + 1][own + i * kStep] = keys[i].y;
     }
   }
 };
 
-// Logits of kTileRows x kTileKeys, four by four a thread; -inf where a key does not count.
+// Logits of kTileRows x kTileKeys, four by two a thread; -inf where a key does not count.
 __global__ __launch_bounds__(kThreads) void logits_kernel(
     const __grid_constant__ QuestionScoresArgs a) {
   __shared__ Operands operands;
   const uint32_t key = blockIdx.x * kTileKeys, row = blockIdx.y * kTileRows;
-  const uint32_t own_key = threadIdx.x % 16 * 4, own_row = threadIdx.x / 16 * 4;
-  float sums[4][4] = {};
+  constexpr uint32_t kColumns = kTileKeys / kOwnKeys;  // of threads
+  const uint32_t own_key = threadIdx.x % kColumns * kOwnKeys;
+  const uint32_t own_row = threadIdx.x / kColumns * kOwnRows;
+  float sums[kOwnRows][kOwnKeys] = {};
   for (uint32_t first = 0; first < a.kv.n_kv_head * a.kv.head_dim; first += kTileDims) {
     __syncthreads();
     operands.load(a, row, key, first);
@@ -64,19 +75,20 @@ __global__ __launch_bounds__(kThreads) void logits_kernel(
 #pragma unroll 8
     for (uint32_t dim = 0; dim < kTileDims; ++dim) {
       const float4 q = *reinterpret_cast<const float4*>(&operands.q[dim][own_row]);
-      const float4 k = *reinterpret_cast<const float4*>(&operands.k[dim][own_key]);
-      const float of_rows[] = {q.x, q.y, q.z, q.w}, of_keys[] = {k.x, k.y, k.z, k.w};
+      const float2 k = *reinterpret_cast<const float2*>(&operands.k[dim][own_key]);
+      const float of_rows[] = {q.x, q.y, q.z, q.w}, of_keys[] = {k.x, k.y};
 #pragma unroll
-      for (int r = 0; r < 4; ++r) {
+      for (uint32_t r = 0; r < kOwnRows; ++r) {
 #pragma unroll
-        for (int c = 0; c < 4; ++c) sums[r][c] = fmaf(of_rows[r], of_keys[c], sums[r][c]);
+        for (uint32_t c = 0; c < kOwnKeys; ++c)
+          sums[r][c] = fmaf(of_rows[r], of_keys[c], sums[r][c]);
       }
     }
   }
-  for (uint32_t r = 0; r < 4 && row + own_row + r < a.rows; ++r) {
+  for (uint32_t r = 0; r < kOwnRows && row + own_row + r < a.rows; ++r) {
     const uint32_t at = row + own_row + r;
     const int32_t position = a.positions[at];
-    for (uint32_t c = 0; c < 4 && key + own_key + c < a.keys; ++c) {
+    for (uint32_t c = 0; c < kOwnKeys && key + own_key + c < a.keys; ++c) {
       const auto of = static_cast<int32_t>(key + own_key + c);
       const bool counts = a.candidates[of] != 0 || (of >= a.first_own && of <= position);
       a.workspace[size_t{at} * a.keys + static_cast<uint32_t>(of)] =
