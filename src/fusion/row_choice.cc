@@ -1,6 +1,7 @@
 #include "fusion/row_choice.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -43,6 +44,13 @@ void add_softmax(const float* logits, std::span<const int32_t> index, size_t fir
   for (size_t at = 0; at < first_own; ++at) {
     if (index[at] >= 0) scores[index[at]] += std::exp(logits[at] - largest) / sum;
   }
+}
+
+// Larger scores come first; equal ones are equal. Integers are compared in a fraction of the time.
+uint32_t rank_of(float score) {
+  const auto bits = std::bit_cast<uint32_t>(score + 0.0f);  // no negative zero
+  const uint32_t ascending = bits >> 31 != 0 ? ~bits : bits | 1u << 31;
+  return ~ascending;
 }
 
 }  // namespace
@@ -174,18 +182,18 @@ std::vector<int32_t> best_positions(std::span<const float> scores,
                                     std::span<const int32_t> candidates, float ratio) {
   const auto wanted =
       static_cast<size_t>(static_cast<double>(ratio) * static_cast<double>(candidates.size()));
-  std::vector<uint32_t> order(candidates.size());
-  std::iota(order.begin(), order.end(), 0u);
-  const size_t count = std::min(wanted, order.size());
-  if (count < order.size()) {
-    std::nth_element(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(count), order.end(),
-                     [&](uint32_t a, uint32_t b) {
-                       return scores[a] != scores[b] ? scores[a] > scores[b] : a < b;
-                     });
+  if (wanted >= candidates.size()) return {candidates.begin(), candidates.end()};
+  std::vector<uint64_t> ranks;
+  for (size_t i = 0; i < candidates.size(); ++i) {
+    ranks.push_back(uint64_t{rank_of(scores[i])} << 32 | i);
   }
+  std::vector<uint64_t> order = ranks;
+  const auto first_left = order.begin() + static_cast<std::ptrdiff_t>(wanted);
+  std::nth_element(order.begin(), first_left, order.end());
   std::vector<int32_t> chosen;
-  for (size_t i = 0; i < count; ++i) chosen.push_back(candidates[order[i]]);
-  std::sort(chosen.begin(), chosen.end());
+  for (size_t i = 0; i < candidates.size(); ++i) {
+    if (ranks[i] < *first_left) chosen.push_back(candidates[i]);
+  }
   return chosen;
 }
 

@@ -151,6 +151,10 @@ TEST(RowChoice, TakesTheBestAndOfEqualsTheFirst) {
   EXPECT_EQ(best_positions(scores, candidates, 0.99f), (std::vector<int32_t>{4, 8, 15, 16, 23}));
   EXPECT_EQ(best_positions(scores, candidates, 1.0f), candidates);
   EXPECT_TRUE(best_positions(scores, candidates, 0.1f).empty());
+  const std::vector<float> signs = {-1.0f, 0.0f, -0.0f, -2.0f, 1e-30f, -INFINITY};
+  EXPECT_EQ(best_positions(signs, candidates, 0.34f), (std::vector<int32_t>{8, 23}));
+  EXPECT_EQ(best_positions(signs, candidates, 0.5f), (std::vector<int32_t>{8, 15, 23}));
+  EXPECT_EQ(best_positions(signs, candidates, 0.84f), (std::vector<int32_t>{4, 8, 15, 16, 23}));
 }
 
 TEST(RowChoice, PutsChosenCandidatesFirst) {
