@@ -65,7 +65,7 @@ Result<bool> ChunkIndex::fresh() {
 
 Status ChunkIndex::set_filled() { return database_.run("PRAGMA user_version = 1"); }
 
-Result<std::vector<ChunkRow>> ChunkIndex::rows(SqlStatement statement) {
+Result<std::vector<ChunkRow>> ChunkIndex::rows(SqlStatement& statement) {
   std::vector<ChunkRow> rows;
   while (true) {
     REPRISE_TRY(const bool more, statement.step());
@@ -86,12 +86,15 @@ Result<std::vector<ChunkRow>> ChunkIndex::rows(SqlStatement statement) {
 }
 
 Result<std::optional<ChunkRow>> ChunkIndex::find(const ChunkKey& key) {
-  REPRISE_TRY(auto statement,
-              database_.prepare(fmt::format("{} FROM chunks c WHERE c.key = ?1", kColumns)));
-  statement.bind(1, key_bytes(key));
-  REPRISE_TRY(auto found, rows(std::move(statement)));
-  if (found.empty()) return std::nullopt;
-  return std::move(found.front());
+  if (!find_) {
+    REPRISE_TRY(find_,
+                database_.prepare(fmt::format("{} FROM chunks c WHERE c.key = ?1", kColumns)));
+  }
+  auto found = rows(find_->bind(1, key_bytes(key)));
+  find_->reset();
+  if (!found) return tl::unexpected<Error>(found.error());
+  if (found->empty()) return std::nullopt;
+  return std::move(found->front());
 }
 
 Status ChunkIndex::erase_key(const ChunkKey& key) {
@@ -156,7 +159,7 @@ Status ChunkIndex::touch(std::span<const int64_t> ids, int64_t now) {
 Result<std::vector<ChunkRow>> ChunkIndex::all() {
   REPRISE_TRY(auto statement, database_.prepare(fmt::format(
                                   "{} FROM chunks c ORDER BY c.document, c.part, c.id", kColumns)));
-  return rows(std::move(statement));
+  return rows(statement);
 }
 
 Result<std::vector<ChunkRow>> ChunkIndex::in_segment(uint32_t segment) {
@@ -164,13 +167,13 @@ Result<std::vector<ChunkRow>> ChunkIndex::in_segment(uint32_t segment) {
               database_.prepare(fmt::format(
                   "{} FROM chunks c WHERE c.segment = ?1 ORDER BY c.offset", kColumns)));
   statement.bind(1, int64_t{segment});
-  return rows(std::move(statement));
+  return rows(statement);
 }
 
 Result<std::vector<ChunkRow>> ChunkIndex::oldest(uint64_t bytes) {
   REPRISE_TRY(auto statement,
               database_.prepare(fmt::format("{} FROM chunks c ORDER BY c.used, c.id", kColumns)));
-  REPRISE_TRY(auto found, rows(std::move(statement)));
+  REPRISE_TRY(auto found, rows(statement));
   uint64_t sum = 0;
   size_t count = 0;
   while (count < found.size() && sum < bytes) sum += found[count++].place.bytes;
@@ -195,7 +198,7 @@ Result<std::vector<ChunkRow>> ChunkIndex::search(uint64_t identity, std::string_
                                             kColumns)));
   statement.bind(1, words).bind(2, static_cast<int64_t>(identity));
   statement.bind(3, static_cast<int64_t>(count));
-  return rows(std::move(statement));
+  return rows(statement);
 }
 
 }  // namespace reprise

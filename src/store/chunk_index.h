@@ -58,10 +58,11 @@ class ChunkIndex {
 
  private:
   explicit ChunkIndex(SqlDatabase database) : database_(std::move(database)) {}
-  Result<std::vector<ChunkRow>> rows(SqlStatement statement);
+  Result<std::vector<ChunkRow>> rows(SqlStatement& statement);
   Status erase_key(const ChunkKey& key);
 
   SqlDatabase database_;
+  std::optional<SqlStatement> find_;  // parsing it takes as long as the search
 };
 
 }  // namespace reprise

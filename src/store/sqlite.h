@@ -25,6 +25,8 @@ class SqlStatement {
   Result<bool> step();
   /// For statements without rows.
   Status run();
+  /// Ends it, so that it can be bound and stepped again.
+  void reset() { sqlite3_reset(statement_.get()); }
 
   int64_t integer(int column) const { return sqlite3_column_int64(statement_.get(), column); }
   double real(int column) const { return sqlite3_column_double(statement_.get(), column); }
