@@ -29,7 +29,7 @@ BlockReader::~BlockReader() {
 }
 
 void BlockReader::read_ahead() {
-  const size_t parts = plan_.layers * plan_.parts.size();
+  const size_t parts = (plan_.layers - plan_.first_layer) * plan_.parts.size();
   for (size_t nth = 0; nth < parts; ++nth) {
     {
       std::unique_lock lock(mutex_);
@@ -51,7 +51,7 @@ void BlockReader::read_ahead() {
 }
 
 std::vector<BlockReader::Read> BlockReader::reads_of(size_t nth) const {
-  const size_t layer = nth / plan_.parts.size();
+  const size_t layer = layer_of(nth);
   const BlockPart& part = plan_.parts[nth % plan_.parts.size()];
   std::byte* const slot = plan_.slots[nth % plan_.slots.size()];
   size_t at = 0;  // in the slot
@@ -68,7 +68,7 @@ std::vector<BlockReader::Read> BlockReader::reads_of(size_t nth) const {
 }
 
 Status BlockReader::read_part(size_t nth) {
-  const size_t slots = plan_.slots.size(), layer = nth / plan_.parts.size();
+  const size_t slots = plan_.slots.size(), layer = layer_of(nth);
   if (nth >= slots && plan_.await_unused) REPRISE_CHECK(plan_.await_unused(nth - slots));
   const std::vector<Read> reads = reads_of(nth);
   std::vector<Status> statuses(reads.size());

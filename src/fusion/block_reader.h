@@ -42,11 +42,11 @@ class BlockReader {
   };
   struct Plan {
     std::span<const ChunkLoad> loads;
-    std::vector<BlockPart> parts;  // of every layer
-    uint32_t layers = 0;
-    std::vector<std::byte*> slots;  // each with room for any part; used in turns
-    ThreadPool* pool = nullptr;     // reads the blocks of a part together; null: one by one
-    std::vector<Kept> kept = {};    // [loads]; empty: all go through the slots
+    std::vector<BlockPart> parts;          // of every layer
+    uint32_t first_layer = 0, layers = 0;  // up to layers
+    std::vector<std::byte*> slots;         // each with room for any part; used in turns
+    ThreadPool* pool = nullptr;            // reads the blocks of a part together; null: one by one
+    std::vector<Kept> kept = {};           // [loads]; empty: all go through the slots
     /// Waits until the slot of a part that was released may be written. nth: of all parts.
     std::function<Status(size_t nth)> await_unused = {};
   };
@@ -64,6 +64,7 @@ class BlockReader {
  private:
   void read_ahead();
   Status read_part(size_t nth);
+  size_t layer_of(size_t nth) const { return plan_.first_layer + nth / plan_.parts.size(); }
   struct Read {
     const StoredChunk* chunk;
     std::span<std::byte> to;

@@ -1,7 +1,6 @@
 // Stored chunks in prompts on a CUDA device: what is computed is what full attention computes, what
 // is loaded is what was stored, and the same rows are chosen as on the CPU.
 #include "cuda/fusion_testing.h"
-#include "kernels/cuda/kv_tile.h"
 
 namespace reprise::test {
 namespace {
@@ -42,64 +41,6 @@ TEST_F(CudaEngine, FusionOfAChunkAtItsOwnPlaceIsExact) {
   EXPECT_EQ(books.report.loaded_rows, 90u);
   EXPECT_EQ(books.report.recomputed_rows, 0u);  // nothing to repair
   EXPECT_LT(relative_distance(fused, full), bf16_tolerance(kLayers));
-}
-
-/// Keys or values of a session's tokens in a layer, from pages of bf16.
-std::vector<float> read_back(Session& session, uint32_t layer, int32_t begin, int32_t end,
-                             bool keys) {
-  using namespace kernels::cuda;
-  const SequenceKv& kv = session.impl().sequence.kv;
-  PagePool& pool = kv.pool();
-  const kernels::KvLayout& layout = pool.layout();
-  std::vector<std::byte> page(pool.page_bytes());
-  std::vector<float> out;
-  for (int32_t at = begin; at < end; ++at) {
-    const auto place = static_cast<uint32_t>(at);
-    const PageId id = kv.pages(layer)[place / kernels::kPageTokens];
-    EXPECT_TRUE(pool.read(page.data(), layer, id));
-    for (uint32_t head = 0; head < layout.n_kv_head; ++head) {
-      const size_t tile = (2 * head + (keys ? 0 : 1)) * tile_bytes(KvType::kBF16, layout.head_dim);
-      for (uint32_t d = 0; d < layout.head_dim; ++d) {
-        Bf16 value;
-        const uint32_t slot = place % kernels::kPageTokens;
-        std::memcpy(&value, &page[tile + element_offset(KvType::kBF16, layout.head_dim, slot, d)],
-                    sizeof value);
-        out.push_back(to_float(value));
-      }
-    }
-  }
-  return out;
-}
-
-// In layer 0 keys and values depend on the token alone. Both are rounded to bf16 before they are
-// stored, and once more behind the rotation.
-TEST_F(CudaEngine, FusionRotatesKeysToTheirNewPlace) {
-  for (const char* scaling : {"", "linear", "yarn"}) {
-    Books books(stored_options("bf16", scaling));
-    const PartedPrompt prompt = three_chunks();
-    books.add(prompt);
-    auto exact = *books.engine->open(), moved = *books.engine->open();
-    books.logits(*exact, prompt);
-    ASSERT_TRUE(books.library->fuse(*moved, prompt, "pie"));
-    for (const bool keys : {true, false}) {
-      const auto want = read_back(*exact, 0, 0, 332, keys),
-                 got = read_back(*moved, 0, 0, 332, keys);
-      for (size_t i = 0; i < want.size(); ++i) {
-        const double size = std::hypot(want[i], want[i ^ 1]);
-        ASSERT_NEAR(got[i], want[i], 0x1p-7 * size + 1e-6) << scaling << " " << keys << " " << i;
-      }
-      EXPECT_GT(relative_distance(read_back(*moved, 1, 21, 332, keys),
-                                  read_back(*exact, 1, 21, 332, keys)),
-                bf16_tolerance(kLayers));
-    }
-    ASSERT_TRUE(books.library->fuse(*moved, prompt, "full-reuse"));
-    EXPECT_GT(
-        relative_distance(read_back(*moved, 0, 21, 121, true), read_back(*exact, 0, 21, 121, true)),
-        0.1);
-    EXPECT_LT(relative_distance(read_back(*moved, 0, 21, 121, false),
-                                read_back(*exact, 0, 21, 121, false)),
-              0x1p-7);
-  }
 }
 
 /// Rows of the chunks that are not what was loaded, in the last layer.
@@ -149,7 +90,8 @@ TEST_F(CudaEngine, FusionChoosesTheCpusRows) {
     EXPECT_LT(relative_distance(logits, expected), unrepaired / 2) << fusion;
     EXPECT_EQ(here.report.recomputed_rows, there.report.recomputed_rows);
     EXPECT_EQ(here.report.computed_rows, there.report.computed_rows);
-    EXPECT_EQ(here.report.loaded_bytes, there.report.loaded_bytes);
+    // A device computes layer 0.
+    EXPECT_EQ(here.report.loaded_bytes * kLayers, there.report.loaded_bytes * (kLayers - 1));
   }
 }
 

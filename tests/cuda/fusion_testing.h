@@ -6,6 +6,7 @@
 
 #include "cuda/engine_testing.h"
 #include "engine/library_testing.h"
+#include "kernels/cuda/kv_tile.h"
 
 namespace reprise::test {
 
@@ -17,6 +18,33 @@ inline EngineOptions stored_options(const std::string& kv_type = "bf16",
   options.model = tiny_model({64, kStoredLayers, scaling});
   options.kv_type = kv_type;
   return options;
+}
+
+/// Keys or values of a session's tokens in a layer, from pages of bf16.
+inline std::vector<float> read_back(Session& session, uint32_t layer, int32_t begin, int32_t end,
+                                    bool keys) {
+  using namespace kernels::cuda;
+  const SequenceKv& kv = session.impl().sequence.kv;
+  PagePool& pool = kv.pool();
+  const kernels::KvLayout& layout = pool.layout();
+  std::vector<std::byte> page(pool.page_bytes());
+  std::vector<float> out;
+  for (int32_t at = begin; at < end; ++at) {
+    const auto place = static_cast<uint32_t>(at);
+    const PageId id = kv.pages(layer)[place / kernels::kPageTokens];
+    EXPECT_TRUE(pool.read(page.data(), layer, id));
+    for (uint32_t head = 0; head < layout.n_kv_head; ++head) {
+      const size_t tile = (2 * head + (keys ? 0 : 1)) * tile_bytes(KvType::kBF16, layout.head_dim);
+      for (uint32_t d = 0; d < layout.head_dim; ++d) {
+        Bf16 value;
+        const uint32_t slot = place % kernels::kPageTokens;
+        std::memcpy(&value, &page[tile + element_offset(KvType::kBF16, layout.head_dim, slot, d)],
+                    sizeof value);
+        out.push_back(to_float(value));
+      }
+    }
+  }
+  return out;
 }
 
 /// Breaks the last block of the only segment.

@@ -172,7 +172,7 @@ Status DeviceExecutor::store(const LayerHeads& heads, cudaStream_t stream) {
   args.k = heads.k;
   args.v = heads.v;
   args.rows = rows_.rows;
-  args.n_head = config_.n_head;
+  args.n_head = heads.q != nullptr ? config_.n_head : 0;
   args.pairs = rope.pairs;
   args.q_norm = heads.q_norm;
   args.k_norm = heads.k_norm;

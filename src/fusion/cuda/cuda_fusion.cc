@@ -5,12 +5,12 @@
 #include <numeric>
 
 #include "base/try.h"
+#include "fusion/cuda/chunk_capture.h"
 #include "fusion/cuda/device_chunk_loader.h"
 #include "fusion/cuda/layer_rows.h"
 #include "fusion/cuda/row_scorer.h"
 #include "fusion/cuda/send.h"
 #include "fusion/row_choice.h"
-#include "kernels/cuda/elementwise.h"
 
 namespace reprise {
 namespace {
@@ -63,6 +63,7 @@ class CudaFusedPass : public FusedPass {
 
  private:
   uint32_t layers() const { return parts_.computes.config().n_layer; }
+  Status store_first_layer(std::span<const int32_t> positions);
   Status run(uint32_t first_layer);
   Status pace(uint32_t layer);
   Status take_logits();
@@ -73,14 +74,27 @@ class CudaFusedPass : public FusedPass {
   const FusedJob job_;
   LayerRows rows_;
   std::vector<const RopeTable*> ropes_;  // [n_layer]
+  std::vector<int32_t> given_;           // rows that are loaded in all layers but the first
   std::unique_ptr<DeviceChunkLoader> loader_;
 };
 
 Status CudaFusedPass::start(std::vector<ChunkLoad> loads) {
   REPRISE_CHECK(rows_.send_tables(job_.kv));
   for (uint32_t i = 0; i < layers(); ++i) ropes_.push_back(&parts_.model.rope(i));
-  const DeviceChunkLoader::Target target = {parts_.kv, rows_.tables(), rows_.capacity(), layers(),
-                                            ropes_,    parts_.stream,  b_.resident.get()};
+  DeviceChunkLoader::Target target;
+  target.kv = parts_.kv;
+  target.tables = rows_.tables();
+  target.capacity = rows_.capacity();
+  target.layers = layers();
+  target.ropes = ropes_;
+  target.stream = parts_.stream;
+  target.resident = b_.resident.get();
+  if (std::ranges::all_of(loads, [](const ChunkLoad& load) { return load.shift == 0; })) {
+    target.first_layer = 1;
+    for (const ChunkLoad& load : loads) {
+      for (int32_t at = load.from; at < load.end; ++at) given_.push_back(at);
+    }
+  }
   REPRISE_TRY(loader_, DeviceChunkLoader::create(std::move(loads), target, parts_.pool, b_.loads));
   for (CudaEvent& event : b_.computed) {
     REPRISE_TRY(event, CudaEvent::create());
@@ -98,12 +112,30 @@ Status CudaFusedPass::pace(uint32_t layer) {
   return fail(ErrorCode::kCancelled, "cancelled in layer {} of {}", layer + 1, layers());
 }
 
+/// Keys and values of layer 0 follow from the tokens, and are computed sooner than they are loaded.
+Status CudaFusedPass::store_first_layer(std::span<const int32_t> positions) {
+  REPRISE_CHECK(loader_->copy_ahead());
+  std::vector<int32_t> rest;  // that are not computed anyway
+  std::ranges::set_difference(given_, positions, std::back_inserter(rest));
+  StoreOnly store(parts_.executor);
+  for (std::span<const int32_t> rows = rest; !rows.empty();) {
+    const auto block = rows.first(std::min<size_t>(rows.size(), parts_.block));
+    REPRISE_CHECK(rows_.begin(block, job_.prompt.tokens));
+    REPRISE_CHECK(rows_.run(0, LayerPart::kStore,
+                            [&](LayerRows::Block) -> DeviceAttentionOp& { return store; }));
+    rows = rows.subspan(block.size());
+  }
+  given_.clear();
+  return rows_.begin(positions, job_.prompt.tokens);
+}
+
 Status CudaFusedPass::run(uint32_t first_layer) {
   StoreOnly store(parts_.executor);
   for (uint32_t layer = first_layer; layer < layers(); ++layer) {
     REPRISE_CHECK(loader_->load_through(layer));
     const bool last = layer + 1 == layers();
-    REPRISE_CHECK(rows_.run(layer, !last, [&](LayerRows::Block) -> DeviceAttentionOp& {
+    const LayerPart part = last ? LayerPart::kStore : LayerPart::kWhole;
+    REPRISE_CHECK(rows_.run(layer, part, [&](LayerRows::Block) -> DeviceAttentionOp& {
       if (last) return store;
       return parts_.executor;
     }));
@@ -140,85 +172,34 @@ Status CudaFusedPass::finish() {
 }
 
 Status CudaFusedPass::compute(std::span<const int32_t> positions) {
-  REPRISE_CHECK(rows_.begin(positions, job_.prompt.tokens));
+  REPRISE_CHECK(store_first_layer(positions));
   return run(0);
 }
 
 Status CudaFusedPass::check(std::span<const int32_t> positions, const RowCheck& check,
                             const ChooseFn& choose) {
   const uint32_t at = check_layer(check, layers());
-  REPRISE_CHECK(rows_.begin(positions, job_.prompt.tokens));
+  REPRISE_CHECK(store_first_layer(positions));
   for (uint32_t layer = 0; layer < at; ++layer) {
     REPRISE_CHECK(loader_->load_through(layer));
-    REPRISE_CHECK(rows_.run(
-        layer, true, [&](LayerRows::Block) -> DeviceAttentionOp& { return parts_.executor; }));
+    REPRISE_CHECK(rows_.run(layer, LayerPart::kWhole, [&](LayerRows::Block) -> DeviceAttentionOp& {
+      return parts_.executor;
+    }));
   }
   REPRISE_CHECK(loader_->load_through(at));
   RowScorer scorer(parts_, b_.scores, check, rows_, rows_.table(at));
   REPRISE_CHECK(scorer.begin());
-  REPRISE_CHECK(rows_.run(at, false, [&](LayerRows::Block block) -> DeviceAttentionOp& {
-    scorer.set_block(block);
-    return scorer;
-  }));
+  REPRISE_CHECK(
+      rows_.run(at, LayerPart::kAttend, [&](LayerRows::Block block) -> DeviceAttentionOp& {
+        scorer.set_block(block);
+        return scorer;
+      }));
   REPRISE_TRY(const std::vector<float> scores, scorer.scores());
   const std::vector<int32_t> kept = choose(scores);
   if (kept.empty()) return {};
   REPRISE_CHECK(rows_.keep(kept));
   return run(at);
 }
-
-/// Copies keys and values of a chunk's rows to the host as they are stored, and passes them on.
-class Capture : public DeviceAttentionOp {
- public:
-  /// first: rows of the context before the chunk.
-  Capture(const DeviceParts& parts, DeviceBuffer<__nv_bfloat16>& buffer, size_t first, size_t rows)
-      : parts_(parts),
-        buffer_(buffer),
-        first_(first),
-        rows_(rows),
-        width_(size_t{parts.kv.n_kv_head} * parts.kv.head_dim),
-        blocks_(size_t{parts.computes.config().n_layer} * 2 * rows * width_ * sizeof(uint16_t)) {}
-
-  void set_block(LayerRows::Block block) { block_ = block; }
-  Status attend(const LayerHeads& heads, cudaStream_t stream) override {
-    const ModelConfig& config = parts_.computes.config();
-    const size_t values = block_.count * width_;
-    if (heads.k_norm == nullptr) {
-      REPRISE_CUDA(round_to_bf16(heads.k, values, buffer_.data(), stream), kWhat);
-    } else {
-      REPRISE_CUDA(rms_norm(heads.k, heads.k_norm, config.norm_eps, block_.count * config.n_kv_head,
-                            config.head_dim, buffer_.data(), stream),
-                   kWhat);
-    }
-    REPRISE_CHECK(take(2 * heads.layer, stream));
-    REPRISE_CUDA(round_to_bf16(heads.v, values, buffer_.data(), stream), kWhat);
-    REPRISE_CHECK(take(2 * heads.layer + 1, stream));
-    return parts_.executor.attend(heads, stream);
-  }
-  Result<std::vector<std::byte>> finish() {
-    REPRISE_CUDA(cudaStreamSynchronize(parts_.stream), kWhat);
-    return std::move(blocks_);
-  }
-
- private:
-  Status take(size_t index, cudaStream_t stream) {
-    const size_t row_bytes = width_ * sizeof(uint16_t);
-    const size_t begin = std::max<size_t>(first_, block_.first);
-    const size_t end = block_.first + block_.count;
-    if (begin >= end) return {};
-    REPRISE_CUDA(cudaMemcpyAsync(&blocks_[(index * rows_ + begin - first_) * row_bytes],
-                                 buffer_.data() + (begin - block_.first) * width_,
-                                 (end - begin) * row_bytes, cudaMemcpyDeviceToHost, stream),
-                 kWhat);
-    return {};
-  }
-
-  const DeviceParts& parts_;
-  DeviceBuffer<__nv_bfloat16>& buffer_;
-  const size_t first_, rows_, width_;
-  LayerRows::Block block_;
-  std::vector<std::byte> blocks_;
-};
 
 class CudaFusion : public FusionDevice {
  public:
@@ -259,11 +240,11 @@ Result<std::vector<std::byte>> CudaFusion::read_chunk(const ChunkIdentity&,
   REPRISE_CHECK(rows.begin(positions, all));
   const size_t width = size_t{parts_.kv.n_kv_head} * parts_.kv.head_dim;
   REPRISE_CHECK(buffers_.captured.reserve(parts_.block * width, kWhat));
-  Capture capture(parts_, buffers_.captured, tokens.context.size(), tokens.tokens.size());
+  ChunkCapture capture(parts_, buffers_.captured, tokens.context.size(), tokens.tokens.size());
   const uint32_t layers = parts_.computes.config().n_layer;
   for (uint32_t layer = 0; layer < layers; ++layer) {
-    const bool whole = layer + 1 < layers;
-    REPRISE_CHECK(rows.run(layer, whole, [&](LayerRows::Block block) -> DeviceAttentionOp& {
+    const LayerPart part = layer + 1 < layers ? LayerPart::kWhole : LayerPart::kAttend;
+    REPRISE_CHECK(rows.run(layer, part, [&](LayerRows::Block block) -> DeviceAttentionOp& {
       capture.set_block(block);
       return capture;
     }));

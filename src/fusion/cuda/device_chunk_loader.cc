@@ -43,8 +43,12 @@ DeviceChunkLoader::~DeviceChunkLoader() {
   if (b_.placing.get() != nullptr) cudaStreamSynchronize(b_.placing.get());
 }
 
-BlockReader::Plan DeviceChunkLoader::read_plan(ThreadPool& pool) const {
-  BlockReader::Plan plan = {loads_, parts_, target_.layers, {}, &pool, {}, {}};
+BlockReader::Plan DeviceChunkLoader::read_plan(ThreadPool& pool) {
+  // What is kept for other prompts is read whole.
+  const bool whole =
+      std::ranges::any_of(held_, [](const auto& entry) { return entry && !entry->complete; });
+  placed_ = first_read_ = whole ? 0 : target_.first_layer;
+  BlockReader::Plan plan = {loads_, parts_, first_read_, target_.layers, {}, &pool, {}, {}};
   for (const auto& slot : b_.host) plan.slots.push_back(slot.data());
   for (const auto& entry : held_) {
     plan.kept.push_back(entry ? BlockReader::Kept{entry->blocks, entry->complete}
@@ -148,11 +152,13 @@ Status DeviceChunkLoader::load_part(uint32_t layer, size_t part) {
   const size_t nth = parts_done_;
   LoadBuffers::Events& events = b_.events[nth];
   REPRISE_CHECK(events.waits.record(target_.stream));
-  REPRISE_CHECK(copy_part(layer, part));
+  if (parts_copied_ == nth) REPRISE_CHECK(copy_next());
   const cudaStream_t placing = b_.placing.get();
   REPRISE_CHECK(events.copied.hold(placing));
   REPRISE_CHECK(events.placing.record(placing));
-  REPRISE_CHECK(place(layer, part, b_.device[nth % LoadBuffers::kSlots].data()));
+  if (layer >= target_.first_layer) {
+    REPRISE_CHECK(place(layer, part, b_.device[nth % LoadBuffers::kSlots].data()));
+  }
   REPRISE_CHECK(events.placed.record(placing));
   REPRISE_CHECK(events.placed.hold(target_.stream));
   REPRISE_CHECK(events.arrived.record(target_.stream));
@@ -160,9 +166,19 @@ Status DeviceChunkLoader::load_part(uint32_t layer, size_t part) {
   return {};
 }
 
-Status DeviceChunkLoader::copy_part(uint32_t layer, size_t index) {
-  const size_t nth = parts_done_, slot = nth % LoadBuffers::kSlots;
-  const BlockPart& part = parts_[index];
+Status DeviceChunkLoader::copy_ahead() {
+  const bool read = std::ranges::all_of(
+      held_, [](const auto& entry) { return entry != nullptr && entry->complete; });
+  if (!read || first_read_ == target_.layers) return {};
+  const size_t parts = std::min(parts_.size(), LoadBuffers::kSlots);
+  while (parts_copied_ < parts) REPRISE_CHECK(copy_next());
+  return {};
+}
+
+Status DeviceChunkLoader::copy_next() {
+  const size_t nth = parts_copied_++, slot = nth % LoadBuffers::kSlots;
+  const size_t layer = first_read_ + nth / parts_.size();
+  const BlockPart& part = parts_[nth % parts_.size()];
   const cudaStream_t copies = b_.copies.get();
   REPRISE_TRY(const std::byte* const in_slot, reader_->next());
   if (nth >= LoadBuffers::kSlots) {
@@ -178,7 +194,7 @@ Status DeviceChunkLoader::copy_part(uint32_t layer, size_t index) {
     return {};
   };
   size_t at = 0;  // in the slot
-  for (size_t i = part.first; i < part.end; ++i) {
+  for (size_t i = part.first; i < part.end && layer >= target_.first_layer; ++i) {
     const size_t bytes = loads_[i].chunk->block_bytes();
     const std::byte* block = held_[i] ? held_[i]->blocks + layer * bytes : in_slot + at;
     if (block != run.data() + run.size()) {

@@ -50,6 +50,7 @@ class DeviceChunkLoader {
     kernels::cuda::PagedKv kv;
     const uint32_t* tables = nullptr;  // [n_layer, capacity] of the sequence, on the device
     uint32_t capacity = 0, layers = 0;
+    uint32_t first_layer = 0;                 // before it nothing is placed
     std::span<const RopeTable* const> ropes;  // [n_layer]
     cudaStream_t stream = nullptr;            // of the passes
     ResidentChunks* resident = nullptr;       // holds chunks, and keeps those that are read
@@ -61,6 +62,9 @@ class DeviceChunkLoader {
                                                            LoadBuffers& buffers);
   ~DeviceChunkLoader();
 
+  /// Begins to copy the first layer before it is asked for, where nothing has to be read first.
+  /// Errors: those of BlockReader::next.
+  Status copy_ahead();
   /// Has the stream wait until all layers up to this one are in the pages; itself waits until they
   /// are read. Errors: those of BlockReader::next.
   Status load_through(uint32_t layer);
@@ -73,9 +77,9 @@ class DeviceChunkLoader {
       : loads_(std::move(loads)), target_(target), b_(buffers) {}
   Status reserve();
   Status send_rows();
-  BlockReader::Plan read_plan(ThreadPool& pool) const;
+  BlockReader::Plan read_plan(ThreadPool& pool);
   Status load_part(uint32_t layer, size_t part);
-  Status copy_part(uint32_t layer, size_t index);
+  Status copy_next();
   Status place(uint32_t layer, size_t part, const std::byte* blocks);
   uint32_t rows_of(const BlockPart& part) const;
 
@@ -85,9 +89,10 @@ class DeviceChunkLoader {
   std::vector<BlockPart> parts_;
   std::vector<size_t> first_row_;  // [parts] among all loaded rows
   size_t rows_ = 0;
-  uint32_t placed_ = 0;                                       // layers
+  uint32_t placed_ = 0;                                       // layers, or passed over
   std::vector<std::shared_ptr<ResidentChunks::Entry>> held_;  // [loads] or null
-  size_t parts_done_ = 0;
+  uint32_t first_read_ = 0;                                   // layer
+  size_t parts_copied_ = 0, parts_done_ = 0;
   uint64_t bytes_ = 0;
   std::unique_ptr<BlockReader> reader_;
 };

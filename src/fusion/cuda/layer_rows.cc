@@ -88,6 +88,20 @@ Status LayerRows::begin_block(uint32_t index) {
   return parts_.executor.begin(rows, parts_.stream);
 }
 
+Status LayerRows::run_block(uint32_t layer, LayerPart part, const DeviceLayerRows& rows,
+                            DeviceAttentionOp& attention) {
+  DeviceModel& model = parts_.computes;
+  switch (part) {
+    case LayerPart::kStore:
+      return model.store(layer, rows, attention, parts_.stream);
+    case LayerPart::kAttend:
+      return model.attend(layer, rows, attention, parts_.stream);
+    case LayerPart::kWhole:
+      break;
+  }
+  return model.forward_layer(layer, rows, attention, parts_.stream);
+}
+
 DeviceRows LayerRows::device_rows(uint32_t first, uint32_t count) const {
   DeviceRows rows;
   rows.rows = count;

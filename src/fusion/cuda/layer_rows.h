@@ -18,6 +18,13 @@ struct RowBuffers {
   kernels::cuda::DeviceBuffer<uint32_t> tables;                   // [n_layer, capacity]
 };
 
+/// What rows go through of a layer.
+enum class LayerPart : uint8_t {
+  kStore,   // keys and values are computed, and attention has no queries
+  kAttend,  // up to attention
+  kWhole,
+};
+
 class LayerRows {
  public:
   /// tables of a sequence's pages are sent once, by begin().
@@ -41,10 +48,9 @@ class LayerRows {
   };
   uint32_t blocks() const { return (rows() + parts_.block - 1) / parts_.block; }
   Block block(uint32_t index) const;
-  /// Takes all rows through a layer; through its attention only where it is the last one that is
-  /// wanted of it. op(block): what attends.
+  /// Takes all rows through a part of a layer. op(block): what attends.
   template <class Op>
-  Status run(uint32_t layer, bool whole, Op&& op);
+  Status run(uint32_t layer, LayerPart part, Op&& op);
   /// Takes the last row through the last layer, to its logits; no other row is left then.
   Status finish(float* logits);
 
@@ -54,6 +60,8 @@ class LayerRows {
   Status begin_block(uint32_t index);
   Status send_steps();
   DeviceLayerRows layer_rows(uint32_t index) const;
+  Status run_block(uint32_t layer, LayerPart part, const DeviceLayerRows& rows,
+                   DeviceAttentionOp& attention);
 
   const DeviceParts& parts_;
   RowBuffers& b_;
@@ -64,14 +72,10 @@ class LayerRows {
 };
 
 template <class Op>
-Status LayerRows::run(uint32_t layer, bool whole, Op&& op) {
+Status LayerRows::run(uint32_t layer, LayerPart part, Op&& op) {
   for (uint32_t i = 0; i < blocks(); ++i) {
     if (auto status = begin_block(i); !status) return status;
-    DeviceAttentionOp& attention = op(block(i));
-    const DeviceLayerRows rows = layer_rows(i);
-    Status status = whole ? parts_.computes.forward_layer(layer, rows, attention, parts_.stream)
-                          : parts_.computes.attend(layer, rows, attention, parts_.stream);
-    if (!status) return status;
+    if (auto status = run_block(layer, part, layer_rows(i), op(block(i))); !status) return status;
   }
   return {};
 }

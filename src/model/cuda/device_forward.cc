@@ -94,6 +94,7 @@ class DeviceModel::Pass {
   }
 
   Status attend_layer(uint32_t index) { return attend(model_.layers_[index], index); }
+  Status store_layer(uint32_t index) { return attend(model_.layers_[index], index, false); }
   Status run_layer(uint32_t index) {
     REPRISE_CHECK(attend_layer(index));
     return finish_layer(model_.layers_[index], ranges_[0]);
@@ -120,19 +121,20 @@ class DeviceModel::Pass {
   size_t q_width() const { return size_t{config_.n_head} * config_.head_dim; }
   size_t kv_width() const { return size_t{config_.n_kv_head} * config_.head_dim; }
 
-  Status attend(const Layer& layer, uint32_t index) {
+  Status attend(const Layer& layer, uint32_t index, bool queries = true) {
     size_t first = 0;
     for (const RowRange& range : ranges()) {
       const Product products[] = {
           {&layer.q.weight, layer.q.bias.data(), b_.q.data() + first * q_width()},
           {&layer.k.weight, layer.k.bias.data(), b_.k.data() + first * kv_width()},
           {&layer.v.weight, layer.v.bias.data(), b_.v.data() + first * kv_width()}};
-      REPRISE_CHECK(multiply_normed(range, layer.attn_norm, products));
+      REPRISE_CHECK(
+          multiply_normed(range, layer.attn_norm, std::span(products).subspan(queries ? 0 : 1)));
       first += range.rows;
     }
     LayerHeads heads;
     heads.layer = index;
-    heads.q = b_.q.data();
+    heads.q = queries ? b_.q.data() : nullptr;
     heads.k = b_.k.data();
     heads.v = b_.v.data();
     heads.q_norm = layer.q_norm.data();
@@ -342,6 +344,11 @@ Status DeviceModel::embed(const int32_t* tokens, const DeviceLayerRows& rows, cu
                                     rows.x, stream),
                "embedding");
   return {};
+}
+
+Status DeviceModel::store(uint32_t layer, const DeviceLayerRows& rows, DeviceAttentionOp& attention,
+                          cudaStream_t stream) {
+  return Pass(*this, rows, attention, stream).store_layer(layer);
 }
 
 Status DeviceModel::attend(uint32_t layer, const DeviceLayerRows& rows,

@@ -32,8 +32,9 @@ struct DevicePass {
 /// A layer's projections of every row; pointers are of the device.
 struct LayerHeads {
   uint32_t layer = 0;
-  const float *q = nullptr, *k = nullptr, *v = nullptr;  // [rows, heads, head_dim], not rotated
-  const float *q_norm = nullptr, *k_norm = nullptr;      // [head_dim] or null: norms still to apply
+  // [rows, heads, head_dim], not rotated; no q: only k and v are stored
+  const float *q = nullptr, *k = nullptr, *v = nullptr;
+  const float *q_norm = nullptr, *k_norm = nullptr;  // [head_dim] or null: norms still to apply
   float* decode_out = nullptr;           // [decode_rows, n_head, head_dim] out; in float, all rows
   __nv_bfloat16* prefill_out = nullptr;  // [other rows, n_head, head_dim] out
 };
@@ -83,6 +84,9 @@ class DeviceModel {
   // earlier: no more than Limits::rows at a time, with attention that calls them prefill rows.
 
   Status embed(const int32_t* tokens, const DeviceLayerRows& rows, cudaStream_t stream);
+  /// Keys and values of the layer alone: attention has no queries.
+  Status store(uint32_t layer, const DeviceLayerRows& rows, DeviceAttentionOp& attention,
+               cudaStream_t stream);
   /// The layer up to its attention, which need not write anything; x stays as it is.
   Status attend(uint32_t layer, const DeviceLayerRows& rows, DeviceAttentionOp& attention,
                 cudaStream_t stream);
