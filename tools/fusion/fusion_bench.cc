@@ -11,7 +11,7 @@
 // than the first METHOD, with 95 % intervals over items; the mean place is that of rows computed
 // again, as part of the prompt. In the environment, START=n and STEP=m take items n, n + m, ...
 // below ITEMS, CODEC=name is the form in which chunks are stored (then another column is the KL to
-// the same method over exact chunks).
+// the same method over exact chunks), SAMPLES=file gets a line "item method KL F1 right" of each.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -159,6 +159,15 @@ std::string part_of(double value, double whole) {
 
 double median(const std::vector<double>& values) { return percentile(values, 0.5); }
 
+/// Of the last item that the columns have.
+void print_samples(std::FILE* file, size_t item, const std::vector<Column>& columns) {
+  for (const Column& column : columns) {
+    fmt::print(file, "{} {} {:.6f} {:.4f} {:.0f}\n", item, column.method, column.kl.back(),
+               column.f1.back(), column.right.back());
+  }
+  std::fflush(file);
+}
+
 void print_quality(const Column& column, const Column& full, const Column& first) {
   const auto kl = eval::bootstrap_mean(column.kl);
   fmt::print(
@@ -203,6 +212,8 @@ int main(int argc, char** argv) {
   std::vector<double> tokens;
   uint64_t stored_tokens = 0;
   const uint32_t step = std::max(1u, count_from("STEP", 1));
+  const char* const samples_path = std::getenv("SAMPLES");
+  std::FILE* const samples = samples_path == nullptr ? nullptr : std::fopen(samples_path, "w");
   for (size_t index = count_from("START", 0); index < count; index += step) {
     const PartedPrompt prompt =
         prompt_of(library, passages_of(items, index, passages), items[index].question);
@@ -230,8 +241,10 @@ int main(int argc, char** argv) {
                             static_cast<double>(std::max<uint64_t>(1, reply.report.loaded_rows)));
       column.place.push_back(reply.report.mean_position);
     }
+    if (samples != nullptr) print_samples(samples, index, columns);
     fmt::print(stderr, "\r{}/{}", index + 1, count);
   }
+  if (samples != nullptr) std::fclose(samples);
   const double stored_bytes = segment_bytes(folder);
   std::filesystem::remove_all(folder);
   std::filesystem::remove_all(folder.string() + "_exact");
