@@ -3,6 +3,7 @@
 #include "kernels/cuda/hopper.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/page_keys.cuh"
+#include "kernels/cuda/softmax_part.cuh"
 #include "kernels/cuda/top_pages.cuh"
 
 namespace reprise::kernels::cuda {
@@ -36,23 +37,20 @@ __device__ void load_scales(const CodeSearchArgs& a, Shared<kWords>& s, uint32_t
   const uint32_t head = threadIdx.x / 32, lane = threadIdx.x % 32;
   if (head < group) {
     const float2* parts = a.parts + size_t{pair} * splits * group + head;
-    float base = -INFINITY, sum = 0.0f;
-    for (uint32_t i = lane; i < splits; i += 32) base = fmaxf(base, parts[size_t{i} * group].x);
-    for (int mask = 1; mask < 32; mask *= 2) {
-      base = fmaxf(base, __shfl_xor_sync(~0u, base, mask));
-    }
+    Part all;
+#pragma unroll 4
     for (uint32_t i = lane; i < splits; i += 32) {
       const float2 part = parts[size_t{i} * group];
-      sum += part.y * exp2_fast(part.x - base);
+      all.add(Part{part.x, part.y});
     }
-    for (int mask = 1; mask < 32; mask *= 2) sum += __shfl_xor_sync(~0u, sum, mask);
+    all.merge_lanes(31);
     if (lane == 0) {
       const float unit = a.soft_cap > 0.0f ? 1.0f : kLog2OfE;
       const size_t first = size_t{row} * a.n_head + pair % a.rows.shape.n_kv_head * group;
       const float2 scale = a.scales[first + head];
       s.scales[head] = {scale.x * unit, scale.y * unit};
-      s.bases[head] = base;
-      s.shares[head] = 1.0f / sum;
+      s.bases[head] = all.base;
+      s.shares[head] = 1.0f / all.sum;
     }
   } else if (head < Shared<kWords>::kHeads && lane == 0) {
     s.scales[head] = {};
@@ -61,30 +59,54 @@ __device__ void load_scales(const CodeSearchArgs& a, Shared<kWords>& s, uint32_t
   __syncthreads();
 }
 
-// Of pages [begin, end).
+// Weights of the pages that a thread asks for in turn, kThreads apart: what they are made of is on
+// its way before the scales are known.
 template <uint32_t kWords>
-__device__ void weigh_pages(const CodeSearchArgs& a, const Shared<kWords>& s, uint32_t pair,
-                            uint32_t begin, uint32_t end, float* weights) {
-  const size_t pairs = size_t{a.rows.count} * a.rows.shape.n_kv_head;
-  const uint2* tops = a.tops + size_t{pair} * a.rows.capacity;
-#pragma unroll 4
-  for (uint32_t page = begin + threadIdx.x; page < end; page += kThreads) {
+class Weights {
+ public:
+  __device__ Weights(const CodeSearchArgs& a, const Shared<kWords>& s, uint32_t pair,
+                     uint32_t begin, uint32_t end)
+      : a_(a), s_(s), tops_(a.tops + size_t{pair} * a.rows.capacity), end_(end) {
+    for (uint32_t i = 0; i < kAhead; ++i) load(begin + threadIdx.x + i * kThreads, ahead_[i]);
+  }
+
+  __device__ float next(uint32_t page) {
     float weight = 0.0f;
 #pragma unroll
     for (uint32_t word = 0; word < kWords; ++word) {
-      const uint2 four = tops[word * pairs * a.rows.capacity + page];
 #pragma unroll
       for (uint32_t i = 0; i < 4; ++i) {
         const uint32_t head = 4 * word + i;
-        float logit = s.scales[head].x + s.scales[head].y * sum_of(four, i);
-        if (a.soft_cap > 0.0f) logit = scaled_logit(logit, 1.0f, a.soft_cap);
-        weight += exp2_fast(logit - s.bases[head]) * s.shares[head];
+        float logit = s_.scales[head].x + s_.scales[head].y * sum_of(ahead_[0][word], i);
+        if (a_.soft_cap > 0.0f) logit = scaled_logit(logit, 1.0f, a_.soft_cap);
+        weight += exp2_fast(logit - s_.bases[head]) * s_.shares[head];
       }
     }
-    weights[page] = weight;
+#pragma unroll
+    for (uint32_t i = 1; i < kAhead; ++i) {
+      for (uint32_t word = 0; word < kWords; ++word) ahead_[i - 1][word] = ahead_[i][word];
+    }
+    load(page + kAhead * kThreads, ahead_[kAhead - 1]);
+    return weight;
   }
-  __syncthreads();
-}
+
+ private:
+  static constexpr uint32_t kAhead = 4 / kWords;
+
+  __device__ void load(uint32_t page, uint2 (&words)[kWords]) const {
+    const size_t pairs = size_t{a_.rows.count} * a_.rows.shape.n_kv_head;
+#pragma unroll
+    for (uint32_t word = 0; word < kWords; ++word) {
+      if (page < end_) words[word] = tops_[word * pairs * a_.rows.capacity + page];
+    }
+  }
+
+  const CodeSearchArgs& a_;
+  const Shared<kWords>& s_;
+  const uint2* tops_;
+  uint32_t end_;
+  uint2 ahead_[kAhead][kWords] = {};
+};
 
 __device__ void list_pages(const uint32_t* table, uint32_t begin, uint32_t end, uint32_t* list) {
   for (uint32_t i = begin + threadIdx.x; i < end; i += kThreads) list[i - begin] = table[i];
@@ -122,12 +144,16 @@ __global__ __launch_bounds__(kThreads) void choose_kernel(const __grid_constant_
   list_pages(table, 0, sinks, list);
   list_pages(table, recent, all, list + sinks + chosen);
   if (chosen == recent - sinks) return list_pages(table, sinks, recent, list + sinks);
-  float* weights = a.weights + size_t{pair} * a.rows.capacity;
+  Weights<kWords> weights(a, s, pair, sinks, recent);
   load_scales(a, s, row, pair, splits);
-  weigh_pages(a, s, pair, sinks, recent, weights);
-  top::Competitors others(s.top, weights, sinks, recent);
-  others.write(others.choose(chosen),
-               [&](uint32_t at, uint32_t page) { list[sinks + at] = table[page]; });
+  float* far = a.weights + size_t{pair} * a.rows.capacity;  // of pages that are not kept at hand
+  top::Competitors others(s.top, far, sinks, recent);
+  const top::Cut cut = others.choose(chosen, [&](uint32_t page, bool at_hand) {
+    const float weight = weights.next(page);
+    if (!at_hand) far[page] = weight;
+    return weight;
+  });
+  others.write(cut, [&](uint32_t at, uint32_t page) { list[sinks + at] = table[page]; });
 }
 
 }  // namespace

@@ -10,6 +10,7 @@ namespace top {
 constexpr uint32_t kThreads = 1024, kWarps = kThreads / 32;
 constexpr uint32_t kDigitBits = 11, kBins = 1u << kDigitBits;
 constexpr uint32_t kAtHand = 8192;  // pages whose scores stay in shared memory
+constexpr uint32_t kFew = 128;      // keys that are ranked one by one
 static_assert(kBins == 2 * kThreads && kWarps == 32);
 
 // Orders like scores: NaN comes first, -0 equals 0.
@@ -23,16 +24,18 @@ struct Bin {
   uint32_t index, before, count;  // before: of the bins before it
 };
 
+// Which keys are chosen: all from sure on, and the first ties of those that are sure - 1.
+struct Cut {
+  uint32_t sure, ties;
+};
+
 struct Shared {
   uint32_t keys[kAtHand];
   uint32_t counts[kBins];  // of the highest digit first
   uint32_t warps[2][kWarps];
+  uint32_t few[kFew], few_count;
   Bin found;
-};
-
-// Which keys are chosen: all from sure on, and the first ties of those that are sure - 1.
-struct Cut {
-  uint32_t sure, ties;
+  Cut cut;
 };
 
 // Sum of what the warps before this one hold. values: [kWarps]
@@ -44,13 +47,19 @@ __device__ inline uint32_t sum_before(const uint32_t* values) {
 // Pages [begin, end) of a list, which compete. All threads of the block call every member.
 class Competitors {
  public:
+  // scores: of pages that are not kept at hand, once choose() asked for them.
   __device__ Competitors(Shared& s, const float* scores, uint32_t begin, uint32_t end)
       : s_(s), scores_(scores), begin_(begin), end_(end) {}
 
   // Chooses wanted, which are fewer than there are.
   __device__ Cut choose(uint32_t wanted) {
+    return choose(wanted, [&](uint32_t page, bool) { return scores_[page]; });
+  }
+  // The same; score_of(page, kept at hand) is asked once for every page of the thread, in order.
+  template <typename ScoreOf>
+  __device__ Cut choose(uint32_t wanted, const ScoreOf& score_of) {
     uint32_t low, high;
-    load(&low, &high);
+    load(score_of, &low, &high);
     uint32_t bits = 32 - __clz(static_cast<int>(high - low));
     while (bits > 0) {
       const uint32_t shift = bits > kDigitBits ? bits - kDigitBits : 0;
@@ -60,6 +69,7 @@ class Competitors {
       wanted -= bin.before;
       if (wanted == bin.count) return {low, 0};
       bits = shift;
+      if (bits > 0 && bin.count <= kFew) return rank(low, bits, wanted);
     }
     return {low + 1, wanted};
   }
@@ -109,12 +119,14 @@ class Competitors {
   }
 
   // Also the smallest and the largest key.
-  __device__ void load(uint32_t* smallest, uint32_t* largest) {
+  template <typename ScoreOf>
+  __device__ void load(const ScoreOf& score_of, uint32_t* smallest, uint32_t* largest) {
     uint32_t low = ~0u, high = 0;
 #pragma unroll 4
     for (uint32_t page = begin_ + threadIdx.x; page < end_; page += kThreads) {
-      const uint32_t key = order_key(scores_[page]);
-      if (page < kAtHand) s_.keys[page] = key;
+      const bool at_hand = page < kAtHand;
+      const uint32_t key = order_key(score_of(page, at_hand));
+      if (at_hand) s_.keys[page] = key;
       low = min(low, key);
       high = max(high, key);
     }
@@ -141,6 +153,33 @@ class Competitors {
       if (offset <= span) atomicAdd(&s_.counts[kBins - 1 - (offset >> shift)], 1u);
     }
     __syncthreads();
+  }
+
+  // Chooses wanted of the few keys from low to low + 2^bits - 1. A warp per key.
+  __device__ Cut rank(uint32_t low, uint32_t bits, uint32_t wanted) {
+    if (threadIdx.x == 0) s_.few_count = 0;
+    __syncthreads();
+#pragma unroll 4
+    for (uint32_t page = begin_ + threadIdx.x; page < end_; page += kThreads) {
+      const uint32_t key = key_of(page);
+      if ((key - low) >> bits == 0) s_.few[atomicAdd(&s_.few_count, 1u)] = key;
+    }
+    __syncthreads();
+    const uint32_t count = s_.few_count, lane = threadIdx.x % 32;
+    for (uint32_t i = threadIdx.x / 32; i < count; i += kWarps) {
+      const uint32_t key = s_.few[i];
+      uint32_t larger = 0, equal = 0;
+      for (uint32_t other = lane; other < count; other += 32) {
+        larger += s_.few[other] > key ? 1 : 0;
+        equal += s_.few[other] == key ? 1 : 0;
+      }
+      larger = __reduce_add_sync(~0u, larger);
+      equal = __reduce_add_sync(~0u, equal);
+      const bool last = larger < wanted && wanted <= larger + equal;
+      if (last && lane == 0) s_.cut = {key + 1, wanted - larger};
+    }
+    __syncthreads();
+    return s_.cut;
   }
 
   // The bin with which the number of keys reaches wanted.
