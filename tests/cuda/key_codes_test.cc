@@ -190,19 +190,18 @@ uint32_t device_top(const CodeCase& c, const std::vector<uint2>& tops, uint32_t 
 }
 
 // Entries are rounded after products that are summed up in another way.
-TEST_P(KeyCodes, TopsAreThoseOfTheCpu) {
-  REPRISE_NEEDS_DEVICE();
-  const std::vector<int32_t> positions = {3000, 511, 300};
+void expect_tops_of_cpu(const CodeHeads& heads, const std::vector<int32_t>& positions) {
+  const auto tokens = static_cast<uint32_t>(positions[0]) + 1;
   for (const float skip : {0.0f, 0.1f}) {
     SCOPED_TRACE("skip " + std::to_string(skip));
-    CodeCase c(GetParam(), 3001);
+    CodeCase c(heads, tokens);
     c.rules.skip = skip;
     c.train(c.q, kRows, 512);
-    c.code(3001 / kPageTokens);
-    if (HasFatalFailure()) return;
+    c.code(tokens / kPageTokens);
+    if (testing::Test::HasFatalFailure()) return;
     CodeSearch search(c, positions, {c.row(0), c.row(1), c.row(2)});
     search.run();
-    if (HasFatalFailure()) return;
+    if (testing::Test::HasFatalFailure()) return;
     const auto books = c.book.host();
     const auto codes = c.codes.host();
     const auto tops = search.tops.host();
@@ -235,6 +234,17 @@ TEST_P(KeyCodes, TopsAreThoseOfTheCpu) {
       }
     }
   }
+}
+
+TEST_P(KeyCodes, TopsAreThoseOfTheCpu) {
+  REPRISE_NEEDS_DEVICE();
+  expect_tops_of_cpu(GetParam(), {3000, 511, 300});
+}
+
+// Warps have rounds of 256 keys, and then 128 or 256.
+TEST(KeyCodesOfLongContexts, TopsAreThoseOfTheCpu) {
+  REPRISE_NEEDS_DEVICE();
+  expect_tops_of_cpu({16, 16, 64}, {29999, 18000, 4000});
 }
 
 double logit_of(const CodeCase& c, uint32_t row, uint32_t head, uint32_t token) {
@@ -274,18 +284,15 @@ std::vector<double> page_weights(const CodeCase& c, const CodeSearch& search, ui
   return sums;
 }
 
-TEST_P(KeyCodes, ListsHaveThePagesWithTheLargestWeights) {
-  REPRISE_NEEDS_DEVICE();
-  CodeCase c(GetParam(), 3001);
+void expect_best_pages(CodeCase& c, const std::vector<int32_t>& positions) {
   c.rules.keep = 0.1f;
   c.rules.skip = 0.05f;
   c.train(c.q, kRows, 512);
-  c.code(3001 / kPageTokens);
-  if (HasFatalFailure()) return;
-  const std::vector<int32_t> positions = {3000, 160, 1205};
+  c.code(static_cast<uint32_t>(positions[0] + 1) / kPageTokens);
+  if (testing::Test::HasFatalFailure()) return;
   CodeSearch search(c, positions, {c.row(0), c.row(1), c.row(2)});
   search.run();
-  if (HasFatalFailure()) return;
+  if (testing::Test::HasFatalFailure()) return;
   const auto lists = search.lists.host();
   const auto keys = search.keys.host();
   for (uint32_t row = 0; row < kRows; ++row) {
@@ -324,6 +331,19 @@ TEST_P(KeyCodes, ListsHaveThePagesWithTheLargestWeights) {
   }
   EXPECT_EQ(c.coded.host()[kLayer],
             code_range(c.rules, kModelLayer, positions[0]).recent / static_cast<int32_t>(16));
+}
+
+TEST_P(KeyCodes, ListsHaveThePagesWithTheLargestWeights) {
+  REPRISE_NEEDS_DEVICE();
+  CodeCase c(GetParam(), 3001);
+  expect_best_pages(c, {3000, 160, 1205});
+}
+
+// More pages than shared memory has room for.
+TEST(KeyCodesOfLongContexts, ListsHaveThePagesWithTheLargestWeights) {
+  REPRISE_NEEDS_DEVICE();
+  CodeCase c({4, 1, 64}, 133000);
+  expect_best_pages(c, {132999, 131300, 1205});
 }
 
 TEST_P(KeyCodes, RowsThatDoNotChooseListEverything) {

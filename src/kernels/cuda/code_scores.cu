@@ -1,10 +1,11 @@
 // Sums of the table entries that keys' codes name. A KV head of a row has so many blocks, whose
 // warps take pages that are read in any case, for what softmax divides by, and then 256 keys in
-// turn. Lanes have eight keys: a lookup of 32 lanes hits 16 words of shared memory, which never
-// share a bank.
+// turn, or 128 of the last ones.
+#include "kernels/cuda/code_parts.cuh"
 #include "kernels/cuda/code_splits.cuh"
+#include "kernels/cuda/code_stream.cuh"
+#include "kernels/cuda/code_sums.cuh"
 #include "kernels/cuda/code_tables.cuh"
-#include "kernels/cuda/hopper.cuh"
 #include "kernels/cuda/kv_dispatch.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/page_keys.cuh"
@@ -13,84 +14,6 @@ namespace reprise::kernels::cuda {
 namespace {
 
 constexpr uint32_t kThreads = kScoreWarps * 32;
-constexpr uint32_t kLaneKeys = kCodeBlock / 32;
-
-// Bytes 1 and 3 as 16 bits each.
-__device__ inline uint32_t odd_bytes(uint32_t word) { return __byte_perm(word, 0, 0x4341); }
-
-// a + b by the pipe that multiplies: the other one is what these kernels wait for. one is 1, which
-// the compiler must not know.
-__device__ inline uint32_t add_multiplying(uint32_t a, uint32_t b, uint32_t one) {
-  uint32_t sum;
-  asm("mad.lo.u32 %0, %1, %2, %3;" : "=r"(sum) : "r"(a), "r"(one), "r"(b));
-  return sum;
-}
-
-// The entry that byte `key` of codes names, of a word's tables. The byte is the lowest of an
-// address in shared memory that base gives the rest of.
-template <uint32_t offset>
-__device__ inline uint32_t look_up(uint32_t codes, uint32_t base, uint32_t key) {
-  uint32_t entry;
-  asm volatile("ld.shared.u32 %0, [%1+%2];"
-               : "=r"(entry)
-               : "r"(__byte_perm(codes, base, 0x7650 + key)), "n"(offset));
-  return entry;
-}
-
-// Sums of the entries that codes of two planes name; base: the address of the first one's tables.
-template <uint32_t kWords, uint32_t kWordBytes>
-struct CodeSums {
-  // Of four heads: all bytes summed up as one number, and the odd bytes.
-  uint32_t all[kWords][kLaneKeys] = {}, odd[kWords][kLaneKeys] = {};
-
-  __device__ __forceinline__ void add(uint32_t base, uint2 first, uint2 second, uint32_t one) {
-    add_half<0>(base, first.x, second.x, one);
-    add_half<4>(base, first.y, second.y, one);
-  }
-
-  // Of four keys.
-  template <uint32_t first_key>
-  __device__ __forceinline__ void add_half(uint32_t base, uint32_t a, uint32_t b, uint32_t one) {
-    constexpr uint32_t kCodes = 0x3c3c3c3c;
-    const uint32_t a_low = a << 2 & kCodes, a_high = masked_or(a >> 2, kCodes, 0x40404040);
-    const uint32_t b_low = masked_or(b << 2, kCodes, 0x80808080);
-    const uint32_t b_high = masked_or(b >> 2, kCodes, 0xc0c0c0c0);
-    add_word<first_key, 0>(base, a_low, a_high, b_low, b_high, one);
-    if constexpr (kWords > 1) add_word<first_key, 1>(base, a_low, a_high, b_low, b_high, one);
-    if constexpr (kWords > 2) {
-      add_word<first_key, 2>(base, a_low, a_high, b_low, b_high, one);
-      add_word<first_key, 3>(base, a_low, a_high, b_low, b_high, one);
-    }
-  }
-
-  template <uint32_t first_key, uint32_t word>
-  __device__ __forceinline__ void add_word(uint32_t base, uint32_t a_low, uint32_t a_high,
-                                           uint32_t b_low, uint32_t b_high, uint32_t one) {
-    constexpr uint32_t kOffset = word * kWordBytes;
-#pragma unroll
-    for (uint32_t i = 0; i < 4; ++i) {
-      const uint32_t x =
-          add_multiplying(look_up<kOffset>(a_low, base, i), look_up<kOffset>(a_high, base, i), one);
-      const uint32_t y =
-          add_multiplying(look_up<kOffset>(b_low, base, i), look_up<kOffset>(b_high, base, i), one);
-      uint32_t& sum = all[word][first_key + i];
-      sum = add_multiplying(x, add_multiplying(y, sum, one), one);
-      odd[word][first_key + i] += odd_bytes(x) + odd_bytes(y);
-    }
-  }
-
-  // The largest of a page, which two lanes share. x has heads 0 and 2, y heads 1 and 3.
-  __device__ uint2 top(uint32_t word) const {
-    uint2 best = {};
-    for (uint32_t key = 0; key < kLaneKeys; ++key) {
-      best.x = __vmaxu2(best.x, all[word][key] - (odd[word][key] << 8));
-      best.y = __vmaxu2(best.y, odd[word][key]);
-    }
-    best.x = __vmaxu2(best.x, __shfl_xor_sync(~0u, best.x, 1));
-    best.y = __vmaxu2(best.y, __shfl_xor_sync(~0u, best.y, 1));
-    return best;
-  }
-};
 
 __device__ void learn(const CodeSearchArgs& a, const CodedRow& own, uint32_t row, uint32_t head) {
   const CodeShape& shape = a.rows.shape;
@@ -108,53 +31,6 @@ __device__ void learn(const CodeSearchArgs& a, const CodedRow& own, uint32_t row
     }
   }
 }
-
-// Softmax's base and sum, in units of log2.
-struct Part {
-  float base = -INFINITY, sum = 0.0f;
-
-  __device__ void add(float logit) {
-    const float top = fmaxf(base, logit);
-    sum = sum * exp2_fast(base - top) + exp2_fast(logit - top);
-    base = top;
-  }
-  __device__ void add(const Part& other) {
-    const float top = fmaxf(base, other.base);
-    if (top == -INFINITY) return;
-    sum = sum * exp2_fast(base - top) + other.sum * exp2_fast(other.base - top);
-    base = top;
-  }
-  // Of lanes that differ in the bits from mask on.
-  __device__ void merge_lanes(int mask) {
-    for (; mask < 32; mask *= 2) {
-      add(Part{__shfl_xor_sync(~0u, base, mask), __shfl_xor_sync(~0u, sum, mask)});
-    }
-  }
-};
-
-// What a warp knows of all query heads.
-template <uint32_t kWords>
-struct Parts {
-  static constexpr uint32_t kTiles = (kWords + 1) / 2;
-  Part exact[kTiles][2];  // of the lane's heads: 8 tile + lane % 4 * 2 and the next
-  Part coded[kWords][2];  // 4 word + lane % 2 and that + 2
-
-  // to: [2][4 kWords]
-  __device__ void publish(Part* to) {
-    const uint32_t lane = threadIdx.x % 32;
-    for (uint32_t i = 0; i < 2; ++i) {
-      for (uint32_t tile = 0; tile < kTiles; ++tile) {
-        exact[tile][i].merge_lanes(4);
-        const uint32_t head = 8 * tile + 2 * lane + i;
-        if (lane < 4 && head < 4 * kWords) to[head] = exact[tile][i];
-      }
-      for (uint32_t word = 0; word < kWords; ++word) {
-        coded[word][i].merge_lanes(2);
-        if (lane < 2) to[4 * kWords + 4 * word + lane + 2 * i] = coded[word][i];
-      }
-    }
-  }
-};
 
 // A KV head of a row.
 struct Place {
@@ -209,69 +85,123 @@ __device__ void add_page(const Place& place, uint32_t n, Parts<kWords>& parts) {
 
 template <uint32_t D, uint32_t kWords>
 struct Shared {
-  CodeTables<D, kWords, kThreads> tables;
+  CodeRing rings[kScoreWarps];
+  alignas(256) CodeTables<D, kWords, kThreads> tables;
   Part parts[kScoreWarps][2][4 * kWords];
 };
 
-// Of a KV head's block.
-__device__ inline const uint8_t* codes_of(const Place& place, uint32_t block) {
+// Codes of a KV head from half a unit on, but for where the half begins in its block's planes.
+template <uint32_t kHalfKeys>
+__device__ inline const uint8_t* codes_of(const Place& place, uint32_t half) {
   const CodedRows& rows = place.a.rows;
+  const size_t block = half / (kCodeBlock / kHalfKeys);
   const uint32_t id = rows.blocks[size_t{place.row} * rows.block_capacity + block];
   return rows.codes + id * rows.shape.block_bytes() + place.index() * rows.shape.plane_bytes();
 }
 
-// The pages of a block of codes.
-template <uint32_t D, uint32_t kWords>
-__device__ __forceinline__ void score_block(const Place& place, uint32_t block, uint32_t one,
-                                            const Shared<D, kWords>& s, Parts<kWords>& parts) {
-  const CodeSearchArgs& a = place.a;
-  const CodeShape& shape = a.rows.shape;
-  const uint32_t lane = threadIdx.x % 32, used = s.tables.planes_used();
-  const uint8_t* codes = codes_of(place, block) + lane * kLaneKeys;
-  const uint32_t tables = shared_address(s.tables.entries);
-  CodeSums<kWords, sizeof s.tables.entries[0]> sums;
-  const auto load = [&](uint32_t plane) {
-    return __ldg(reinterpret_cast<const uint2*>(codes + s.tables.offsets[plane]));
-  };
-  uint2 first = load(0), second = load(1);
-#pragma unroll 2
-  for (uint32_t plane = 0; plane < used; plane += 2) {
-    const uint32_t next = plane + 2 < used ? plane + 2 : 0;  // on its way meanwhile
-    const uint2 next_first = load(next), next_second = load(next + 1);
-    sums.add(tables + plane * 2 * kCodeEntries * 4, first, second, one);
-    first = next_first;
-    second = next_second;
+// Brings to L2 what the warp reads first, while the block makes tables.
+template <uint32_t D>
+__device__ void fetch_early(const uint8_t* codes) {
+  for (uint32_t at = threadIdx.x % 32 * 128; at < D / 4 * kCodeBlock; at += 32 * 128) {
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(codes + at));
   }
-  const uint32_t page = block * kBlockPages + lane / 2;
-  const uint32_t pairs = a.rows.count * shape.n_kv_head;
+}
+
+// Tops of the pages of a unit. scales: of the lane's heads, as Parts has them.
+template <uint32_t kKeys, uint32_t kWords, uint32_t kWordBytes>
+__device__ __forceinline__ void keep_tops(const Place& place, uint32_t first_page,
+                                          const CodeSums<kKeys, kWords, kWordBytes>& sums,
+                                          const float2 (&scales)[kWords], Parts<kWords>& parts) {
+  using Sums = CodeSums<kKeys, kWords, kWordBytes>;
+  const CodeSearchArgs& a = place.a;
+  const uint32_t lane = threadIdx.x % 32, pairs = a.rows.count * a.rows.shape.n_kv_head;
+  const auto competes = [&](uint32_t page) {
+    return page >= place.sink_pages() && page < place.recent_page();
+  };
 #pragma unroll
   for (uint32_t word = 0; word < kWords; ++word) {
-    const uint2 top = sums.top(word);
-    if (page < place.sink_pages() || page >= place.recent_page()) continue;
-    if (lane % 2 == 0) a.tops[(size_t{word} * pairs + place.pair()) * a.rows.capacity + page] = top;
-    const uint32_t own = lane % 2 == 0 ? top.x : top.y;
-    for (uint32_t i = 0; i < 2; ++i) {
-      const uint32_t head = 4 * word + lane % 2 + 2 * i;
-      const float sum = static_cast<float>(i == 0 ? own & 0xffffu : own >> 16);
-      const float logit = s.tables.low[head] + s.tables.step[head] * sum;
-      parts.coded[word][i].add(scaled_logit(logit, 1.0f, a.soft_cap));
+    uint2* tops = a.tops + (size_t{word} * pairs + place.pair()) * a.rows.capacity;
+#pragma unroll
+    for (uint32_t part = 0; part < Sums::kParts; ++part) {
+      const uint32_t two = sums.top(word, part), other = __shfl_xor_sync(~0u, two, 8);
+      const uint32_t page = first_page + lane % 4 * (Sums::kPages / 4) + 2 * part;
+      if (lane < 8) {  // heads lane / 4 and that + 2
+        uint32_t* to = reinterpret_cast<uint32_t*>(tops + page) + lane / 4;
+        if (competes(page)) to[0] = __byte_perm(two, other, 0x5410);
+        if (competes(page + 1)) to[2] = __byte_perm(two, other, 0x7632);
+      }
+      const auto sum = static_cast<float>(lane < 16 ? two & 0xffffu : two >> 16);
+      const float logit = scaled_logit(scales[word].x + scales[word].y * sum, 1.0f, a.soft_cap);
+      if (competes(page + lane / 16)) parts.coded[word].add(logit);
+    }
+  }
+}
+
+// A unit, or half of one, of which a lane has kKeys keys, the first of them in column of planes.
+template <uint32_t kKeys, uint32_t D, uint32_t kWords, typename Stream>
+__device__ __forceinline__ void score_unit(const Place& place, uint32_t first_page, uint32_t column,
+                                           const ByteAdder& adder, const Shared<D, kWords>& s,
+                                           Stream& stream, const float2 (&scales)[kWords],
+                                           Parts<kWords>& parts) {
+  constexpr uint32_t kPlaneTables = 2 * kCodeEntries * 4;
+  CodeSums<kKeys, kWords, sizeof s.tables.entries[0]> sums;
+  uint32_t tables = shared_address(s.tables.entries);
+  const uint32_t* offsets = s.tables.offsets;
+  for (uint32_t sixteen = 0; sixteen * CodeRing::kPlanes < D / 4; ++sixteen) {
+    const uint8_t* codes = stream.wait() + column - sixteen * CodeRing::kSlotBytes;
+    const uint32_t planes = s.tables.used_of(sixteen);
+#pragma unroll 4
+    for (uint32_t plane = 0; plane < planes; plane += 2) {
+      const uint2 two = *reinterpret_cast<const uint2*>(offsets + plane);
+      sums.add(adder, tables + plane * kPlaneTables, codes + two.x, codes + two.y);
+    }
+    stream.release();
+    tables += planes * kPlaneTables;
+    offsets += planes;
+  }
+  keep_tops(place, first_page, sums, scales, parts);
+}
+
+template <uint32_t D, uint32_t kWords>
+__device__ __forceinline__ void score_units(const Place& place, const WarpUnits& units,
+                                            Shared<D, kWords>& s, Parts<kWords>& parts) {
+  constexpr uint32_t kKeys = lane_keys(kWords), kHalfKeys = 32 * kKeys / 2;
+  const uint32_t lane = threadIdx.x % 32;
+  const ByteAdder adder;
+  float2 scales[kWords];
+  for (uint32_t word = 0; word < kWords; ++word) {
+    const uint32_t head = 4 * word + lane % 16 / 4;
+    scales[word] = {s.tables.low[head], s.tables.step[head]};
+  }
+  const auto block_of = [&](uint32_t n) { return codes_of<kHalfKeys>(place, units.begin(n)); };
+  CodeStream<D / 4, decltype(block_of)> stream(s.rings[threadIdx.x / 32], units.count(), block_of);
+  for (uint32_t n = 0; n < units.count(); ++n) {
+    const uint32_t half = units.begin(n), page = half * (kHalfKeys / kPageTokens);
+    const uint32_t column = half * kHalfKeys % kCodeBlock;
+    if (kKeys == 8 && units.is_half(n)) {
+      score_unit<4>(place, page, column + lane * 4, adder, s, stream, scales, parts);
+    } else {
+      score_unit<kKeys>(place, page, column + lane * kKeys, adder, s, stream, scales, parts);
     }
   }
 }
 
 template <uint32_t D, uint32_t kWords>
 __device__ __forceinline__ void score(const Place& place, uint32_t split, uint32_t splits,
-                                      uint32_t one, Shared<D, kWords>& s) {
+                                      Shared<D, kWords>& s) {
+  constexpr uint32_t kUnitKeys = 32 * lane_keys(kWords), kUnitPages = kUnitKeys / kPageTokens;
   const CodeSearchArgs& a = place.a;
-  const uint32_t sure = place.sure_pages();
-  const uint32_t units = sure + (place.recent_page() + kBlockPages - 1) / kBlockPages;
+  const uint32_t warp = threadIdx.x / 32, warps = splits * kScoreWarps;
+  const uint32_t index = split * kScoreWarps + warp, sure = place.sure_pages();
+  const WarpUnits units((place.recent_page() + kUnitPages - 1) / kUnitPages, warps, index,
+                        kUnitKeys == kCodeBlock);
   float2* out = a.parts + (size_t{place.pair()} * splits + split) * place.group;
-  if (split * kScoreWarps >= units) {
+  // Pages that are read in any case go to the last warps, which have least to do.
+  if (__syncthreads_and(units.count() == 0 && warps - 1 - index >= sure)) {
     if (threadIdx.x < place.group) out[threadIdx.x] = {-INFINITY, 0.0f};
     return;
   }
-  const uint32_t warp = threadIdx.x / 32, step = splits * kScoreWarps;
-  const uint32_t first = split * kScoreWarps + warp;
+  if (units.count() > 0) fetch_early<D>(codes_of<kUnitKeys / 2>(place, units.begin(0)));
   s.tables.make(place.q(), a.scale, place.group,
                 a.rows.rows[place.row].book + place.index() * (D / 2) * kBookPart,
                 a.rows.rules.skip);
@@ -280,25 +210,17 @@ __device__ __forceinline__ void score(const Place& place, uint32_t split, uint32
                                                   s.tables.step[threadIdx.x]};
   }
   Parts<kWords> parts;
-  for (uint32_t unit = first; unit < units; unit += step) {
-    if (unit < sure) {
-      add_page<D>(place, unit, parts);
-    } else {
-      score_block(place, unit - sure, one, s, parts);
-    }
-  }
+  for (uint32_t n = warps - 1 - index; n < sure; n += warps) add_page<D>(place, n, parts);
+  score_units(place, units, s, parts);
   parts.publish(s.parts[warp][0]);
   __syncthreads();
-  if (threadIdx.x >= place.group) return;
-  Part all;
-  for (uint32_t i = 0; i < 2 * kScoreWarps; ++i) all.add(s.parts[i / 2][i % 2][threadIdx.x]);
-  out[threadIdx.x] = {all.base, all.sum};
+  merge_parts<kWords>(s.parts, place.group, out);
 }
 
 template <uint32_t D, uint32_t kWords>
-__global__ __launch_bounds__(kThreads, score_blocks(kWords)) void score_kernel(
-    const __grid_constant__ CodeSearchArgs a, uint32_t splits, uint32_t one) {
-  __shared__ __align__(256) unsigned char memory[sizeof(Shared<D, kWords>)];  // no constructors
+__global__ __launch_bounds__(kThreads, kScoreBlocks) void score_kernel(
+    const __grid_constant__ CodeSearchArgs a, uint32_t splits) {
+  extern __shared__ __align__(256) unsigned char memory[];
   allow_next_kernel();
   wait_for_kernels_before();
   const uint32_t n_kv_head = a.rows.shape.n_kv_head;
@@ -312,21 +234,24 @@ __global__ __launch_bounds__(kThreads, score_blocks(kWords)) void score_kernel(
   }
   if (own.book == nullptr || a.layer >= own.ready || !range.chooses) return;
   const Place place = {a, range, row, head, a.n_head / n_kv_head};
-  score(place, split, splits, one, *reinterpret_cast<Shared<D, kWords>*>(memory));
+  score(place, split, splits, *reinterpret_cast<Shared<D, kWords>*>(memory));
 }
 
 template <uint32_t D, uint32_t kWords>
 cudaError_t launch(const CodeSearchArgs& args, cudaStream_t stream) {
   const uint32_t splits = code_splits(args), pairs = args.rows.count * args.rows.shape.n_kv_head;
-  return launch_overlapped(score_kernel<D, kWords>, dim3(pairs * splits), kThreads, stream, args,
-                           splits, 1u);
+  if (const cudaError_t status = allow_all_shared(score_kernel<D, kWords>); status != cudaSuccess) {
+    return status;
+  }
+  return launch_overlapped(score_kernel<D, kWords>, dim3(pairs * splits), kThreads,
+                           sizeof(Shared<D, kWords>), stream, args, splits);
 }
 
 }  // namespace
 
 size_t code_parts(uint32_t max_count, uint32_t n_head, uint32_t n_kv_head) {
   const uint32_t group = n_head / n_kv_head;
-  const size_t blocks = device_limits().multiprocessors * score_blocks(code_words(group));
+  const size_t blocks = device_limits().multiprocessors * kScoreBlocks;
   return std::max(blocks, size_t{max_count} * n_kv_head) * group;
 }
 
