@@ -59,7 +59,8 @@ TEST_F(CudaEngine, ReAttentionReadsWhatItReadsOnTheCpu) {
        "reattention:sink=5,local=64,span=32,spans=4,activate=300,score=mean",
        "reattention:sink=8,local=64,activate=80",
        "reattention:sink=8,local=64,span=8,spans=6,activate=300,early=90",
-       "reattention:sink=8,local=64,span=8,spans=6,activate=300,early=120,stride=0"},
+       "reattention:sink=8,local=64,span=8,spans=6,activate=300,early=120,stride=0",
+       "reattention:sink=8,local=64,span=8,spans=6,activate=80,stride=0,least=0.02"},
       bf16_tolerance(1));
 }
 

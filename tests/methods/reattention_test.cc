@@ -9,6 +9,7 @@
 #include "kernels/ops.h"
 #include "methods/reattention/votes.h"
 #include "methods/selecting.h"
+#include "model/rope.h"
 
 namespace reprise {
 namespace {
@@ -287,6 +288,66 @@ TEST(ReAttentionPolicy, APromptRowOfItsOwnReadsWhatADecodedTokenWould) {
   };
   EXPECT_GT(ranges_of(Phase::kDecode).size(), 3u);
   EXPECT_EQ(ranges_of(Phase::kPrefill), ranges_of(Phase::kDecode));
+}
+
+/// By definition: the picks of every head that weigh at least the share of all near keys together.
+std::set<int32_t> expected_heavy_keys(Toy& toy, size_t row, size_t picks, double share) {
+  const ModelConfig& config = toy.config();
+  const size_t dim = config.head_dim, group = config.n_head / config.n_kv_head;
+  const size_t sink = 5, near = 45, stop = row + 1 - 40;
+  const RopeTable rope(config.rope, config.context);
+  const auto turned = [&](const float* from, size_t position) {
+    std::vector<float> to(from, from + dim), angles(rope.pairs() * 2);
+    rope.cos_sin(static_cast<int32_t>(position), angles.data());
+    kernels::rope(to.data(), angles.data(), 1, dim, rope.pairs());
+    return to;
+  };
+  std::set<int32_t> keys;
+  for (size_t head = 0; head < config.n_head; ++head) {
+    const float* q = toy.q(0, row) + head * dim;
+    const auto k = [&](size_t key) { return toy.k(0, key) + head / group * dim; };
+    const std::vector<float> last = turned(q, near - 1);
+    double sum = 0.0;
+    for (size_t i = 0; i < near; ++i) {
+      const auto key = turned(k(i < sink ? i : stop + i - sink), i);
+      sum += std::exp(testing::dot(last.data(), key.data(), dim) * config.attention_scale);
+    }
+    std::vector<std::pair<double, size_t>> scores;
+    for (size_t key = sink; key < stop; ++key)
+      scores.emplace_back(testing::dot(q, k(key), dim), key);
+    std::sort(scores.rbegin(), scores.rend());
+    for (size_t i = 0; i < std::min(picks, scores.size()); ++i) {
+      const bool heavy = std::exp(scores[i].first * config.attention_scale) >= share * sum;
+      if (heavy) keys.insert(static_cast<int32_t>(scores[i].second));
+    }
+  }
+  return keys;
+}
+
+TEST(ReAttentionPolicy, ARowOfItsOwnReadsOnlyKeysThatWeighTheirShareOfTheNearOnes) {
+  size_t read = 0, left = 0;
+  for (const double share : {0.02, 0.05, 0.2}) {
+    Toy toy({1, 6, 2, 64}, 330);
+    toy.prompt_end = 300;
+    Recorder policy(toy,
+                    "reattention:sink=5,local=40,span=1,spans=200,decode-picks=20,activate=60,"
+                    "stride=0,score=raw,least=" +
+                        std::to_string(share));
+    SequenceKv kv = toy.new_sequence();
+    for (size_t token = 0; token < 300; token += 20) toy.step(kv, policy, 20, Phase::kPrefill);
+    for (size_t row = 300; row < 330; ++row) {
+      toy.step(kv, policy, 1, row % 2 == 0 ? Phase::kPrefill : Phase::kDecode);
+      std::set<int32_t> keys;
+      for (const int32_t key : testing::keys_of(policy.seen[0].selection.parts.at(0), 0)) {
+        if (key >= 5 && key < static_cast<int32_t>(row) - 39) keys.insert(key);
+      }
+      ASSERT_EQ(keys, expected_heavy_keys(toy, row, 20, share)) << row;
+      read += keys.size();
+      left += expected_heavy_keys(toy, row, 20, 0.0).size() - keys.size();
+    }
+  }
+  EXPECT_GT(read, 100u);
+  EXPECT_GT(left, 100u);
 }
 
 TEST(ReAttentionPolicy, ForksAndTruncatedSequencesGoOnAsIfAlone) {

@@ -101,7 +101,8 @@ __global__ __launch_bounds__(kMergeWarps * 32) void merge_kernel(const __grid_co
   for (uint32_t at = lane; at < k; at += 32) {
     const RankedWord own = at < count ? best[warp][at] : 0;
     if (p.a.found != nullptr) p.a.found[head * k + at] = own;
-    if (p.a.votes.keys != nullptr && own != 0) vote(p.a.votes, sequence, own);
+    const bool votes = p.a.least == nullptr || __uint_as_float(score_bits(own)) >= p.a.least[head];
+    if (p.a.votes.keys != nullptr && own != 0 && votes) vote(p.a.votes, sequence, own);
   }
 }
 

@@ -77,11 +77,12 @@ struct TopKeysArgs {
   const float* q = nullptr;       // [batch, rows, n_head, head_dim] before rotation
   const float* angles = nullptr;  // [pairs][2] that queries are turned by; null: they are not
   uint32_t pairs = 0;
-  uint32_t k = 1;               // 1 to kMaxTopKeys
-  RankedWord* found = nullptr;  // [batch, voters(), n_head, k] out, in order; null: not wanted
-  VoteTables votes;             // every key that was found gets a vote; keys null: not wanted
-  uint32_t* floors = nullptr;   // [batch, voters(), n_head] zero, before and after a call
-  void* workspace = nullptr;    // top_keys_workspace() bytes
+  uint32_t k = 1;                // 1 to kMaxTopKeys
+  RankedWord* found = nullptr;   // [batch, voters(), n_head, k] out, in order; null: not wanted
+  VoteTables votes;              // every key that was found gets a vote; keys null: not wanted
+  const float* least = nullptr;  // [batch, voters(), n_head] that a key must score for its vote
+  uint32_t* floors = nullptr;    // [batch, voters(), n_head] zero, before and after a call
+  void* workspace = nullptr;     // top_keys_workspace() bytes
 
   REPRISE_HOST_DEVICE constexpr uint32_t voters() const { return (rows + stride - 1) / stride; }
 };

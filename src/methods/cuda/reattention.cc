@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/try.h"
+#include "kernels/cuda/least_scores.h"
 
 namespace reprise {
 
@@ -50,6 +51,7 @@ DeviceReAttention::DeviceReAttention(const ReAttentionPolicy::Settings& settings
       n_kv_head_(config.n_kv_head),
       head_dim_(config.head_dim),
       query_scale_(config.attention_scale / kQueryUnit),
+      attention_scale_(config.attention_scale),
       middle_{settings.sink, settings.local, settings.activate},
       span_tokens_(span_tokens(middle_, static_cast<uint32_t>(settings.spans),
                                static_cast<uint32_t>(settings.span))) {}
@@ -84,6 +86,7 @@ Status DeviceReAttention::reserve(const DeviceRoom& room) {
                                   top_keys_workspace(1, voters, n_head_, n_kv_head_, picks)),
                          kWhat));
   REPRISE_CHECK(floors_.reserve(size_t{std::max(rows, voters)} * n_head_, kWhat));
+  REPRISE_CHECK(least_.reserve(size_t{rows} * n_head_, kWhat));
   REPRISE_CHECK(votes_.reserve(rows, n_head_ * decode_picks));
   REPRISE_CHECK(prompt_votes_.reserve(1, std::max(voters * picks, decode_picks) * n_head_));
   REPRISE_CHECK(keys_.reserve(rows, kWhat));
@@ -103,6 +106,27 @@ uint32_t DeviceReAttention::most_rotated_keys() const {
   return std::max(span_tokens_, all);
 }
 
+Status DeviceReAttention::find_least(TopKeysArgs& scan, const PositionAngles& angles,
+                                     cudaStream_t stream) const {
+  if (settings_.least <= 0.0f || scan.rows > 1) return {};
+  LeastScoresArgs args;
+  args.kv = scan.kv;
+  args.pages = scan.pages;
+  args.positions = scan.positions;
+  args.batch = scan.batch;
+  args.capacity = scan.capacity;
+  args.n_head = scan.n_head;
+  args.middle = scan.middle;
+  args.q = scan.q;
+  args.angles = angles;
+  args.scale = attention_scale_;
+  args.share = settings_.least;
+  args.least = least_.data();
+  REPRISE_CUDA(least_scores(args, stream), "weighing near keys");
+  scan.least = least_.data();
+  return {};
+}
+
 Status DeviceReAttention::choose(uint32_t layer, TopKeysArgs scan, KeySpansArgs spans,
                                  PackedQueriesArgs queries, cudaStream_t stream) const {
   const auto kind = layer_rope_.empty() ? LayerRope::kGlobal : layer_rope_[layer];
@@ -112,7 +136,10 @@ Status DeviceReAttention::choose(uint32_t layer, TopKeysArgs scan, KeySpansArgs 
   scan.pairs = static_cast<uint32_t>(turn.size() / 2);
   scan.floors = floors_.data();
   scan.workspace = workspace_.data();
-  if (settings_.votes(scan.rows)) REPRISE_CUDA(top_keys(scan, stream), "scanning keys");
+  if (settings_.votes(scan.rows)) {
+    REPRISE_CHECK(find_least(scan, queries.angles, stream));
+    REPRISE_CUDA(top_keys(scan, stream), "scanning keys");
+  }
   spans.middle = scan.middle;
   spans.votes = scan.votes;
   spans.positions = scan.positions;

@@ -47,13 +47,16 @@ class DeviceReAttention : public DevicePolicy {
   /// For rows of a layer, of whose scan the caller says where its keys and queries are.
   Status choose(uint32_t layer, TopKeysArgs scan, KeySpansArgs spans,
                 kernels::cuda::PackedQueriesArgs queries, cudaStream_t stream) const;
+  /// Sets scan.least, where there is one.
+  Status find_least(TopKeysArgs& scan, const kernels::cuda::PositionAngles& angles,
+                    cudaStream_t stream) const;
   uint32_t stride() const { return static_cast<uint32_t>(std::max(1, settings_.stride)); }
   uint32_t chunk_voters() const;
 
   ReAttentionPolicy::Settings settings_;
   std::vector<LayerRope> layer_rope_;
   uint32_t n_head_, n_kv_head_, head_dim_;
-  float query_scale_;
+  float query_scale_, attention_scale_;
   kernels::cuda::MiddleKeys middle_;
   std::vector<int32_t> prompt_ends_;  // of the pass's steps
   uint32_t span_tokens_, list_capacity_ = 0;
@@ -61,6 +64,7 @@ class DeviceReAttention : public DevicePolicy {
   kernels::cuda::DeviceBuffer<float> angles_[3];  // as Settings::angles
   kernels::cuda::DeviceBuffer<std::byte> workspace_;
   kernels::cuda::DeviceBuffer<uint32_t> floors_;  // [sequences or voters of a chunk, n_head]
+  kernels::cuda::DeviceBuffer<float> least_;      // [sequences, n_head]
   Votes votes_, prompt_votes_;
   kernels::cuda::DeviceBuffer<int32_t> keys_;         // [sequences] that are read
   kernels::cuda::DeviceBuffer<uint32_t> list_pages_;  // [sequences, list_capacity]

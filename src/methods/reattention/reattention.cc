@@ -60,6 +60,17 @@ ReAttentionPolicy::Settings settings_of(const ReAttentionOptions& o, const Model
                        ? o.decode_picks
                        : std::max<size_t>(1, (s.spans + config.n_head - 1) / config.n_head);
   s.fill = o.fill;
+  s.least = o.least;
+  s.near.resize(3);
+  if (o.least > 0.0f) {
+    const auto set = [&](LayerRope kind, const RopeConfig& rope) {
+      s.near[static_cast<size_t>(kind)] =
+          std::make_shared<NearAngles>(rope, config.context, s.sink + s.local);
+    };
+    set(LayerRope::kGlobal, config.rope);
+    set(LayerRope::kLocal, config.local_rope);
+    s.near[static_cast<size_t>(LayerRope::kNone)] = std::make_shared<NearAngles>();
+  }
   s.angles.resize(3);
   if (o.score != "mean") return s;
   const int32_t reach = s.local + static_cast<int32_t>(s.spans) * s.span;
@@ -147,8 +158,17 @@ std::vector<kernels::RankedKey> ReAttentionPolicy::pick(const QueryRows& rows,
   }
   const auto kind =
       config_->layer_rope.empty() ? LayerRope::kGlobal : config_->layer_rope[rows.layer];
-  return best_keys(rows, which, middle, settings_.picks_of(rows.rows.size()),
-                   settings_.angles[static_cast<size_t>(kind)], *config_);
+  const size_t picks = settings_.picks_of(rows.rows.size());
+  auto best =
+      best_keys(rows, which, middle, picks, settings_.angles[static_cast<size_t>(kind)], *config_);
+  if (settings_.least <= 0.0f || rows.rows.size() > 1) return best;
+  const std::vector<float> least =
+      least_scores(rows, {settings_.sink, middle.end}, settings_.least,
+                   *settings_.near[static_cast<size_t>(kind)], *config_);
+  for (size_t i = 0; i < best.size(); ++i) {
+    if (!(best[i].score >= least[i / picks])) best[i].key = -1;
+  }
+  return best;
 }
 
 int32_t ReAttentionPolicy::prefill_cell(int32_t position, int32_t prompt_end) const {

@@ -23,6 +23,7 @@
 
 #include "attention/policy.h"
 #include "kernels/key_top_k.h"
+#include "methods/reattention/least_scores.h"
 #include "model/config.h"
 #include "reprise/error.h"
 #include "reprise/options.h"
@@ -44,6 +45,7 @@ struct ReAttentionOptions {
   uint32_t interval = 1;
   bool fill = false;
   std::string score = "mean";
+  float least = 0.0f;
 };
 
 template <class Visitor>
@@ -101,6 +103,12 @@ void visit_options(ReAttentionOptions& o, Visitor&& visit) {
                    "rotation leaves of a query on average over the distances of spans",
                    "", 0, 0, "raw|mean"},
         o.score);
+  visit(OptionSpec{"least",
+                   "a row that chooses for itself reads a span only where a head's key has this "
+                   "share of the weight of the keys that are always read; 0 = the best ones, "
+                   "however small",
+                   "", 0, 1000},
+        o.least);
 }
 
 class ReAttentionPolicy : public Policy {
@@ -111,6 +119,9 @@ class ReAttentionPolicy : public Policy {
     size_t spans, picks, decode_picks;
     bool fill;
     std::vector<std::vector<float>> angles;  // [3]: one per LayerRope, [pairs][2] of score=mean
+    float least;
+    // [3]: one per LayerRope, of the keys that are always read, where least > 0
+    std::vector<std::shared_ptr<const NearAngles>> near;
 
     /// Keys that each head of a voting row picks, of so many rows that share what they read.
     size_t picks_of(size_t rows) const { return rows > 1 ? picks : decode_picks; }
