@@ -105,7 +105,7 @@ void AveragePredictor::add_part(size_t head, std::span<const int32_t> read,
                                 std::span<const float> scores, float factor) {
   Head& own = known_[head];
   const size_t found = own.shortlist.find_picks(read);
-  const bool listed = found != Shortlist::no_picks;
+  const bool listed = found != Shortlist::kNoPicks;
   const auto averages = listed ? averages_of(head) : take_back(head);
   const std::span<const float> picked = listed ? own.shortlist.picked() : std::span<const float>();
   const size_t picks = listed ? found : 0, end = picks + picked.size();

@@ -104,15 +104,15 @@ void Shortlist::clear() {
 }
 
 size_t Shortlist::find_picks(std::span<const int32_t> read) const {
-  if (last_ == first_ || chosen_.empty() || read.size() < chosen_.size()) return no_picks;
+  if (last_ == first_ || chosen_.empty() || read.size() < chosen_.size()) return kNoPicks;
   const auto from = static_cast<size_t>(
       std::lower_bound(read.begin(), read.end(), chosen_.front()) - read.begin());
   const size_t end = from + chosen_.size();
-  if (end > read.size()) return no_picks;
+  if (end > read.size()) return kNoPicks;
   const bool others = (from > 0 && static_cast<size_t>(read[from - 1]) >= first_) ||
                       (end < read.size() && static_cast<size_t>(read[end]) < last_);
   const bool same = std::ranges::equal(read.subspan(from, chosen_.size()), chosen_);
-  return same && !others ? from : no_picks;
+  return same && !others ? from : kNoPicks;
 }
 
 }  // namespace reprise

@@ -19,7 +19,7 @@ class Shortlist {
             std::vector<int32_t>& blocks);
   /// Averages become this many times as large, at most one; those of what was chosen are to be set.
   void fade(float factor);
-  /// Where in a row's blocks those stand that were chosen last; no_picks if they do not, or if
+  /// Where in a row's blocks those stand that were chosen last; kNoPicks if they do not, or if
   /// others do that may be listed.
   size_t find_picks(std::span<const int32_t> read) const;
   /// Averages of what was chosen.
@@ -37,7 +37,7 @@ class Shortlist {
            picked_.capacity() * sizeof(float);
   }
 
-  static constexpr size_t no_picks = ~size_t{0};
+  static constexpr size_t kNoPicks = ~size_t{0};
 
  private:
   void renew(std::span<const float> averages, size_t first, size_t last, size_t count);

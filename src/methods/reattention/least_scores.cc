@@ -23,8 +23,8 @@ std::vector<kernels::PageSpan> near_pages(const QueryRows& rows, size_t kv_head,
   pages.insert(pages.end(), recent.begin(), recent.end());
   for (size_t i = 0; angles.pairs > 0 && i < pages.size(); ++i) {
     const int32_t shift = i < sinks ? 0 : near.first - near.last;
-    const auto row = static_cast<size_t>(pages[i].index + shift + kBefore);
-    pages[i].cos_sin = &angles.rows[row * angles.pairs * 2];
+    const int32_t row = pages[i].index + shift + kBefore;
+    pages[i].cos_sin = &angles.rows[static_cast<size_t>(row) * angles.pairs * 2];
   }
   return pages;
 }
@@ -42,8 +42,9 @@ NearAngles::NearAngles(const RopeConfig& rope, uint32_t context, int32_t count) 
   if (rope.dims == 0) return;
   const RopeTable table(rope, context);
   pairs = table.pairs();
-  rows.resize(static_cast<size_t>(count + kBefore + kBefore) * pairs * 2);
-  for (int32_t row = 0; row < count + 2 * kBefore; ++row) {
+  const int32_t positions = count + 2 * kBefore;
+  rows.resize(static_cast<size_t>(positions) * pairs * 2);
+  for (int32_t row = 0; row < positions; ++row) {
     table.cos_sin(row - kBefore, &rows[static_cast<size_t>(row) * pairs * 2]);
   }
 }
@@ -51,14 +52,15 @@ NearAngles::NearAngles(const RopeConfig& rope, uint32_t context, int32_t count) 
 std::vector<float> least_scores(const QueryRows& rows, NearKeys near, float share,
                                 const NearAngles& angles, const ModelConfig& config) {
   const size_t group = config.n_head / config.n_kv_head, dim = config.head_dim;
-  const auto last = static_cast<size_t>(near.first + rows.end() - near.last - 1 + kBefore);
+  const int32_t last = near.first + rows.end() - near.last - 1 + kBefore;
   std::vector<float> least(config.n_head);
   rows.pool->run(config.n_kv_head, [&](size_t kv_head, int) {
     const auto pages = near_pages(rows, kv_head, near, angles);
     const float* from = rows.q + kv_head * group * dim;
     std::vector<float> q(from, from + group * dim), logits(group * pages.size() * kPageTokens);
     if (angles.pairs > 0) {
-      kernels::rope(q.data(), &angles.rows[last * angles.pairs * 2], group, dim, angles.pairs);
+      kernels::rope(q.data(), &angles.rows[static_cast<size_t>(last) * angles.pairs * 2], group,
+                    dim, angles.pairs);
     }
     kernels::KeyLogitsArgs args;
     args.layout = &rows.kv->pool().layout();
