@@ -108,10 +108,13 @@ void Pager::expect_next_layer(const QueryRows& rows, size_t index) {
   if (mode_ == Prefetch::kNone || !step.kv->paged() || next == config_.n_layer) return;
   PagePool& pool = step.kv->pool();
   if (step.phase == kernels::Phase::kPrefill) {
-    const auto table = step.kv->pages(next);
-    pages_.clear();
-    std::ranges::copy_if(table, std::back_inserter(pages_),
-                         [](PageId id) { return id != kNoPage; });
+    if (config_.window[next] == config_.window[rows.layer]) {
+      list_pages(*step.kv, next, held_[index]);
+    } else {
+      blocks_.resize(step.kv->pages(next).size());
+      std::iota(blocks_.begin(), blocks_.end(), 0u);
+      list_pages(*step.kv, next, blocks_);
+    }
     pool.prefetch(next, pages_, pool.now());
     return;
   }

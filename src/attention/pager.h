@@ -17,8 +17,8 @@ namespace reprise {
 /// When pages are brought that a decode row has not asked for yet: never; for the next layer, by
 /// the query of this one, and kept while there is room or given up once that layer is computed
 /// (InfiniGen, Lee et al. 2024, section 4.3); for the next token, by what this one read or what the
-/// policy predicts. Prompt rows read every page: those of the next layer come while this one is
-/// computed.
+/// policy predicts. While prompt rows are computed in a layer, what they read of it comes in the
+/// next.
 enum class Prefetch : uint8_t { kNone, kLayer, kLayerOnce, kToken };
 /// name: a choice of --kv-prefetch.
 inline Prefetch prefetch_mode(std::string_view name) {

@@ -59,13 +59,17 @@ TEST_P(EachPolicy, AnswersAsFromMemory) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Paging, EachPolicy,
-    testing::Values("full", "full:keys=position-free", "quest:budget=128", "random:budget=128",
-                    "attention_predictor:budget=128", "dense:first=1+quest:budget=128",
-                    "attention_predictor:budget=128,calibrate=dense,period=4", "sparq:budget=128",
-                    "infllm", "magicpig", "pqcache:budget=128", "csattention:budget=128",
-                    "reattention:chunk=64", "probe+quest:budget=128", "mac+quest:budget=128"));
+INSTANTIATE_TEST_SUITE_P(Paging, EachPolicy,
+                         testing::Values("full", "full:keys=position-free", "quest:budget=128",
+                                         "random:budget=128", "attention_predictor:budget=128",
+                                         "dense:first=1+quest:budget=128",
+                                         "attention_predictor:budget=128,calibrate=dense,period=4",
+                                         "sparq:budget=128", "infllm", "magicpig",
+                                         "pqcache:budget=128", "csattention:budget=128",
+                                         "reattention:activate=128,local=64,chunk=64",
+                                         "reattention:activate=128,local=64,stride=0",
+                                         "reattention:activate=128,local=64,least=0.1,interval=4",
+                                         "probe+quest:budget=128", "mac+quest:budget=128"));
 
 TEST(Paging, WhatIsReadAheadNeedNotBeFetched) {
   const Request request = request_of(tiny_prompt(1500), 64);
@@ -100,6 +104,23 @@ TEST(Paging, WhatIsBroughtOnceIsNotKept) {
   }
   EXPECT_GT(paging["layer-once"].read_bytes, 2 * paging["layer"].read_bytes);
   EXPECT_GT(paging["layer-once"].prefetched, 2 * paging["layer"].prefetched);
+}
+
+TEST(Paging, APromptBringsNoMoreThanItReads) {
+  constexpr uint64_t kTokens = 3000;
+  for (const std::string prefetch : {"none", "token"}) {
+    EngineOptions options = small_options(prefetch);
+    options.chunk = 64;
+    const auto engine = tiny_engine(options);
+    const auto session =
+        *engine->open("reattention:activate=128,local=64,chunk=64,stride=0,alone=2");
+    answer_of(*session, request_of(tiny_prompt(kTokens), 1));
+    const KvTiers kv = engine->kv();
+    EXPECT_GT(kv.disk.bytes, kTokens / 2 * kTokenBytes) << prefetch;
+    // Each of the last two rows looks at every key, others at their window, which is there.
+    EXPECT_GT(kv.paging.read_bytes, kTokens * kTokenBytes) << prefetch;
+    EXPECT_LT(kv.paging.read_bytes, 3 * kTokens * kTokenBytes) << prefetch;
+  }
 }
 
 TEST(Paging, EveryKvTypeIsMoved) {

@@ -35,6 +35,7 @@ class StreamingPolicy : public Policy {
 
   std::unique_ptr<Policy> fork() const override { return std::make_unique<StreamingPolicy>(*this); }
   void select(const QueryRows& rows, Selection& selection) override;
+  int32_t reads_from(const QueryRows& rows) const override { return rows.end(); }
   void after_step(SequenceKv& kv) override;
   bool can_resume(const SequenceKv& kv, int32_t length) const override;
   bool evicts() const override { return true; }  // though pages of whole prompts stay

@@ -108,9 +108,8 @@ ReAttentionPolicy::ReAttentionPolicy(const ReAttentionOptions& o, const ModelCon
 
 void ReAttentionPolicy::select(const QueryRows& rows, Selection& selection) {
   const int32_t length = rows.end();
-  const KeyRange middle = {settings_.sink, std::min(rows.first(), length - settings_.local)};
-  const int32_t all_until = settings_.reads_all_until(rows.prompt_end);
-  if (length <= all_until || middle.begin >= middle.end) return;
+  const KeyRange middle = middle_of(rows);
+  if (middle.begin >= middle.end) return;
   Layer& layer = layers_[rows.layer];
   if (!keeps_spans(rows, layer)) {
     layer.spans = choose(rows, middle);
@@ -132,6 +131,20 @@ void ReAttentionPolicy::select(const QueryRows& rows, Selection& selection) {
   stats_.rows += rows.rows.size();
   stats_.keys += rows.rows.size() * static_cast<uint64_t>(keys_in(part.ranges));
   stats_.ranges += rows.rows.size() * part.ranges.size();
+}
+
+KeyRange ReAttentionPolicy::middle_of(const QueryRows& rows) const {
+  const int32_t length = rows.end();
+  if (length <= settings_.reads_all_until(rows.prompt_end)) return {};
+  return {settings_.sink, std::min(rows.first(), length - settings_.local)};
+}
+
+int32_t ReAttentionPolicy::reads_from(const QueryRows& rows) const {
+  const KeyRange middle = middle_of(rows);
+  const bool scans = middle.begin < middle.end && settings_.votes(rows.rows.size()) &&
+                     !keeps_spans(rows, layers_[rows.layer]);
+  if (!scans) return rows.end();
+  return settings_.least > 0.0f ? 0 : middle.begin;  // of which the sinks' weight is a part
 }
 
 bool ReAttentionPolicy::keeps_spans(const QueryRows& rows, const Layer& layer) const {

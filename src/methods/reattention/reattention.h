@@ -141,6 +141,7 @@ class ReAttentionPolicy : public Policy {
     return std::make_unique<ReAttentionPolicy>(*this);
   }
   void select(const QueryRows& rows, Selection& selection) override;
+  int32_t reads_from(const QueryRows& rows) const override;
   void truncate(int32_t length) override;
   bool position_free() const override { return true; }
   bool unbounded() const override { return unbounded_; }
@@ -162,6 +163,8 @@ class ReAttentionPolicy : public Policy {
   };
 
   ReAttentionPolicy(const ReAttentionOptions& options, const ModelConfig& config);
+  /// Keys between sinks and window; empty where everything is read.
+  KeyRange middle_of(const QueryRows& rows) const;
   bool keeps_spans(const QueryRows& rows, const Layer& layer) const;
   std::vector<KeyRange> choose(const QueryRows& rows, KeyRange middle) const;
   /// [rows that vote, n_head, picks]
