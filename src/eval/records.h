@@ -28,7 +28,7 @@ struct RunRecord {
   uint64_t weight_bytes = 0;  // read by one decode step; 0 when unknown
   std::string machine;        // CPU model and threads
   std::string policy;         // spec as given
-  std::string scope;          // decode | teacher | tail:N
+  std::string scope;          // decode | teacher | tail:N | teacher:N
   uint64_t seed = 0;
   std::vector<std::pair<std::string, std::string>> data;  // task -> hash of its samples
 };

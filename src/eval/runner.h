@@ -30,11 +30,12 @@ void visit_options(EvalOptions& o, Visitor&& visit) {
   visit(OptionSpec{"out", "run file to write, one JSON object per line", "file"}, o.out);
   visit(OptionSpec{"prompts", "write every prompt's token ids too, for other engines", "file"},
         o.prompts);
-  visit(OptionSpec{"scope",
-                   "what the policy decodes: the answer, only the gold answer (teacher), or the "
-                   "prompt's last N tokens too (tail:N)",
-                   "scope"},
-        o.scope);
+  visit(
+      OptionSpec{"scope",
+                 "what the policy decodes: the answer (decode), only the gold answer (teacher), or "
+                 "the prompt's last N tokens and either (tail:N, teacher:N)",
+                 "scope"},
+      o.scope);
   visit(OptionSpec{"limit", "samples of a task at most; 0 = the task's own number", "samples"},
         o.limit);
   visit(OptionSpec{"steps", "tokens that are decoded at the end of a text (ppl, fidelity)",

@@ -51,7 +51,11 @@ TEST(Scope, Parse) {
   EXPECT_TRUE(Scope::parse("decode")->generates);
   EXPECT_FALSE(Scope::parse("teacher")->generates);
   EXPECT_EQ(Scope::parse("tail:32")->tail, 32u);
-  for (const char* wrong : {"", "tail", "tail:", "tail:0", "tail:x", "prefill"})
+  EXPECT_TRUE(Scope::parse("tail:32")->generates);
+  EXPECT_EQ(Scope::parse("teacher:32")->tail, 32u);
+  EXPECT_FALSE(Scope::parse("teacher:32")->generates);
+  for (const char* wrong :
+       {"", "tail", "tail:", "tail:0", "tail:x", "prefill", "teacher:", "teacher:x", "decode:8"})
     EXPECT_EQ(Scope::parse(wrong).error().code, ErrorCode::kInvalidArgument) << wrong;
 }
 
@@ -176,6 +180,11 @@ TEST_F(AnswersTest, GoldLikelihoodIsThatOfForcedTokens) {
   for (const char* scope : {"decode", "teacher"})
     EXPECT_NEAR(nll(answer(sample, scope)[0]), expected / 4, 1e-6) << scope;
   EXPECT_TRUE(answer(sample, "teacher")[0].prediction.empty());
+  const auto tail = answer(sample, "tail:40"), teacher = answer(sample, "teacher:40");
+  for (size_t policy = 0; policy < 2; ++policy)
+    EXPECT_EQ(nll(teacher[policy]), nll(tail[policy])) << policy;
+  EXPECT_NE(nll(teacher[1]), nll(answer(sample, "teacher")[1])) << "the tail is not decoded";
+  EXPECT_TRUE(teacher[0].prediction.empty());
   sample.gold.clear();
   EXPECT_EQ(answer(sample, "teacher")[0].finish, "failed");
 }

@@ -6,15 +6,16 @@
 namespace reprise::eval {
 
 Result<Scope> Scope::parse(std::string_view text) {
-  constexpr std::string_view kTail = "tail:";
-  if (text == "decode") return Scope{};
-  if (text == "teacher") return Scope{.generates = false};
-  if (!text.starts_with(kTail))
+  const size_t colon = text.find(':');
+  const std::string_view name = text.substr(0, colon);
+  Scope scope{.generates = name != "teacher"};
+  if (colon == std::string_view::npos && (name == "decode" || name == "teacher")) return scope;
+  if (colon == std::string_view::npos || (name != "tail" && name != "teacher")) {
     return fail(ErrorCode::kInvalidArgument,
-                "--scope: \"{}\" is not decode, teacher or tail:N (as tail:32)", text);
-  Scope scope;
-  text.remove_prefix(kTail.size());
-  REPRISE_CHECK(parse_option({"scope tail", "", "tokens", 1, 1 << 20}, text, scope.tail));
+                "--scope: \"{}\" is not decode, teacher, tail:N or teacher:N (as tail:32)", text);
+  }
+  REPRISE_CHECK(
+      parse_option({"scope tail", "", "tokens", 1, 1 << 20}, text.substr(colon + 1), scope.tail));
   return scope;
 }
 

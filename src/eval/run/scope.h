@@ -12,7 +12,7 @@ struct Scope {
   bool generates = true;  // false (teacher): only the likelihood of the gold answer is measured
   uint32_t tail = 0;      // last prompt tokens that are decoded one by one, as the answer is
 
-  /// "decode", "teacher" or "tail:N"; kInvalidArgument.
+  /// "decode", "teacher", "tail:N" or "teacher:N"; kInvalidArgument.
   static Result<Scope> parse(std::string_view text);
 };
 
