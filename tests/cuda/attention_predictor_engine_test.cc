@@ -12,6 +12,8 @@ using AttentionPredictorEngine = CudaEngine;
 
 const std::string kSmall = "attention_predictor:period=0,budget=128";
 
+const std::string kCalibrated = "attention_predictor:budget=128";
+
 Request forced_request(std::vector<int32_t> prompt, uint32_t tokens, uint32_t seed) {
   Request request = request_of(std::move(prompt), tokens);
   request.forced = tiny_prompt(tokens, seed);
@@ -35,6 +37,8 @@ TEST_F(AttentionPredictorEngine, WithRoomForEveryKeyIsFullAttention) {
   const Request request = forced_request(tiny_prompt(300), 30, 9);
   EXPECT_EQ(logits_of(*engine, request, "attention_predictor:period=0,budget=512"),
             logits_of(*engine, request));
+  EXPECT_EQ(logits_of(*engine, request, "attention_predictor:budget=512"),
+            logits_of(*engine, request));
 }
 
 TEST_F(AttentionPredictorEngine, ReadsWhatItReadsOnTheCpu) {
@@ -43,7 +47,8 @@ TEST_F(AttentionPredictorEngine, ReadsWhatItReadsOnTheCpu) {
   const auto here = tiny_engine(cuda_options()), there = tiny_engine(cpu);
   for (const std::string& policy :
        {kSmall, kSmall + ",factor=0", kSmall + ",factor=0.9,history=100", kSmall + ",sink=0",
-        kSmall + ",sink=32,window=30", "dense:first=1+" + kSmall}) {
+        kSmall + ",sink=32,window=30", "dense:first=1+" + kSmall, kCalibrated,
+        kCalibrated + ",period=1", kCalibrated + ",period=5,factor=0.9,sink=32"}) {
     SCOPED_TRACE(policy);
     const Request request = forced_request(tiny_prompt(700), 60, 9);
     const Logits want = logits_of(*there, request, policy), full = logits_of(*there, request);
@@ -53,7 +58,11 @@ TEST_F(AttentionPredictorEngine, ReadsWhatItReadsOnTheCpu) {
   }
 }
 
-TEST_F(AttentionPredictorEngine, AnswersOfABatchAreThoseOfEach) {
+class AttentionPredictorPeriods : public AttentionPredictorEngine,
+                                  public testing::WithParamInterface<std::string> {};
+INSTANTIATE_TEST_SUITE_P(Policies, AttentionPredictorPeriods, testing::Values(kSmall, kCalibrated));
+
+TEST_P(AttentionPredictorPeriods, AnswersOfABatchAreThoseOfEach) {
   const auto engine = tiny_engine(cuda_options());
   std::vector<Logits> together(5);
   std::vector<Request> requests;
@@ -64,24 +73,24 @@ TEST_F(AttentionPredictorEngine, AnswersOfABatchAreThoseOfEach) {
     request.on_logits = [&rows = together[i]](std::span<const float> logits) {
       rows.emplace_back(logits.begin(), logits.end());
     };
-    sessions.push_back(*engine->open(kSmall));
+    sessions.push_back(*engine->open(GetParam()));
     ASSERT_TRUE(
         engine->submit(*sessions[i], request, [](Result<Answer> answer) { ASSERT_TRUE(answer); }));
   }
   while (engine->step()) continue;
   for (uint32_t i = 0; i < together.size(); ++i) {
-    const Logits alone = logits_of(*engine, requests[i], kSmall);
+    const Logits alone = logits_of(*engine, requests[i], GetParam());
     EXPECT_LT(median_distance(together[i], alone), 3 * bf16_tolerance(2)) << i;
   }
 }
 
-TEST_F(AttentionPredictorEngine, ConversationsGoOnAndGrow) {
+TEST_P(AttentionPredictorPeriods, ConversationsGoOnAndGrow) {
   EngineOptions cpu = cuda_options();
   cpu.device = "cpu";
   const auto here = tiny_engine(cuda_options()), there = tiny_engine(cpu);
   std::vector<std::unique_ptr<Session>> sessions;
-  sessions.push_back(*here->open(kSmall));
-  sessions.push_back(*there->open(kSmall));
+  sessions.push_back(*here->open(GetParam()));
+  sessions.push_back(*there->open(GetParam()));
   sessions.push_back(*there->open("full"));
   std::vector<int32_t> prompt = tiny_prompt(400);
   for (uint32_t turn = 0; turn < 4; ++turn) {  // tables grow meanwhile
@@ -104,12 +113,13 @@ TEST_F(AttentionPredictorEngine, ConversationsGoOnAndGrow) {
 
 TEST_F(AttentionPredictorEngine, WhatDevicesDoNotHaveIsRefused) {
   const auto engine = tiny_engine(cuda_options());
-  for (const std::string policy : {"attention_predictor", "attention_predictor:period=0,pool=max",
-                                   "attention_predictor:period=0,layers=1:256"}) {
+  for (const std::string policy :
+       {"attention_predictor:calibrate=dense", "attention_predictor:pool=max",
+        "attention_predictor:layers=1:256"}) {
     const auto session = engine->open(policy);
     ASSERT_FALSE(session) << policy;
     EXPECT_EQ(session.error().code, ErrorCode::kUnsupported);
-    EXPECT_NE(session.error().message.find("period=0"), std::string::npos);
+    EXPECT_NE(session.error().message.find("calibrate=scores"), std::string::npos);
   }
 }
 

@@ -5,6 +5,7 @@
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/page_keys.cuh"
 #include "kernels/cuda/page_shares.h"
+#include "kernels/cuda/share_turns.cuh"
 
 namespace reprise::kernels::cuda {
 namespace {
@@ -65,7 +66,7 @@ __global__ __launch_bounds__(kAverageThreads) void average_kernel(
   wait_for_kernels_before();
   const uint32_t list = blockIdx.x, row = list / a.n_kv_head;
   const uint32_t read = (static_cast<uint32_t>(a.keys[list]) + kPageTokens - 1) / kPageTokens;
-  if (read == 0) return;
+  if (read == 0 || (a.turns.period > 0 && has_turn(a.turns, a.positions[row]))) return;
   const size_t first = size_t{list} * a.list_capacity;
   const uint32_t* numbers = a.numbers + first;
   float* averages =
@@ -75,11 +76,21 @@ __global__ __launch_bounds__(kAverageThreads) void average_kernel(
     elsewhere += averages[page];
   }
   for (uint32_t i = threadIdx.x; i < read; i += kAverageThreads) elsewhere -= averages[numbers[i]];
-  elsewhere = sum_of_block(elsewhere, warps);
+  elsewhere = a.fade * sum_of_block(elsewhere, warps);
   const float share = (1.0f - a.factor) * fminf(fmaxf(1.0f - elsewhere, 0.0f), 1.0f);
+  const bool fades = a.fade != 1.0f;
   for (uint32_t i = threadIdx.x; i < read; i += kAverageThreads) {
-    float& average = averages[numbers[i]];
-    average = a.factor * average + share * a.shares[first + i];
+    float& kept = fades ? a.shares[first + i] : averages[numbers[i]];
+    kept = a.factor * averages[numbers[i]] + share * a.shares[first + i];
+  }
+  if (!fades) return;
+  __syncthreads();
+  for (uint32_t page = threadIdx.x; page <= numbers[read - 1]; page += kAverageThreads) {
+    averages[page] *= a.fade;
+  }
+  __syncthreads();
+  for (uint32_t i = threadIdx.x; i < read; i += kAverageThreads) {
+    averages[numbers[i]] = a.shares[first + i];
   }
 }
 

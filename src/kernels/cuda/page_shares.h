@@ -23,20 +23,53 @@ struct ReadSharesArgs {
 /// Attention that each page of a list got. cudaErrorNotSupported as paged_decode().
 cudaError_t read_shares(const ReadSharesArgs& args, cudaStream_t stream);
 
+/// Rows that score every key of theirs: each period-th, counted from an offset, of more tokens.
+struct ShareTurns {
+  uint32_t period = 0;  // 0: none do
+  uint32_t offset = 0, beyond = 0;
+};
+
+struct WholeSharesArgs {
+  PagedKv kv;
+  ShareTurns turns;                    // of the layer; other rows are left alone
+  const int32_t* positions = nullptr;  // [rows]
+  const uint32_t* pages = nullptr;     // [rows, capacity] page tables
+  uint32_t rows = 0, n_head = 0;
+  const __nv_bfloat16* q = nullptr;     // [rows, n_head, head_dim] rotated
+  float scale = 1.0f, soft_cap = 0.0f;  // as PagedDecodeArgs
+  float factor = 0.0f;                  // weight of the past
+  const uint32_t* slots = nullptr;      // [rows] row of averages
+  float* averages = nullptr;            // [slots, n_kv_head, capacity] in, out
+  float* shares = nullptr;              // [rows, n_kv_head, capacity] out
+  uint32_t capacity = 0;
+  // [rows] out: shares_row + row where it has its turn, else averages_row + slot.
+  uint32_t* score_rows = nullptr;
+  uint32_t shares_row = 0, averages_row = 0;
+  float* logs = nullptr;        // [rows, n_head, capacity] scratch
+  uint32_t* arrived = nullptr;  // [rows, n_kv_head] zero, and so again after
+};
+
+/// share = mean over a KV head's query heads of the attention that every key of a page would get if
+/// all were read; average = factor average + (1 - factor) share.
+cudaError_t whole_shares(const WholeSharesArgs& args, cudaStream_t stream);
+
 struct AverageSharesArgs {
   const uint32_t* numbers = nullptr;  // [rows, n_kv_head, list_capacity] pages of the sequence
   const int32_t* keys = nullptr;      // [rows, n_kv_head] tokens of a list; its last page is the
                                       // sequence's
-  const float* shares = nullptr;      // [rows, n_kv_head, list_capacity] of those pages
+  float* shares = nullptr;            // [rows, n_kv_head, list_capacity] of those pages; scratch
   uint32_t rows = 0, n_kv_head = 0, list_capacity = 0;
   float factor = 0.0f;              // weight of the past
   const uint32_t* slots = nullptr;  // [rows] row of averages
   float* averages = nullptr;        // [slots, n_kv_head, capacity] in, out
   uint32_t capacity = 0;
+  float fade = 1.0f;                   // what is left of the average of a page that was not read
+  ShareTurns turns;                    // rows that have theirs are left alone
+  const int32_t* positions = nullptr;  // [rows], if any may have
 };
 
 /// average = factor average + (1 - factor) (1 - e) share of pages that were read, where e is the
-/// sum of the averages of those that were not, which stay.
+/// sum of the averages of those that were not, faded.
 cudaError_t average_shares(const AverageSharesArgs& args, cudaStream_t stream);
 
 struct WeighRowsArgs {

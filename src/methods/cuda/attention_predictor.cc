@@ -5,7 +5,7 @@
 
 #include "base/try.h"
 #include "kernels/cuda/kept_keys.h"
-#include "kernels/cuda/page_shares.h"
+#include "methods/attention_predictor/average.h"
 
 namespace reprise {
 
@@ -20,7 +20,11 @@ constexpr uint32_t kTokens = kernels::cuda::kPageTokens;
 
 DeviceAttentionPredictor::DeviceAttentionPredictor(const AttentionPredictorPolicy& policy,
                                                    const ModelConfig& config)
-    : config_(config), options_(policy.options()) {
+    : config_(config),
+      options_(policy.options()),
+      fade_(options_.period == 0
+                ? 1.0f
+                : AveragePredictor(config.n_kv_head, options_.factor, options_.period).fade()) {
   // As BlockBudget.
   options_.sink = std::min(options_.sink, options_.budget / 4);
   options_.window = std::min(options_.window, options_.budget / 4);
@@ -28,10 +32,13 @@ DeviceAttentionPredictor::DeviceAttentionPredictor(const AttentionPredictorPolic
 
 Status DeviceAttentionPredictor::check(const AttentionPredictorPolicy& policy) {
   const AttentionPredictorOptions& own = policy.options();
-  if (own.file == "none" && own.layers == "none" && own.period == 0 && own.pool == "sum") return {};
+  if (own.file == "none" && own.layers == "none" && own.pool == "sum" &&
+      (own.calibrate == "scores" || own.period == 0)) {
+    return {};
+  }
   return fail(ErrorCode::kUnsupported,
-              "policy {}: attention_predictor has the average alone with --device cuda: give "
-              "period=0, and no file, layers and pool; or use --device cpu",
+              "policy {}: attention_predictor has the average alone with --device cuda, with "
+              "calibrate=scores: give no file, layers and pool; or use --device cpu",
               policy.spec());
 }
 
@@ -46,6 +53,11 @@ Status DeviceAttentionPredictor::reserve(const DeviceRoom& room) {
   REPRISE_CHECK(keys_.reserve(rows, kWhat));
   REPRISE_CHECK(next_keys_.reserve(rows, kWhat));
   REPRISE_CHECK(device_slots_.reserve(room.sequences, kWhat));
+  if (options_.period > 0) {
+    REPRISE_CHECK(logs_.reserve(size_t{room.sequences} * config_.n_head * room.capacity, kWhat));
+    REPRISE_CHECK(score_rows_.reserve(room.sequences, kWhat));
+    REPRISE_CHECK(arrived_.reserve(rows, kWhat));
+  }
   for (auto& staged : staged_) REPRISE_CHECK(staged.reserve(room.sequences, kWhat));
   REPRISE_CHECK(votes_.reserve(size_t{config_.n_head} * kTokens * room.capacity, kWhat));
   return weighed_.reserve(size_t{options_.history} * config_.n_head, kWhat);
@@ -55,7 +67,8 @@ Status DeviceAttentionPredictor::reserve(const DeviceRoom& room) {
 Status DeviceAttentionPredictor::grow(const DeviceRoom& room) {
   const size_t rows = size_t{config_.n_layer} * room.sequences * config_.n_kv_head;
   DeviceBuffer<float> wider;
-  REPRISE_CHECK(wider.reserve(rows * room.capacity, kWhat));
+  const size_t scored = options_.period > 0 ? size_t{room.sequences} * config_.n_kv_head : 0;
+  REPRISE_CHECK(wider.reserve((rows + scored) * room.capacity, kWhat));
   if (capacity_ > 0) {
     REPRISE_CUDA(cudaMemcpy2D(wider.data(), room.capacity * sizeof(float), averages_.data(),
                               capacity_ * sizeof(float), capacity_ * sizeof(float), rows,
@@ -127,6 +140,10 @@ size_t DeviceAttentionPredictor::lists_of(uint32_t layer) const {
   return size_t{layer} * sequences_ * config_.n_kv_head * list_capacity_;
 }
 
+ShareTurns DeviceAttentionPredictor::turns_of(uint32_t layer) const {
+  return {options_.period, layer, options_.budget};
+}
+
 Status DeviceAttentionPredictor::after_prefill(const DevicePrompt& prompt, cudaStream_t stream) {
   const History& own = histories_[prompt.step];
   tile_bytes_ = tile_bytes(prompt.kv.type, prompt.kv.head_dim);
@@ -164,20 +181,48 @@ Status DeviceAttentionPredictor::after_prefill(const DevicePrompt& prompt, cudaS
 }
 
 Status DeviceAttentionPredictor::choose(const DeviceQueries& queries, const int32_t* positions,
-                                        uint32_t* lists, uint32_t* numbers, int32_t* keys,
-                                        cudaStream_t stream) const {
+                                        bool scored, uint32_t* lists, uint32_t* numbers,
+                                        int32_t* keys, cudaStream_t stream) const {
   TopPagesArgs top;
   top.rows = {positions, queries.pages, queries.count, queries.capacity, options_.budget / kTokens};
   top.n_kv_head = config_.n_kv_head;
   top.sink_pages = options_.sink / kTokens;
   top.recent_tokens = options_.window;
-  top.scores = averages_of(queries.layer, 0);
-  top.score_rows = device_slots_.data() + queries.first;
+  top.scores = scored ? averages_.data() : averages_of(queries.layer, 0);
+  top.score_rows = (scored ? score_rows_ : device_slots_).data() + queries.first;
   top.lists = lists;
   top.numbers = numbers;
   top.keys = keys;
   top.list_capacity = list_capacity_;
   REPRISE_CUDA(top_pages(top, stream), "choosing pages");
+  return {};
+}
+
+Status DeviceAttentionPredictor::calibrate(const DeviceQueries& queries,
+                                           cudaStream_t stream) const {
+  const uint32_t layers = config_.n_layer * sequences_;
+  const size_t row = size_t{queries.first} * config_.n_kv_head;
+  WholeSharesArgs args;
+  args.kv = queries.kv;
+  args.turns = turns_of(queries.layer);
+  args.positions = queries.positions;
+  args.pages = queries.pages;
+  args.rows = queries.count;
+  args.n_head = config_.n_head;
+  args.q = queries.q;
+  args.scale = kQueryUnit;
+  args.soft_cap = config_.attention_soft_cap;
+  args.factor = options_.factor;
+  args.slots = device_slots_.data() + queries.first;
+  args.averages = averages_of(queries.layer, 0);
+  args.shares_row = layers + queries.first;
+  args.averages_row = queries.layer * sequences_;
+  args.shares = averages_of(config_.n_layer, queries.first);
+  args.capacity = capacity_;
+  args.score_rows = score_rows_.data() + queries.first;
+  args.logs = logs_.data() + size_t{queries.first} * config_.n_head * capacity_;
+  args.arrived = arrived_.data() + row;
+  REPRISE_CUDA(whole_shares(args, stream), kWhat);
   return {};
 }
 
@@ -187,7 +232,10 @@ Status DeviceAttentionPredictor::select(const DeviceQueries& queries, DeviceRead
   read.lists = {lists_.data() + list, nullptr, keys_.data() + row, config_.n_kv_head,
                 list_capacity_};
   read.numbers = numbers_.data() + lists_of(queries.layer) + list;
-  return choose(queries, queries.positions, lists_.data() + list,
+  // A guess has no queries of its own.
+  const bool scores = options_.period > 0 && !queries.guess;
+  if (scores) REPRISE_CHECK(calibrate(queries, stream));
+  return choose(queries, queries.positions, scores, lists_.data() + list,
                 numbers_.data() + lists_of(queries.layer) + list, keys_.data() + row, stream);
 }
 
@@ -221,6 +269,9 @@ Status DeviceAttentionPredictor::learn(const DeviceQueries& queries, cudaStream_
   args.slots = device_slots_.data() + queries.first;
   args.averages = averages_of(queries.layer, 0);
   args.capacity = capacity_;
+  args.fade = fade_;
+  args.turns = turns_of(queries.layer);
+  args.positions = queries.positions;
   REPRISE_CUDA(average_shares(args, stream), kWhat);
   return {};
 }
@@ -231,8 +282,8 @@ Status DeviceAttentionPredictor::predict(const DeviceQueries& queries, DeviceRea
   read.lists = {next_lists_.data() + list, nullptr, next_keys_.data() + row, config_.n_kv_head,
                 list_capacity_};
   // Keys that a row reads are the next row's position.
-  return choose(queries, queries.keys, next_lists_.data() + list, nullptr, next_keys_.data() + row,
-                stream);
+  return choose(queries, queries.keys, false, next_lists_.data() + list, nullptr,
+                next_keys_.data() + row, stream);
 }
 
 uint64_t DeviceAttentionPredictor::keys_read(const DeviceRow& row) const {
@@ -241,10 +292,13 @@ uint64_t DeviceAttentionPredictor::keys_read(const DeviceRow& row) const {
   return others * kTokens + position % kTokens + 1;
 }
 
-// Keys are read once more, and averages.
+// Keys are read once more, all of them to calibrate, and averages.
 uint64_t DeviceAttentionPredictor::index_bytes_read(const DeviceRow& row) const {
-  const uint64_t read = (keys_read(row) + kTokens - 1) / kTokens;
   const uint64_t pages = static_cast<uint32_t>(row.position) / kTokens + 1;
+  const auto end = static_cast<uint32_t>(row.position) + 1;
+  const bool calibrates =
+      options_.period > 0 && end > options_.budget && (end + row.layer) % options_.period == 0;
+  const uint64_t read = calibrates ? pages : (keys_read(row) + kTokens - 1) / kTokens;
   return config_.n_kv_head * (read * tile_bytes_ + pages * sizeof(float));
 }
 

@@ -1,4 +1,4 @@
-// AttentionPredictor on a CUDA device, with the exponential average and without calibrations; see
+// AttentionPredictor on a CUDA device, with the exponential average; see
 // methods/attention_predictor/attention_predictor.h. What is known of a sequence begins anew with
 // the last rows of every prompt.
 #pragma once
@@ -7,6 +7,7 @@
 
 #include "attention/cuda/device_policy.h"
 #include "kernels/cuda/device_buffer.h"
+#include "kernels/cuda/page_shares.h"
 #include "methods/attention_predictor/attention_predictor.h"
 
 namespace reprise {
@@ -41,12 +42,16 @@ class DeviceAttentionPredictor : public DevicePolicy {
   Status grow(const DeviceRoom& room);
   float* averages_of(uint32_t layer, uint32_t slot) const;
   size_t lists_of(uint32_t layer) const;
-  /// Chooses for rows at the positions.
-  Status choose(const DeviceQueries& queries, const int32_t* positions, uint32_t* lists,
-                uint32_t* numbers, int32_t* keys, cudaStream_t stream) const;
+  kernels::cuda::ShareTurns turns_of(uint32_t layer) const;
+  /// Scores every key for the rows that have their turn.
+  Status calibrate(const DeviceQueries& queries, cudaStream_t stream) const;
+  /// Chooses for rows at the positions; scored: those that had their turn by what they scored.
+  Status choose(const DeviceQueries& queries, const int32_t* positions, bool scored,
+                uint32_t* lists, uint32_t* numbers, int32_t* keys, cudaStream_t stream) const;
 
   const ModelConfig& config_;
   AttentionPredictorOptions options_;
+  float fade_;
   uint32_t sequences_ = 0, capacity_ = 0, list_capacity_ = 0;
   uint64_t tile_bytes_ = 0;
   uint64_t pass_ = 0;
@@ -56,7 +61,11 @@ class DeviceAttentionPredictor : public DevicePolicy {
   std::vector<uint32_t> slots_, sent_;  // of decode rows
   kernels::cuda::PinnedBuffer<uint32_t> staged_[2];
   kernels::cuda::DeviceBuffer<uint32_t> device_slots_;  // [sequences]
-  kernels::cuda::DeviceBuffer<float> averages_;         // [n_layer, sequences, n_kv_head, capacity]
+  // [n_layer, sequences, n_kv_head, capacity], then what rows scored in a layer, [sequences, ...]
+  kernels::cuda::DeviceBuffer<float> averages_;
+  kernels::cuda::DeviceBuffer<float> logs_;           // [sequences, n_head, capacity] of a layer
+  kernels::cuda::DeviceBuffer<uint32_t> score_rows_;  // [sequences] of averages_, in a layer
+  kernels::cuda::DeviceBuffer<uint32_t> arrived_;     // [sequences, n_kv_head]
   // [n_layer, sequences, n_kv_head, list_capacity]
   kernels::cuda::DeviceBuffer<uint32_t> numbers_;
   kernels::cuda::DeviceBuffer<float> shares_;
