@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "cuda/engine_testing.h"
+#include "cuda/session_testing.h"
 
 namespace reprise::test {
 namespace {
@@ -13,12 +13,6 @@ using AttentionPredictorEngine = CudaEngine;
 const std::string kSmall = "attention_predictor:period=0,budget=128";
 
 const std::string kCalibrated = "attention_predictor:budget=128";
-
-Request forced_request(std::vector<int32_t> prompt, uint32_t tokens, uint32_t seed) {
-  Request request = request_of(std::move(prompt), tokens);
-  request.forced = tiny_prompt(tokens, seed);
-  return request;
-}
 
 // Where averages are nearly equal rounding decides: neither choice is nearer to full attention.
 void expect_as_good(const Logits& got, const Logits& want, const Logits& full) {

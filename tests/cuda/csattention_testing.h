@@ -5,7 +5,7 @@
 
 #include <string>
 
-#include "cuda/engine_testing.h"
+#include "cuda/session_testing.h"
 
 namespace reprise::test {
 
@@ -17,30 +17,6 @@ inline double figure(const Answer& answer, std::string_view name) {
   }
   ADD_FAILURE() << "no figure " << name;
   return -1.0;
-}
-
-inline Logits logits_in(Session& session, Request request, Answer* got = nullptr) {
-  Logits rows;
-  request.on_logits = [&](std::span<const float> logits) {
-    rows.emplace_back(logits.begin(), logits.end());
-  };
-  auto answer = session.generate(request);
-  EXPECT_TRUE(answer) << answer.error().message;
-  if (answer && got != nullptr) *got = std::move(*answer);
-  return rows;
-}
-
-inline std::vector<int32_t> then(std::span<const int32_t> tokens,
-                                 const std::vector<int32_t>& more) {
-  std::vector<int32_t> prompt(tokens.begin(), tokens.end());
-  prompt.insert(prompt.end(), more.begin(), more.end());
-  return prompt;
-}
-
-inline Request forced_request(std::vector<int32_t> prompt, uint32_t tokens, uint32_t seed) {
-  Request request = request_of(std::move(prompt), tokens);
-  request.forced = tiny_prompt(tokens, seed);
-  return request;
 }
 
 }  // namespace reprise::test

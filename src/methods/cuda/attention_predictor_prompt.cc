@@ -1,0 +1,104 @@
+// What a prompt's last rows tell the device's attention_predictor, and which sequence they are of.
+#include <algorithm>
+#include <cmath>
+
+#include "base/try.h"
+#include "kernels/cuda/kept_keys.h"
+#include "kernels/cuda/page_shares.h"
+#include "methods/cuda/attention_predictor.h"
+
+namespace reprise {
+
+using namespace kernels::cuda;
+
+namespace {
+
+constexpr std::string_view kWhat = "attention of prompts";
+constexpr uint32_t kTokens = kernels::cuda::kPageTokens;
+
+}  // namespace
+
+uint32_t DeviceAttentionPredictor::slot_of(const Policy* owner) {
+  auto found = std::find(owners_.begin(), owners_.end(), owner);
+  if (found == owners_.end()) {
+    found = owners_.begin() + (std::min_element(used_.begin(), used_.end()) - used_.begin());
+  }
+  const auto slot = static_cast<uint32_t>(found - owners_.begin());
+  owners_[slot] = owner;
+  used_[slot] = pass_;
+  return slot;
+}
+
+DeviceAttentionPredictor::History DeviceAttentionPredictor::history_of(const SequenceStep& step,
+                                                                       int32_t position) const {
+  const int32_t end = position + static_cast<int32_t>(step.rows);
+  const int32_t begin = std::max(0, step.prompt_end - static_cast<int32_t>(options_.history));
+  const int32_t first = std::max(position, begin);
+  if (first >= end) return {};
+  return {0, static_cast<uint32_t>(first - position), static_cast<uint32_t>(end - first),
+          position <= begin};
+}
+
+Status DeviceAttentionPredictor::plan(const DevicePlan& plan, cudaStream_t stream) {
+  ++pass_;
+  slots_.assign(sequences_, 0);
+  histories_.assign(plan.steps.size(), {});
+  for (const DeviceGroup& group : plan.groups) {
+    if (group.policy != this) continue;
+    for (uint32_t i = group.first; i < group.first + group.count; ++i) {
+      const uint32_t slot = slot_of(plan.acting[i]);
+      if (i < plan.decode_rows) {
+        slots_[i] = slot;
+        continue;
+      }
+      const SequenceStep& step = plan.steps[i];
+      histories_[i] = history_of(step, plan.rows[step.first_row].position);
+      histories_[i].slot = slot;
+    }
+  }
+  if (plan.decode_rows == 0 || slots_ == sent_) return {};
+  sent_ = slots_;
+  std::copy(sent_.begin(), sent_.end(), staged_[plan.turn].data());
+  REPRISE_CUDA(cudaMemcpyAsync(device_slots_.data(), staged_[plan.turn].data(),
+                               sent_.size() * sizeof(uint32_t), cudaMemcpyHostToDevice, stream),
+               kWhat);
+  return {};
+}
+
+Status DeviceAttentionPredictor::after_prefill(const DevicePrompt& prompt, cudaStream_t stream) {
+  const History& own = histories_[prompt.step];
+  tile_bytes_ = tile_bytes(prompt.kv.type, prompt.kv.head_dim);
+  if (own.rows == 0) return {};
+  const size_t head = size_t{own.first_row} * config_.n_head;
+  REPRISE_CUDA(weigh_rows({prompt.lse + head, own.rows, config_.n_head, own.first, options_.factor,
+                           weighed_.data()},
+                          stream),
+               kWhat);
+  KeyVotesArgs votes;
+  votes.kv = prompt.kv;
+  votes.keys.pages = prompt.pages;
+  votes.keys.end = prompt.rows.position + static_cast<int32_t>(prompt.rows.count);
+  votes.n_head = config_.n_head;
+  votes.q = prompt.q + head * config_.head_dim;
+  votes.lse = weighed_.data();
+  votes.rows = own.rows;
+  votes.first = prompt.rows.position + static_cast<int32_t>(own.first_row);
+  votes.scale = kQueryUnit;
+  votes.soft_cap = config_.attention_soft_cap;
+  votes.votes = votes_.data();
+  votes.stride = kTokens * capacity_;
+  REPRISE_CUDA(key_votes(votes, stream), kWhat);
+  PoolSharesArgs pool;
+  pool.votes = votes_.data();
+  pool.n_head = config_.n_head;
+  pool.n_kv_head = config_.n_kv_head;
+  pool.keys = static_cast<uint32_t>(votes.keys.end);
+  pool.stride = votes.stride;
+  pool.past = own.first ? 0.0f : std::pow(options_.factor, static_cast<float>(own.rows));
+  pool.averages = averages_of(prompt.layer, own.slot);
+  pool.capacity = capacity_;
+  REPRISE_CUDA(pool_shares(pool, stream), kWhat);
+  return {};
+}
+
+}  // namespace reprise

@@ -1,0 +1,76 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <numeric>
+#include <random>
+#include <vector>
+
+#include "cuda/device_testing.h"
+#include "kernels/cuda/page_shares.h"
+
+namespace reprise::kernels::cuda {
+namespace {
+
+class AverageShares : public testing::TestWithParam<float> {};  // fade
+INSTANTIATE_TEST_SUITE_P(Fades, AverageShares, testing::Values(1.0f, 0.956f));
+
+TEST_P(AverageShares, FollowWhatWasRead) {
+  REPRISE_NEEDS_DEVICE();
+  const float fade = GetParam();
+  constexpr uint32_t kRows = 3, kHeads = 2, kSlots = 4, kCapacity = 3000, kRead = 1100;
+  std::mt19937 random(4);
+  std::exponential_distribution<float> values;
+  std::vector<float> averages(kSlots * kHeads * kCapacity), shares(kRows * kHeads * kRead);
+  for (float& x : averages) x = values(random) * 2e-4f;
+  for (float& x : shares) x = values(random) * 1e-3f;
+  std::vector<uint32_t> numbers(shares.size(), ~0u);
+  const std::vector<uint32_t> slots = {2, 0, 3};
+  std::vector<int32_t> keys;
+  for (uint32_t list = 0; list < kRows * kHeads; ++list) {
+    const uint32_t read = list / kHeads == 1 ? 0 : kRead - list * 37;  // row 1 reads nothing
+    std::vector<uint32_t> pages(kCapacity - list);
+    std::iota(pages.begin(), pages.end(), 0u);
+    std::shuffle(pages.begin(), pages.end(), random);
+    pages.resize(read);
+    std::sort(pages.begin(), pages.end());
+    std::copy(pages.begin(), pages.end(), numbers.begin() + list * kRead);
+    keys.push_back(static_cast<int32_t>(read * 16 - (read > 0 ? 7 : 0)));
+  }
+  const DeviceArray<float> device_averages(averages), device_shares(shares);
+  const DeviceArray<uint32_t> device_numbers(numbers), device_slots(slots);
+  const DeviceArray<int32_t> device_keys(keys);
+  const DeviceArray<int32_t> device_positions(std::vector<int32_t>{40000, 40000, 39998});
+  const ShareTurns turns = {1000, 1, 39000};  // row 2's
+  const float factor = 0.7f;
+  ASSERT_EQ(average_shares({device_numbers.get(), device_keys.get(), device_shares.get(), kRows,
+                            kHeads, kRead, factor, device_slots.get(), device_averages.get(),
+                            kCapacity, fade, turns, device_positions.get()},
+                           nullptr),
+            cudaSuccess);
+  std::vector<float> want = averages;
+  for (uint32_t list = 0; list < kRows * kHeads; ++list) {
+    const auto read = static_cast<uint32_t>(keys[list] + 15) / 16;
+    if (read == 0 || list / kHeads == 2) continue;
+    const uint32_t* own = &numbers[list * kRead];
+    float* average = &want[(slots[list / kHeads] * kHeads + list % kHeads) * kCapacity];
+    double elsewhere = std::accumulate(average, average + own[read - 1] + 1, 0.0);
+    for (uint32_t i = 0; i < read; ++i) elsewhere -= average[own[i]];
+    const double share = (1.0 - factor) * std::clamp(1.0 - fade * elsewhere, 0.0, 1.0);
+    const std::vector<float> before(average, average + own[read - 1] + 1);
+    for (size_t page = 0; page < before.size(); ++page) average[page] *= fade;
+    for (uint32_t i = 0; i < read; ++i) {
+      average[own[i]] =
+          static_cast<float>(factor * before[own[i]] + share * shares[list * kRead + i]);
+    }
+  }
+  const auto got = device_averages.host();
+  for (size_t i = 0; i < got.size(); ++i) {
+    // Sixteen roundings of sums below 2, times 0.3 of a share below 0.02; what was not read stays.
+    const bool stays = want[i] == averages[i];
+    const double error = stays ? 0.0 : 16 * 2 * 0x1p-24 * 0.3 * 0.02 + 0x1p-23 * want[i];
+    ASSERT_NEAR(got[i], want[i], error) << i;
+  }
+}
+
+}  // namespace
+}  // namespace reprise::kernels::cuda
