@@ -325,7 +325,7 @@ TEST(CsAttention, ASearchServesAPeriodUnlessTheQueryTurns) {
     toy.step(kv, policy, 1, Phase::kDecode);
     if (policy.seen[0].selection.index_bytes_read > 0) searches.push_back(step);
   }
-  EXPECT_EQ(searches, (std::vector<int>{0, 4, 8, 12, 16, 20}));
+  EXPECT_EQ(searches, (std::vector<int>{0, 3, 7, 11, 15, 19, 20, 23}));
   kv.truncate(319);
   policy.truncate(319);
   searches.clear();
@@ -333,12 +333,33 @@ TEST(CsAttention, ASearchServesAPeriodUnlessTheQueryTurns) {
     toy.step(kv, policy, 1, Phase::kDecode);
     if (policy.seen[0].selection.index_bytes_read > 0) searches.push_back(step);
   }
-  EXPECT_EQ(searches, (std::vector<int>{19, 20}));  // the query turned round at 20
+  EXPECT_EQ(searches, (std::vector<int>{19, 20, 23}));  // the query turned round at 20
   kv.truncate(318);
   policy.truncate(318);
   toy.step(kv, policy, 4, Phase::kPrefill);  // past the row of the last search
   toy.step(kv, policy, 1, Phase::kDecode);
   EXPECT_GT(policy.seen[0].selection.index_bytes_read, 0u);
+}
+
+// tests/cuda/code_turns_test.cc has the same table.
+TEST(CsAttention, LayersTakeTurnsToSearch) {
+  Toy toy({6, 2, 1, 32}, 330);  // queries are noise
+  toy.prompt_end = 300;
+  Recorder policy(toy, "csattention:budget=128,period=4,cosine=-1");
+  SequenceKv kv = toy.new_sequence();
+  toy.step(kv, policy, 300, Phase::kPrefill);
+  std::vector<std::vector<int>> searches(6);
+  for (int step = 0; step < 12; ++step) {
+    toy.step(kv, policy, 1, Phase::kDecode);
+    for (size_t layer = 0; layer < 6; ++layer) {
+      if (policy.seen[layer].selection.index_bytes_read > 0) searches[layer].push_back(step);
+    }
+  }
+  EXPECT_EQ(searches[0], (std::vector<int>{0, 3, 7, 11}));
+  EXPECT_EQ(searches[1], (std::vector<int>{0, 2, 6, 10}));
+  EXPECT_EQ(searches[2], (std::vector<int>{0, 1, 5, 9}));
+  EXPECT_EQ(searches[3], (std::vector<int>{0, 4, 8}));
+  EXPECT_EQ(searches[5], searches[1]);
 }
 
 TEST(CsAttention, IndexBytesFollowTheFormula) {

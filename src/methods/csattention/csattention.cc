@@ -14,7 +14,6 @@ namespace reprise {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
 constexpr auto kTokens = static_cast<int32_t>(kPageTokens);
 constexpr int32_t kPaperWindow = 32;
 constexpr uint32_t kSamplePages = 32;  // 512 keys fit 16 centroids of two dims
@@ -24,7 +23,6 @@ constexpr int32_t kFewNewKeys = 1024;   // for which no new index is made
 constexpr int32_t kWholePrompt = 1024;  // prompts up to here shape an index with all their tokens
 constexpr int32_t kFitStep = 256;       // others with those before a multiple of this
 constexpr int32_t kFitMargin = 64;      // which lies so many tokens before their end
-constexpr float kSameDirection = 0.8f;  // cosine below which a query is searched for anew
 
 // Half of n, and so on, until so many bytes fit. bytes: of a key and KV head with n.
 template <class Bytes>
@@ -208,8 +206,11 @@ void CsAttentionPolicy::select(const QueryRows& rows, Selection& selection) {
 }
 
 bool CsAttentionPolicy::still_holds(const Search& search, const QueryRows& rows) const {
-  if (search.end == 0 || rows.end() - search.end >= period_ || rows.end() < search.end)
-    return false;
+  // Layers take turns, so that steps take equally long.
+  const auto turn = [&](int32_t end) { return (end + static_cast<int32_t>(rows.layer)) / period_; };
+  const bool same_turn = rows.end() >= search.end && turn(rows.end()) == turn(search.end);
+  if (search.end == 0 || !same_turn) return false;
+  if (options_.cosine <= -1.0f) return true;
   const size_t dim = config_->head_dim;
   for (size_t head = 0; head < config_->n_head; ++head) {
     const float *now = rows.q_rotated + head * dim, *then = &search.q[head * dim];
@@ -219,7 +220,7 @@ bool CsAttentionPolicy::still_holds(const Search& search, const QueryRows& rows)
       now_norm += now[d] * now[d];
       then_norm += then[d] * then[d];
     }
-    if (!(product >= kSameDirection * std::sqrt(now_norm * then_norm))) return false;
+    if (!(product >= options_.cosine * std::sqrt(now_norm * then_norm))) return false;
   }
   return true;
 }
@@ -227,7 +228,7 @@ bool CsAttentionPolicy::still_holds(const Search& search, const QueryRows& rows)
 void CsAttentionPolicy::remember(const QueryRows& rows, int32_t recent, Search& search) const {
   search.recent = recent;
   search.end = period_ > 1 ? rows.end() : 0;
-  if (period_ == 1) return;
+  if (period_ == 1 || options_.cosine <= -1.0f) return;
   search.q.assign(rows.q_rotated, rows.q_rotated + size_t{config_->n_head} * config_->head_dim);
 }
 

@@ -36,6 +36,7 @@ struct CsAttentionOptions {
   uint32_t sink = 16;
   uint32_t window = 128;
   uint32_t period = 1;
+  float cosine = 0.8f;
   uint32_t activate = 0;
   uint32_t observe = 256;
   float index = 0.25f;
@@ -67,7 +68,14 @@ void visit_options(CsAttentionOptions& o, Visitor&& visit) {
   visit(OptionSpec{"window", "recent keys that are always read, part of the budget", "tokens", 1,
                    1 << 20},
         o.window);
-  visit(OptionSpec{"period", "decode steps that use one search", "tokens", 1, 64}, o.period);
+  visit(
+      OptionSpec{"period", "decode steps that use one search; layers take turns", "tokens", 1, 64},
+      o.period);
+  visit(OptionSpec{"cosine",
+                   "of a head's query and the one that was searched for; less ends a period early, "
+                   "-1 = nothing does",
+                   "", -1, 1},
+        o.cosine);
   visit(OptionSpec{"activate",
                    "up to this context everything is read; 0 = the budget, on a GPU at least "
                    "32768, below which a search was measured not to pay for one sequence",
@@ -155,6 +163,8 @@ class CsAttentionPolicy : public Policy {
   const CsAttentionOptions& options() const { return options_; }
   int32_t sink() const { return sink_; }
   int32_t window() const { return window_; }
+  /// Decode rows that one search serves at most.
+  int32_t period() const { return period_; }
   int32_t activate_on_device() const { return activate_ > 0 ? activate_ : kDeviceActivate; }
   int32_t budget_at(int32_t end) const;
   /// Whole pages before this one are in the index of a layer.
