@@ -42,7 +42,8 @@ TEST_F(CsAttentionEngine, ReadsWhatItReadsOnTheCpu) {
   const auto here = tiny_engine(cuda_options()), there = tiny_engine(cpu);
   for (const std::string& policy :
        {kSmall, kSmall + ",skip=0", kSmall + ",keep=0.5,sink=40", kSmall + ",observe=0",
-        kSmall + ",bits=3,iterations=8,seed=4", "dense:first=1+" + kSmall,
+        kSmall + ",bits=3,iterations=8,seed=4", "dense:first=1+" + kSmall, kPeriodic,
+        "dense:first=1+" + kPeriodic + ",keep=0.6",
         std::string("csattention:activate=1,budget=256,window=64")}) {
     SCOPED_TRACE(policy);
     const Request request = forced_request(tiny_prompt(400), 60, 9);
@@ -53,6 +54,31 @@ TEST_F(CsAttentionEngine, ReadsWhatItReadsOnTheCpu) {
     EXPECT_GT(figure(answer, "index_mb"), 0.0);
     expect_as_good(logits_of(*here, request, policy), want, full);
   }
+}
+
+// How often queries turn is not counted, so counters are not compared.
+TEST_F(CsAttentionEngine, SearchesAnewWhereQueriesTurn) {
+  EngineOptions cpu = cuda_options();
+  cpu.device = "cpu";
+  const auto here = tiny_engine(cuda_options()), there = tiny_engine(cpu);
+  const Request request = forced_request(tiny_prompt(400), 60, 9);
+  for (const std::string cosine : {"0.3", "0.8"}) {
+    SCOPED_TRACE(cosine);
+    const std::string policy = kSmall + ",period=3,cosine=" + cosine;
+    expect_as_good(logits_of(*here, request, policy), logits_of(*there, request, policy),
+                   logits_of(*there, request));
+  }
+}
+
+// All queries have turned.
+TEST_F(CsAttentionEngine, APeriodThatAlwaysEndsEarlyIsNone) {
+  EngineOptions options = cuda_options();
+  options.prefix_cache = false;  // equal passes, so equal bits
+  const auto engine = tiny_engine(options);
+  const Request request = forced_request(tiny_prompt(400), 40, 9);
+  // Two keys of a budget wait for the rows that a search serves.
+  const std::string other = "csattention:activate=1,budget=98,window=16,period=3,cosine=1";
+  EXPECT_EQ(logits_of(*engine, request, other), logits_of(*engine, request, kSmall));
 }
 
 // The prompt fits the budget, so its index comes from the answer.
@@ -83,8 +109,8 @@ TEST_F(CsAttentionEngine, SequencesOfABatchDoNotDisturbEachOther) {
   EngineOptions options = cuda_options();
   options.batch = 6;
   const auto engine = tiny_engine(options), alone = tiny_engine(options);
-  const std::vector<std::string> policies = {kSmall, kSmall + ",keep=0.4",     "full",
-                                             kSmall, "dense:last=1+" + kSmall, kSmall};
+  const std::vector<std::string> policies = {kSmall,    kSmall + ",keep=0.4",     "full",
+                                             kPeriodic, "dense:last=1+" + kSmall, kPeriodic};
   std::vector<std::unique_ptr<Session>> sessions;
   std::vector<Request> requests;
   std::vector<Logits> together(policies.size());
@@ -114,19 +140,40 @@ TEST_F(CsAttentionEngine, ForksGoTheirOwnWays) {
   EngineOptions options = cuda_options();
   options.prefix_cache = false;  // equal passes, so equal bits
   const auto engine = tiny_engine(options);
-  const auto session_of = [&] {
-    auto session = *engine->open(kSmall);
-    logits_in(*session, request_of(tiny_prompt(300), 20));
-    return session;
+  for (const std::string& policy : {kSmall, kPeriodic}) {
+    SCOPED_TRACE(policy);
+    const auto session_of = [&] {
+      auto session = *engine->open(policy);
+      logits_in(*session, request_of(tiny_prompt(300), 20));
+      return session;
+    };
+    const auto go_on = [&](Session& session, uint32_t seed) {
+      return logits_in(session,
+                       forced_request(then(session.tokens(), tiny_prompt(40, seed)), 60, 9));
+    };
+    auto parent = session_of();
+    auto child = parent->fork();
+    const Logits first = go_on(*parent, 2), second = go_on(*child, 3);
+    EXPECT_EQ(first, go_on(*session_of(), 2));
+    EXPECT_EQ(second, go_on(*session_of(), 3));
+  }
+}
+
+// The token that is added is the only row before the next one is decoded: searches go on serving.
+TEST_F(CsAttentionEngine, ForksTakeTheirSearchesAlong) {
+  EngineOptions options = cuda_options();
+  options.prefix_cache = false;
+  const auto engine = tiny_engine(options);
+  const std::string policy = "csattention:activate=1,budget=512,window=16,period=16,cosine=-1";
+  auto parent = *engine->open(policy);
+  logits_in(*parent, request_of(tiny_prompt(800), 20));
+  auto child = parent->fork(), twin = parent->fork();
+  const auto go_on = [&](Session& session) {
+    return logits_in(session, forced_request(then(session.tokens(), {5}), 40, 9));
   };
-  const auto go_on = [&](Session& session, uint32_t seed) {
-    return logits_in(session, forced_request(then(session.tokens(), tiny_prompt(40, seed)), 60, 9));
-  };
-  auto parent = session_of();
-  auto child = parent->fork();
-  const Logits first = go_on(*parent, 2), second = go_on(*child, 3);
-  EXPECT_EQ(first, go_on(*session_of(), 2));
-  EXPECT_EQ(second, go_on(*session_of(), 3));
+  const Logits want = go_on(*parent);
+  EXPECT_EQ(go_on(*child), want);
+  EXPECT_EQ(go_on(*twin), want);
 }
 
 // Codes of what was generated and taken back are made anew.
@@ -176,8 +223,7 @@ TEST_F(CsAttentionEngine, SaysWhatItCannotDo) {
   const auto engine = tiny_engine(cuda_options());
   for (const std::string policy :
        {"csattention:mode=lists", "csattention:mode=table", "csattention:unit=key",
-        "csattention:bits=8", "csattention:period=4", "csattention:parts=16",
-        "csattention:index=0.02"}) {
+        "csattention:bits=8", "csattention:parts=16", "csattention:index=0.02"}) {
     SCOPED_TRACE(policy);
     const auto session = engine->open(policy);
     ASSERT_FALSE(session);

@@ -20,7 +20,8 @@ TEST_F(CsAttentionSession, RestoredSessionsGoOnWithTheirIndex) {
   EngineOptions options = cuda_options();
   options.prefix_cache = false;  // equal passes, so equal bits
   const std::string path = scratch_folder() + "/codes.kv", copy = scratch_folder() + "/again.kv";
-  for (const std::string& policy : {kSmall, kSmall + ",bits=3", "dense:first=1+" + kSmall}) {
+  for (const std::string& policy :
+       {kSmall, kSmall + ",bits=3", "dense:first=1+" + kSmall, kPeriodic}) {
     SCOPED_TRACE(policy);
     const auto engine = tiny_engine(options), other = tiny_engine(options);
     auto original = *engine->open(policy), restored = *other->open(policy);

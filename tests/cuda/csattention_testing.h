@@ -11,6 +11,8 @@ namespace reprise::test {
 
 inline const std::string kSmall = "csattention:activate=1,budget=96,window=16";
 
+inline const std::string kPeriodic = kSmall + ",period=3,cosine=-1";
+
 inline double figure(const Answer& answer, std::string_view name) {
   for (const auto& [own, value] : answer.counters.policy) {
     if (own == name) return value;

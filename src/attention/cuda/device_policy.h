@@ -33,6 +33,7 @@ inline constexpr float kQueryUnit = 0.69314718f;
 struct DeviceGroup {
   uint32_t first = 0, count = 0;   // steps
   DevicePolicy* policy = nullptr;  // null: everything is read
+  uint64_t variant = 0;            // DevicePolicy::variant()
 
   friend auto operator<=>(const DeviceGroup&, const DeviceGroup&) = default;
 };
@@ -162,6 +163,9 @@ class DevicePolicy {
   virtual Status adopt(const PagedKv&, const kernels::cuda::PageIds&, cudaStream_t) { return {}; }
   /// Of passes with steps of its own, outside of what is captured.
   virtual Status plan(const DevicePlan&, cudaStream_t) { return {}; }
+  /// What the kernels of a group of decode rows depend on beside the rows and policies of their
+  /// pass, once it is planned: steps are captured for each value.
+  virtual uint64_t variant(const DeviceGroup&) const { return 0; }
   /// Of every pass, whatever policies its sequences have, before its layers: what they share.
   virtual Status begin(const DeviceRows&, const PagedKv&, cudaStream_t) { return {}; }
   /// Of every pass with prefill rows and layer without a window of its own: their keys are stored.

@@ -193,13 +193,18 @@ void CudaRank::group_steps(const ForwardPass& pass, const PassPlan& plan) {
   }
 }
 
-Status CudaRank::plan_policies(const ForwardPass& pass, const PassPlan& plan, uint32_t turn) const {
+Status CudaRank::plan_policies(const ForwardPass& pass, const PassPlan& plan, uint32_t turn) {
   std::set<DevicePolicy*> present;
   for (const DeviceGroup& group : groups_) present.insert(group.policy);
   present.erase(nullptr);
   for (DevicePolicy* policy : present) {
     const DevicePlan own = {pass.rows, pass.steps, groups_, plan.acting, decode_rows_, turn};
     REPRISE_CHECK(policy->plan(own, stream_.get()));
+  }
+  for (DeviceGroup& group : groups_) {
+    if (group.policy != nullptr && group.first < decode_rows_) {
+      group.variant = group.policy->variant(group);
+    }
   }
   return {};
 }

@@ -86,7 +86,7 @@ class CudaRank {
   Status set_policies();
   Status update_tables(const ForwardPass& pass, uint32_t turn);
   void group_steps(const ForwardPass& pass, const PassPlan& plan);
-  Status plan_policies(const ForwardPass& pass, const PassPlan& plan, uint32_t turn) const;
+  Status plan_policies(const ForwardPass& pass, const PassPlan& plan, uint32_t turn);
   Status enqueue(const ForwardPass& pass, uint32_t turn);
   Status enqueue_rows(const DeviceRows& rows, uint32_t results);
   DeviceRows device_rows(const ForwardPass& pass) const;

@@ -1,5 +1,5 @@
 // From tops of pages to lists. A block has the pages of one KV head of a row.
-#include "kernels/cuda/code_splits.cuh"
+#include "kernels/cuda/code_turns.cuh"
 #include "kernels/cuda/hopper.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/page_keys.cuh"
@@ -33,10 +33,12 @@ __device__ inline float sum_of(uint2 top, uint32_t head) {
 template <uint32_t kWords>
 __device__ void load_scales(const CodeSearchArgs& a, Shared<kWords>& s, uint32_t row, uint32_t pair,
                             uint32_t splits) {
-  const uint32_t group = a.n_head / a.rows.shape.n_kv_head;
+  const uint32_t n_kv_head = a.rows.shape.n_kv_head, group = a.n_head / n_kv_head;
   const uint32_t head = threadIdx.x / 32, lane = threadIdx.x % 32;
+  splits = Turn::turn_splits(a, splits, count_due(a.due, a.rows.count));
   if (head < group) {
-    const float2* parts = a.parts + size_t{pair} * splits * group + head;
+    const uint32_t turn = count_due(a.due, row) * n_kv_head + pair % n_kv_head;
+    const float2* parts = a.parts + size_t{turn} * splits * group + head;
     Part all;
 #pragma unroll 4
     for (uint32_t i = lane; i < splits; i += 32) {
@@ -46,7 +48,7 @@ __device__ void load_scales(const CodeSearchArgs& a, Shared<kWords>& s, uint32_t
     all.merge_lanes(31);
     if (lane == 0) {
       const float unit = a.soft_cap > 0.0f ? 1.0f : kLog2OfE;
-      const size_t first = size_t{row} * a.n_head + pair % a.rows.shape.n_kv_head * group;
+      const size_t first = size_t{row} * a.n_head + pair % n_kv_head * group;
       const float2 scale = a.scales[first + head];
       s.scales[head] = {scale.x * unit, scale.y * unit};
       s.bases[head] = all.base;
@@ -108,10 +110,6 @@ class Weights {
   uint2 ahead_[kAhead][kWords] = {};
 };
 
-__device__ void list_pages(const uint32_t* table, uint32_t begin, uint32_t end, uint32_t* list) {
-  for (uint32_t i = begin + threadIdx.x; i < end; i += kThreads) list[i - begin] = table[i];
-}
-
 template <uint32_t kWords>
 __global__ __launch_bounds__(kThreads) void choose_kernel(const __grid_constant__ CodeSearchArgs a,
                                                           uint32_t splits) {
@@ -120,40 +118,43 @@ __global__ __launch_bounds__(kThreads) void choose_kernel(const __grid_constant_
   wait_for_kernels_before();
   const uint32_t n_kv_head = a.rows.shape.n_kv_head, pair = blockIdx.x;
   const uint32_t row = pair / n_kv_head, head = pair % n_kv_head;
+  if (a.due != nullptr && a.due[row] == 0) return;
   const CodedRow& own = a.rows.rows[row];
   const CodeRange range = code_range(a.rows.rules, a.model_layer, a.rows.positions[row]);
-  if (range.end <= 0 || range.end > static_cast<int32_t>(a.rows.capacity * kPageTokens)) {
+  if (!a.rows.has_in_table(range)) {
     if (threadIdx.x == 0) a.keys[pair] = 0;
     return;
   }
   const uint32_t* table = a.pages + size_t{row} * a.rows.capacity;
   uint32_t* list = a.lists + size_t{pair} * a.list_capacity;
-  const uint32_t all = (static_cast<uint32_t>(range.end) + kPageTokens - 1) / kPageTokens;
   if (own.book == nullptr || a.layer >= own.ready || !range.chooses) {
-    list_pages(table, 0, all, list);
+    PagesRead::copy(table, 0, page_count(range.end), list);
     if (threadIdx.x == 0) a.keys[pair] = range.end;
     return;
   }
-  const uint32_t sinks = static_cast<uint32_t>(a.rows.rules.sink) / kPageTokens;
-  const uint32_t recent = static_cast<uint32_t>(range.recent) / kPageTokens;
-  const auto chosen = static_cast<uint32_t>(chosen_pages(a.rows.rules, range));
+  const PagesRead read(a.rows.rules, range, range);
   if (threadIdx.x == 0) {
-    a.keys[pair] = range.end - static_cast<int32_t>((recent - sinks - chosen) * kPageTokens);
-    if (head == 0) own.coded[a.layer] = static_cast<int32_t>(recent);
+    a.keys[pair] = read.keys();
+    if (head == 0) own.coded[a.layer] = static_cast<int32_t>(read.recent);
+    if (head == 0 && a.due != nullptr) own.searched[a.layer] = range.end;
   }
-  list_pages(table, 0, sinks, list);
-  list_pages(table, recent, all, list + sinks + chosen);
-  if (chosen == recent - sinks) return list_pages(table, sinks, recent, list + sinks);
+  read.list_others(table, list);
+  if (!read.chooses()) return;
+  const uint32_t sinks = read.sinks, recent = read.recent;
   Weights<kWords> weights(a, s, pair, sinks, recent);
   load_scales(a, s, row, pair, splits);
   float* far = a.weights + size_t{pair} * a.rows.capacity;  // of pages that are not kept at hand
   top::Competitors others(s.top, far, sinks, recent);
-  const top::Cut cut = others.choose(chosen, [&](uint32_t page, bool at_hand) {
+  const top::Cut cut = others.choose(read.chosen, [&](uint32_t page, bool at_hand) {
     const float weight = weights.next(page);
     if (!at_hand) far[page] = weight;
     return weight;
   });
-  others.write(cut, [&](uint32_t at, uint32_t page) { list[sinks + at] = table[page]; });
+  uint32_t* picks = own.picks + (a.rows.shape.heads(a.layer) + head) * a.pick_capacity;
+  others.write(cut, [&](uint32_t at, uint32_t page) {
+    list[sinks + at] = table[page];
+    if (a.due != nullptr) picks[at] = page;
+  });
 }
 
 }  // namespace

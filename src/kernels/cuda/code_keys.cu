@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "kernels/cuda/code_metric.cuh"
+#include "kernels/cuda/code_turns.cuh"
 #include "kernels/cuda/hopper.cuh"
 #include "kernels/cuda/key_codes.h"
 #include "kernels/cuda/kv_dispatch.cuh"
@@ -79,6 +80,35 @@ __global__ __launch_bounds__(kThreads) void code_kernel(const __grid_constant__ 
   }
 }
 
+// Whether the row searches in this step; if not, lists what it reads.
+__device__ void take_turn(const CodeNewKeysArgs& a, const CodeRange& range, bool chooses,
+                          const uint32_t* table) {
+  const uint32_t head = blockIdx.x, layer = blockIdx.y, row = blockIdx.z;
+  const CodedRow& own = a.rows.rows[row];
+  const int32_t searched = chooses ? own.searched[layer] : 0;
+  const bool due =
+      chooses && !search_holds(a.rows.rules, a.model_layers[layer], searched, range.end);
+  if (head == 0 && threadIdx.x == 0) a.due[layer * a.due_rows + row] = due ? 1 : 0;
+  if (due) return;
+  const uint32_t n_kv_head = a.rows.shape.n_kv_head;
+  const size_t at = (size_t{layer} * a.due_rows + row) * n_kv_head + head;
+  uint32_t* list = a.lists + at * a.list_capacity;
+  if (!chooses) {
+    const int32_t keys = a.rows.has_in_table(range) ? range.end : 0;
+    PagesRead::copy(table, 0, page_count(keys), list);
+    if (threadIdx.x == 0) a.keys[at] = keys;
+    return;
+  }
+  const PagesRead read(a.rows.rules, range,
+                       code_range(a.rows.rules, a.model_layers[layer], searched - 1));
+  if (threadIdx.x == 0) a.keys[at] = read.keys();
+  read.list_others(table, list);
+  const size_t picks = (size_t{layer} * n_kv_head + head) * a.pick_capacity;
+  for (uint32_t i = threadIdx.x; read.chooses() && i < read.chosen; i += kThreads) {
+    list[read.sinks + i] = table[own.picks[picks + i]];
+  }
+}
+
 // The grid: KV heads, layers, rows.
 template <uint32_t D>
 __global__ __launch_bounds__(kThreads) void new_kernel(const __grid_constant__ CodeNewKeysArgs a) {
@@ -87,20 +117,21 @@ __global__ __launch_bounds__(kThreads) void new_kernel(const __grid_constant__ C
   wait_for_kernels_before();
   const uint32_t head = blockIdx.x, layer = blockIdx.y, row = blockIdx.z;
   const CodedRow& own = a.rows.rows[row];
-  if (own.book == nullptr || layer >= own.ready) return;
   const uint32_t model_layer = a.model_layers[layer];
-  const int32_t position = a.rows.positions[row];
-  const CodeRange range = code_range(a.rows.rules, model_layer, position);
-  if (!range.chooses || range.end > static_cast<int32_t>(a.rows.capacity * kPageTokens)) return;
+  const uint32_t* table = a.tables + (size_t{model_layer} * a.table_rows + row) * a.rows.capacity;
+  const CodeRange range = code_range(a.rows.rules, model_layer, a.rows.positions[row]);
+  const bool chooses =
+      own.book != nullptr && layer < own.ready && range.chooses && a.rows.has_in_table(range);
+  if (a.due != nullptr) take_turn(a, range, chooses, table);
+  if (!chooses) return;
   const auto end = static_cast<uint32_t>(range.recent) / kPageTokens;
   auto page = static_cast<uint32_t>(own.coded[layer]);
   if (page >= end) return;
   load_book<D>(own.book + (a.rows.shape.heads(layer) + head) * (D / 2) * kBookPart, s);
   const uint32_t* blocks = a.rows.blocks + size_t{row} * a.rows.block_capacity;
   const HeadCodes codes(a.rows.shape, a.rows.codes, blocks, layer, head);
-  const size_t table = (size_t{model_layer} * a.table_rows + row) * a.rows.capacity;
   for (; page < end; ++page) {
-    code_page<D>(a.kv, key_tile(a.kv, a.tables[table + page], head), s, codes.of_page(page));
+    code_page<D>(a.kv, key_tile(a.kv, table[page], head), s, codes.of_page(page));
   }
 }
 

@@ -6,6 +6,7 @@
 #include "kernels/cuda/code_stream.cuh"
 #include "kernels/cuda/code_sums.cuh"
 #include "kernels/cuda/code_tables.cuh"
+#include "kernels/cuda/code_turns.cuh"
 #include "kernels/cuda/kv_dispatch.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/page_keys.cuh"
@@ -15,7 +16,13 @@ namespace {
 
 constexpr uint32_t kThreads = kScoreWarps * 32;
 
-__device__ void learn(const CodeSearchArgs& a, const CodedRow& own, uint32_t row, uint32_t head) {
+// If it is this layer's turn.
+__device__ void learn(const CodeSearchArgs& a, uint32_t row, uint32_t head) {
+  const CodedRow& own = a.rows.rows[row];
+  if (a.layer < own.learn_begin || a.layer >= own.learn_end ||
+      !a.rows.has_in_table(code_range(a.rows.rules, a.model_layer, a.rows.positions[row]))) {
+    return;
+  }
   const CodeShape& shape = a.rows.shape;
   const uint32_t group = a.n_head / shape.n_kv_head, parts = shape.parts();
   const __nv_bfloat16* q = a.q + (size_t{row} * a.n_head + head * group) * shape.head_dim;
@@ -37,6 +44,7 @@ struct Place {
   const CodeSearchArgs& a;
   CodeRange range;
   uint32_t row, head, group;
+  uint32_t turn;  // which of the rows that search
 
   __device__ uint32_t pair() const { return row * a.rows.shape.n_kv_head + head; }
   __device__ size_t first_head() const { return size_t{row} * a.n_head + head * group; }
@@ -195,7 +203,8 @@ __device__ __forceinline__ void score(const Place& place, uint32_t split, uint32
   const uint32_t index = split * kScoreWarps + warp, sure = place.sure_pages();
   const WarpUnits units((place.recent_page() + kUnitPages - 1) / kUnitPages, warps, index,
                         kUnitKeys == kCodeBlock);
-  float2* out = a.parts + (size_t{place.pair()} * splits + split) * place.group;
+  const uint32_t turn = place.turn * a.rows.shape.n_kv_head + place.head;
+  float2* out = a.parts + (size_t{turn} * splits + split) * place.group;
   // Pages that are read in any case go to the last warps, which have least to do.
   if (__syncthreads_and(units.count() == 0 && warps - 1 - index >= sure)) {
     if (threadIdx.x < place.group) out[threadIdx.x] = {-INFINITY, 0.0f};
@@ -223,18 +232,20 @@ __global__ __launch_bounds__(kThreads, kScoreBlocks) void score_kernel(
   extern __shared__ __align__(256) unsigned char memory[];
   allow_next_kernel();
   wait_for_kernels_before();
-  const uint32_t n_kv_head = a.rows.shape.n_kv_head;
-  const uint32_t head = blockIdx.x % n_kv_head, split = blockIdx.x / n_kv_head % splits;
-  const uint32_t row = blockIdx.x / n_kv_head / splits;
-  const CodedRow& own = a.rows.rows[row];
-  const CodeRange range = code_range(a.rows.rules, a.model_layer, a.rows.positions[row]);
-  if (range.end <= 0 || range.end > static_cast<int32_t>(a.rows.capacity * kPageTokens)) return;
-  if (split == 0 && a.learns && own.learn_begin <= a.layer && a.layer < own.learn_end) {
-    learn(a, own, row, head);
+  const uint32_t n_kv_head = a.rows.shape.n_kv_head, head = blockIdx.x % n_kv_head;
+  if (a.learns && blockIdx.x / n_kv_head % splits == 0) {
+    learn(a, blockIdx.x / n_kv_head / splits, head);
   }
-  if (own.book == nullptr || a.layer >= own.ready || !range.chooses) return;
-  const Place place = {a, range, row, head, a.n_head / n_kv_head};
-  score(place, split, splits, *reinterpret_cast<Shared<D, kWords>*>(memory));
+  const Turn turn(a, splits);
+  if (turn.index >= turn.count) return;
+  const CodedRow& own = a.rows.rows[turn.row];
+  const CodeRange range = code_range(a.rows.rules, a.model_layer, a.rows.positions[turn.row]);
+  if (!a.rows.has_in_table(range) || own.book == nullptr || a.layer >= own.ready ||
+      !range.chooses) {
+    return;
+  }
+  const Place place = {a, range, turn.row, head, a.n_head / n_kv_head, turn.index};
+  score(place, turn.split, turn.splits, *reinterpret_cast<Shared<D, kWords>*>(memory));
 }
 
 template <uint32_t D, uint32_t kWords>

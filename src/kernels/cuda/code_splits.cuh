@@ -15,14 +15,17 @@ inline constexpr uint32_t kScoreBlocks = 2;  // of a multiprocessor: lookups wan
 /// Keys of a lane, as many as sums have registers for.
 REPRISE_HOST_DEVICE constexpr uint32_t lane_keys(uint32_t words) { return words <= 2 ? 8 : 4; }
 
-/// Every multiprocessor gets its blocks while there is work for them: halves of units, and pages
-/// that are read in any case.
+/// Of a KV head: so many blocks have halves of units, and pages that are read in any case.
+REPRISE_HOST_DEVICE constexpr uint32_t most_splits(uint32_t capacity) {
+  const uint32_t halves = capacity / (kBlockPages / 2) + kScoreWarps;
+  return (halves + kScoreWarps - 1) / kScoreWarps;
+}
+
+/// Every multiprocessor gets its blocks while there is work for them.
 inline uint32_t code_splits(const CodeSearchArgs& args) {
   const uint32_t n_kv_head = args.rows.shape.n_kv_head;
   const uint32_t resident = device_limits().multiprocessors * kScoreBlocks;
-  const uint32_t pages = args.rows.capacity, halves = pages / (kBlockPages / 2) + kScoreWarps;
-  return std::clamp(resident / (args.rows.count * n_kv_head), 1u,
-                    (halves + kScoreWarps - 1) / kScoreWarps);
+  return std::clamp(resident / (args.rows.count * n_kv_head), 1u, most_splits(args.rows.capacity));
 }
 
 /// What a warp scores: units in rounds over all warps, then perhaps one more, or half of one where

@@ -54,6 +54,8 @@ struct CodeRules {
   int32_t activate = 0;   // up to this length everything is read
   int32_t staggered = 0;  // budgets from here on stagger layers
   float skip = 0.0f;
+  int32_t period = 1;    // rows that a search serves at most
+  float cosine = -1.0f;  // of queries, below which a row searches all the same; -1: none does
 };
 
 /// The keys that a row sees: whole pages [sink, recent) are coded and compete.
@@ -80,9 +82,18 @@ REPRISE_HOST_DEVICE inline CodeRange code_range(const CodeRules& rules, uint32_t
 /// Pages between sinks and recent ones that a row reads, of those that choose.
 REPRISE_HOST_DEVICE inline int32_t chosen_pages(const CodeRules& rules, const CodeRange& range) {
   constexpr auto kTokens = static_cast<int32_t>(kPageTokens);
-  const int32_t wanted = (range.budget - rules.sink - (range.end - range.recent)) / kTokens;
+  const int32_t later = rules.period - 1;  // keys that are read until the next search
+  const int32_t wanted = (range.budget - rules.sink - (range.end - range.recent) - later) / kTokens;
   const int32_t there = (range.recent - rules.sink) / kTokens;
   return wanted < there ? wanted : there;
+}
+
+/// Whether what a row searched for serves another one; both are given by the end of their keys.
+/// Layers take turns.
+REPRISE_HOST_DEVICE inline bool search_holds(const CodeRules& rules, uint32_t layer,
+                                             int32_t searched, int32_t end) {
+  const auto turn = [&](int32_t at) { return (at + static_cast<int32_t>(layer)) / rules.period; };
+  return searched > 0 && searched <= end && turn(searched) == turn(end);
 }
 
 /// A sequence's index, as a row of a pass sees it.
@@ -92,6 +103,11 @@ struct CodedRow {
   int32_t* coded = nullptr;                 // [layers] pages with codes
   uint32_t ready = 0;                       // layers [0, ready) have a codebook
   uint32_t learn_begin = 0, learn_end = 0;  // layers whose decode queries are added to moments
+  // The last searches, where the rules' period is longer than 1.
+  int32_t* searched = nullptr;       // [layers] end of the keys of the row that searched; 0 = none
+  __nv_bfloat16* queries = nullptr;  // [layers, n_head, head_dim] its own, where they are compared
+  uint32_t* picks =
+      nullptr;  // [layers, n_kv_head, pick_capacity] numbers of chosen pages, in order
 };
 
 struct QueryMomentsArgs {
@@ -146,6 +162,10 @@ struct CodedRows {
   const uint32_t* blocks = nullptr;    // [count, block_capacity] block tables
   uint8_t* codes = nullptr;
   uint32_t count = 0, capacity = 0, block_capacity = 0;  // capacity: pages of a page table
+
+  REPRISE_HOST_DEVICE bool has_in_table(const CodeRange& range) const {
+    return range.end > 0 && range.end <= static_cast<int32_t>(capacity * kPageTokens);
+  }
 };
 
 struct CodeNewKeysArgs {
@@ -154,9 +174,14 @@ struct CodeNewKeysArgs {
   const uint32_t* tables = nullptr;  // [n_layer, table_rows, capacity] page tables
   uint32_t table_rows = 0;
   const uint32_t* model_layers = nullptr;  // [layers]
+  // Where searches serve several rows, as in CodeSearchArgs, but [layers, due_rows, ...].
+  uint32_t* due = nullptr;  // out
+  uint32_t* lists = nullptr;
+  int32_t* keys = nullptr;
+  uint32_t due_rows = 0, list_capacity = 0, pick_capacity = 0;
 };
 /// Codes what competes by now and has no code yet, in all layers that are ready; choose_coded()
-/// counts it.
+/// counts it. Also says which rows are due, and lists what the others read.
 cudaError_t code_new_keys(const CodeNewKeysArgs& args, cudaStream_t stream);
 
 struct CodeSearchArgs {
@@ -167,7 +192,9 @@ struct CodeSearchArgs {
   uint32_t n_head = 0;
   const __nv_bfloat16* q = nullptr;  // [count, n_head, head_dim] rotated
   float scale = 1.0f, soft_cap = 0.0f;
-  bool learns = true;  // queries are the layer's own
+  bool learns = true;       // queries are the layer's own
+  uint32_t* due = nullptr;  // [count] 0: the row need not search; null: all rows search
+  uint32_t pick_capacity = 0;
   // Scratch. Tops have four query heads each, 16 bits a head: heads 0 and 2 in x, 1 and 3 in y.
   uint2* tops = nullptr;       // [code_words(group), count, n_kv_head, capacity]
   float2* scales = nullptr;    // [count, n_head] logit = x + y top
@@ -181,6 +208,13 @@ struct CodeSearchArgs {
 constexpr uint32_t code_words(uint32_t group) { return group <= 4 ? 1 : group <= 8 ? 2 : 4; }
 size_t code_parts(uint32_t max_count, uint32_t n_head, uint32_t n_kv_head);
 
+/// Where the rules' cosine is above -1: rows whose queries have turned away from those that were
+/// searched for become due, and queries of rows that are due are kept.
+cudaError_t compare_queries(const CodeSearchArgs& args, cudaStream_t stream);
+/// Forgets searches of rows that saw keys beyond a length. searched: [layers], see CodedRow.
+cudaError_t forget_searches(int32_t* searched, uint32_t layers, int32_t length,
+                            cudaStream_t stream);
+
 /// The largest sums of the table entries that the codes of a page's keys name
 /// (kernels/code_sums.h), and what softmax divides by. Also adds queries to moments. head_dim 64,
 /// 96, 128 or 256; n_head / n_kv_head from 1 to 16; else cudaErrorNotSupported.
@@ -188,7 +222,7 @@ cudaError_t score_coded(const CodeSearchArgs& args, cudaStream_t stream);
 /// Lists, as KeyLists without slots, of sinks, the pages with the largest sums of softmax weights
 /// over the query heads of a KV head, where a page has the weight of its best key, and recent
 /// pages. Ties go to the lower page, NaN counts as less than everything. Rows that do not choose
-/// list every page.
+/// list every page; lists of rows that are not due are left as they are.
 cudaError_t choose_coded(const CodeSearchArgs& args, cudaStream_t stream);
 
 }  // namespace reprise::kernels::cuda

@@ -71,7 +71,8 @@ DeviceCodeIndex::~DeviceCodeIndex() {
 uint64_t DeviceCodeIndex::bytes() const {
   if (blocks_.empty()) return 0;
   return blocks_.size() * pool_->shape().block_bytes() +
-         pool_->shape().book_floats() * sizeof(float);
+         pool_->shape().book_floats() * sizeof(float) + queries_.size() * sizeof(__nv_bfloat16) +
+         picks_.size() * sizeof(uint32_t);
 }
 
 Status DeviceCodeIndex::create(const DeviceCodeIndex* from, cudaStream_t stream) {
@@ -85,7 +86,36 @@ Status DeviceCodeIndex::create(const DeviceCodeIndex* from, cudaStream_t stream)
   REPRISE_CUDA(cudaMemcpyAsync(moments_.data(), from->moments_.data(),
                                moments_.size() * sizeof(float), cudaMemcpyDeviceToDevice, stream),
                kWhat);
+  REPRISE_CHECK(copy_searches(*from, stream));
   return send_coded(stream);
+}
+
+Status DeviceCodeIndex::own_searches() {
+  const size_t picks = layers_.size() * pool_->search_pages();
+  if (picks_.size() == picks) return {};
+  picks_ = {};
+  searched_ = {};
+  for (Layer& layer : layers_) layer.searched = 0;
+  stamp_ = pool_->stamp();
+  REPRISE_CHECK(picks_.reserve(picks, kWhat));
+  REPRISE_CHECK(searched_.reserve(layers_.size(), kWhat));
+  return queries_.reserve(layers_.size() * pool_->search_queries(), kWhat);
+}
+
+Status DeviceCodeIndex::copy_searches(const DeviceCodeIndex& from, cudaStream_t stream) {
+  REPRISE_CHECK(own_searches());
+  if (picks_.size() != from.picks_.size()) return {};
+  const auto copy = [&](auto& to, const auto& source) -> Status {
+    const size_t bytes = source.size() * sizeof(*source.data());
+    if (bytes == 0) return {};
+    REPRISE_CUDA(cudaMemcpyAsync(to.data(), source.data(), bytes, cudaMemcpyDeviceToDevice, stream),
+                 kWhat);
+    return {};
+  };
+  for (size_t at = 0; at < layers_.size(); ++at) layers_[at].searched = from.layers_[at].searched;
+  REPRISE_CHECK(copy(searched_, from.searched_));
+  REPRISE_CHECK(copy(queries_, from.queries_));
+  return copy(picks_, from.picks_);
 }
 
 Status DeviceCodeIndex::truncate(int32_t length, cudaStream_t stream) {
@@ -97,10 +127,15 @@ Status DeviceCodeIndex::truncate(int32_t length, cudaStream_t stream) {
       REPRISE_CHECK(clear_moments(at, stream));
     }
     if (layer.built > length) layer.built = layer.coded = 0;
+    if (layer.searched > length) layer.searched = 0;
     layer.coded = std::min(layer.coded, length / kTokens * kTokens);
     most = std::max(most, layer.coded);
   }
   drop_blocks(static_cast<size_t>((most + kBlock - 1) / kBlock));
+  if (picks_.size() > 0) {
+    const auto layers = static_cast<uint32_t>(layers_.size());
+    REPRISE_CUDA(forget_searches(searched_.data(), layers, length, stream), kWhat);
+  }
   return send_coded(stream);
 }
 
@@ -140,7 +175,7 @@ Status DeviceCodeIndex::own_book(cudaStream_t stream) {
 }
 
 Status DeviceCodeIndex::begin_layer(uint32_t at, int32_t built, cudaStream_t stream) {
-  layers_[at] = {built, 0, 0};
+  layers_[at] = {built, 0, 0, layers_[at].searched};
   stamp_ = pool_->stamp();
   return clear_moments(at, stream);
 }

@@ -21,6 +21,14 @@ class CodePool {
   /// has.
   Status reserve(const kernels::cuda::CodeShape& shape, uint64_t tokens, uint32_t sequences);
   const kernels::cuda::CodeShape& shape() const { return shape_; }
+  /// What indexes keep of a layer's last search: elements of queries, perhaps none, and pages; no
+  /// pages: searches serve one row.
+  void keep_searches(size_t queries, size_t pages) {
+    search_queries_ = queries;
+    search_pages_ = pages;
+  }
+  size_t search_queries() const { return search_queries_; }
+  size_t search_pages() const { return search_pages_; }
   uint8_t* codes() const { return codes_.data(); }
 
   /// All that indexes enqueue goes to its stream.
@@ -46,6 +54,7 @@ class CodePool {
  private:
   kernels::cuda::CodeShape shape_;
   kernels::cuda::DeviceBuffer<uint8_t> codes_;  // [blocks, block_bytes]
+  size_t search_queries_ = 0, search_pages_ = 0;
   std::vector<uint32_t> owners_, free_;
   std::vector<DeviceCodeIndex*> indexes_;
   uint64_t stamps_ = 0, pass_ = 0;
@@ -56,9 +65,10 @@ class CodePool {
 class DeviceCodeIndex : public CsAttentionOnDevice {
  public:
   struct Layer {
-    int32_t built = 0;  // as KeyIndex::built_end()
-    int32_t coded = 0;  // tokens with codes, whole pages
-    int32_t seen = 0;   // end of the rows whose queries shape the next codebook; 0 = none
+    int32_t built = 0;     // as KeyIndex::built_end()
+    int32_t coded = 0;     // tokens with codes, whole pages
+    int32_t seen = 0;      // end of the rows whose queries shape the next codebook; 0 = none
+    int32_t searched = 0;  // CodedRow::searched, as if no query ever turned
   };
 
   /// index: [n_layer] of the layers' places in it, kNone where they have none.
@@ -90,6 +100,8 @@ class DeviceCodeIndex : public CsAttentionOnDevice {
   Status own_book(cudaStream_t stream);
   /// A layer gets a new codebook from what was learnt; it has no codes then.
   Status begin_layer(uint32_t at, int32_t built, cudaStream_t stream);
+  /// Room for last searches, which are forgotten when it has another size.
+  Status own_searches();
   /// Tells the device how many pages of every layer have codes.
   Status send_coded(cudaStream_t stream);
 
@@ -100,7 +112,10 @@ class DeviceCodeIndex : public CsAttentionOnDevice {
   float* book() const { return book_ != nullptr ? book_->data() : nullptr; }
   float* moments() const { return moments_.data(); }
   int32_t* coded() const { return coded_.data(); }
-  /// Changes with the blocks and the codebook.
+  int32_t* searched() const { return searched_.data(); }
+  __nv_bfloat16* queries() const { return queries_.data(); }
+  uint32_t* picks() const { return picks_.data(); }
+  /// Changes with the blocks, the codebook and the room for searches.
   uint64_t stamp() const { return stamp_; }
 
  private:
@@ -108,6 +123,7 @@ class DeviceCodeIndex : public CsAttentionOnDevice {
 
   void fetch_layer(uint32_t layer, std::span<const float> book, KeyCodes& codes) const;
   void drop_blocks(size_t from);
+  Status copy_searches(const DeviceCodeIndex& from, cudaStream_t stream);
   Status clear_moments(uint32_t at, cudaStream_t stream) const;
 
   std::shared_ptr<CodePool> pool_;
@@ -117,6 +133,10 @@ class DeviceCodeIndex : public CsAttentionOnDevice {
   std::shared_ptr<Book> book_;
   kernels::cuda::DeviceBuffer<float> moments_;
   kernels::cuda::DeviceBuffer<int32_t> coded_;  // [layers] pages
+  // See CodedRow; empty where searches serve one row.
+  kernels::cuda::DeviceBuffer<int32_t> searched_;
+  kernels::cuda::DeviceBuffer<__nv_bfloat16> queries_;
+  kernels::cuda::DeviceBuffer<uint32_t> picks_;
   uint64_t stamp_ = 0, used_ = 0;
 };
 

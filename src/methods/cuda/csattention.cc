@@ -1,6 +1,8 @@
 #include "methods/cuda/csattention.h"
 
 #include <algorithm>
+#include <bit>
+#include <cmath>
 #include <random>
 
 #include "base/try.h"
@@ -25,6 +27,8 @@ CodeRules rules_of(const CsAttentionPolicy& policy) {
   rules.activate = policy.activate_on_device();
   rules.staggered = kStaggered;
   rules.skip = policy.options().skip;
+  rules.period = policy.period();
+  rules.cosine = policy.options().cosine;
   return rules;
 }
 
@@ -34,13 +38,12 @@ Status DeviceCsAttention::check(const CsAttentionPolicy& policy, const ModelConf
   const CsAttentionOptions& options = policy.options();
   const bool all_parts = options.parts == 0 || options.parts >= config.head_dim / 2;
   const bool fits = options.index * 16.0f >= 1.0f;  // of bf16 KV, half a byte for two dims
-  if (options.mode == "codes" && options.unit == "page" && options.bits <= 4 &&
-      options.period == 1 && all_parts && fits) {
+  if (options.mode == "codes" && options.unit == "page" && options.bits <= 4 && all_parts && fits) {
     return {};
   }
   return fail(ErrorCode::kUnsupported,
-              "policy {}: on --device cuda csattention has mode=codes, unit=page, period=1, bits "
-              "up to 4, parts=0 and index from 0.0625 on; use --device cpu",
+              "policy {}: on --device cuda csattention has mode=codes, unit=page, bits up to 4, "
+              "parts=0 and index from 0.0625 on; use --device cpu",
               policy.spec());
 }
 
@@ -83,183 +86,22 @@ Status DeviceCsAttention::reserve(const DeviceRoom& room) {
   REPRISE_CHECK(scales_.reserve(heads, kWhat));
   REPRISE_CHECK(parts_.reserve(code_parts(rows_, config_.n_head, config_.n_kv_head), kWhat));
   REPRISE_CHECK(weights_.reserve(pages, kWhat));
-  REPRISE_CHECK(lists_.reserve(pages, kWhat));
-  return keys_.reserve(size_t{2} * rows_ * config_.n_kv_head, kWhat);
+  return reserve_lists();
 }
 
-Status DeviceCsAttention::plan(const DevicePlan& plan, cudaStream_t stream) {
-  pool_->begin_pass(stream);
-  steps_.assign(plan.steps.size(), {});
-  bool changed = false;
-  for (const DeviceGroup& group : plan.groups) {
-    if (group.policy != this) continue;
-    for (uint32_t i = group.first; i < group.first + group.count; ++i) {
-      const SequenceStep& step = plan.steps[i];
-      const int32_t position = plan.rows[step.first_row].position;
-      Step& own = steps_[i];
-      own = {find_policy<CsAttentionPolicy>(*plan.acting[i]), nullptr, step.kv, step.prompt_end};
-      REPRISE_TRY(own.index, index_of(*own.host, stream));
-      CodedRow row;
-      if (step.phase == kernels::Phase::kPrefill) {
-        REPRISE_CHECK(plan_prompt(step, position, own, stream));
-      } else {
-        REPRISE_CHECK(plan_row(position, own, stream, row));
-      }
-      changed = show(i, own, row) || changed;
-    }
-  }
-  return changed ? send_rows(plan.turn, stream) : Status();
-}
-
-Result<DeviceCodeIndex*> DeviceCsAttention::index_of(const CsAttentionPolicy& host,
-                                                     cudaStream_t stream) {
-  CsAttentionPolicy::Device& device = host.device();
-  const KeyCodes* const restored = host.restored();
-  if (device.state == nullptr || device.state.use_count() > 1) {
-    auto own = std::make_shared<DeviceCodeIndex>(pool_, index_);
-    REPRISE_CHECK(own->create(static_cast<const DeviceCodeIndex*>(device.state.get()), stream));
-    device.state = std::move(own);
-  }
-  auto& index = static_cast<DeviceCodeIndex&>(*device.state);
-  index.use();
-  if (restored != nullptr) {
-    REPRISE_TRY(const bool has_room, index.adopt(*restored, stream));
-    if (!has_room) ++device.fallbacks;
-    host.taken_over();
-  }
-  if (device.truncated != CsAttentionPolicy::Device::kNever) {
-    REPRISE_CHECK(index.truncate(device.truncated, stream));
-    device.truncated = CsAttentionPolicy::Device::kNever;
-  }
-  return &index;
-}
-
-// Room for what after_prefill() will write.
-Status DeviceCsAttention::plan_prompt(const SequenceStep& step, int32_t position, Step& planned,
-                                      cudaStream_t stream) {
-  const CsAttentionPolicy& host = *planned.host;
-  const int32_t end = position + static_cast<int32_t>(step.rows);
-  if (end <= host.budget_at(end)) return {};
-  bool builds = false, extends = false;
-  int32_t recent = 0;
-  for (const uint32_t layer : layers_) {
-    const bool wants = host.wants_index(layer, step.prompt_end);
-    builds = builds || (wants && end == step.prompt_end);
-    extends = extends || (!wants && planned.index->built_end(layer) > 0);
-    recent = std::max(recent, host.recent_end(layer, end));
-  }
-  if (!builds && !extends) return {};
-  REPRISE_TRY(const bool has_room,
-              planned.index->own_blocks(builds ? 0 : planned.index->least_coded(), recent, stream));
-  if (has_room) return builds ? planned.index->own_book(stream) : Status();
-  planned.index = nullptr;
-  ++host.device().fallbacks;
-  return {};
-}
-
-// Rows before this one shape the codebooks that are made here, and layers take turns.
-Status DeviceCsAttention::plan_row(int32_t position, const Step& planned, cudaStream_t stream,
-                                   CodedRow& row) {
-  const CsAttentionPolicy& host = *planned.host;
-  DeviceCodeIndex& index = *planned.index;
-  const int32_t end = position + 1;
-  const bool chooses = code_range(rules_, 0, position).chooses;
-  bool has_room = true, rebuilt = false;
-  for (uint32_t at = 0; at < layers_.size(); ++at) {
-    DeviceCodeIndex::Layer& own = index.layers()[at];
-    const int32_t shifted = end - kTokens * static_cast<int32_t>(layers_[at]);
-    if (!host.wants_index(layers_[at], shifted + host.decode_rows_observed())) continue;
-    if (chooses && own.seen > 0 && host.wants_index(layers_[at], shifted)) {
-      REPRISE_TRY(has_room, index.own_blocks(0, host.recent_end(layers_[at], end), stream));
-      if (!has_room) break;
-      REPRISE_CHECK(index.own_book(stream));
-      REPRISE_CHECK(build(planned, at, kv_, position, stream));
-      rebuilt = true;
-      continue;
-    }
-    own.seen = end;
-    if (row.learn_end == 0) row.learn_begin = at;
-    row.learn_end = at + 1;
-  }
-  while (row.ready < layers_.size() && index.layers()[row.ready].built > 0) ++row.ready;
-  if (has_room && chooses && row.ready > 0) {
-    int32_t recent = 0;
-    for (const uint32_t layer : layers_) recent = std::max(recent, host.recent_end(layer, end));
-    REPRISE_TRY(has_room, index.own_blocks(index.least_coded(), recent, stream));
-  }
-  if (!has_room) {
-    ++host.device().fallbacks;
-    row = {};
-    return {};
-  }
-  if (rebuilt) REPRISE_CHECK(index.send_coded(stream));
-  for (uint32_t at = 0; chooses && at < row.ready; ++at) {
-    int32_t& coded = index.layers()[at].coded;
-    coded = std::max(coded, host.recent_end(layers_[at], end));
-  }
-  row.book = index.book();
-  row.moments = index.moments();
-  row.coded = index.coded();
-  return {};
-}
-
-Status DeviceCsAttention::build(const Step& step, uint32_t at, PagedKv kv, int32_t end,
-                                cudaStream_t stream) {
-  TrainCodesArgs args;
-  args.kv = kv;
-  args.shape = shape_;
-  args.layer = at;
-  args.pages = sample(*step.kv, layers_[at], end);
-  args.clusters = clusters_;
-  args.iterations = iterations_;
-  std::copy(draws_.begin(), draws_.end(), args.draws);
-  args.moments = step.index->moments();
-  args.book = step.index->book();
-  REPRISE_CUDA(train_codes(args, stream), "making a codebook");
-  return step.index->begin_layer(at, end, stream);
-}
-
-// Evenly spread over [sink, end).
-TrainPages DeviceCsAttention::sample(const SequenceKv& kv, uint32_t layer, int32_t end) const {
-  const int32_t first = rules_.sink / kTokens, pages = (end + kTokens - 1) / kTokens - first;
-  const int32_t count = std::min(pages, static_cast<int32_t>(kTrainPages));
-  TrainPages chosen;
-  for (int32_t i = 0; i < count; ++i) {
-    const int32_t page = first + i * pages / count;
-    chosen.ids[i] = kv.pool().frame(layer, kv.pages(layer)[static_cast<size_t>(page)]);
-    chosen.tokens += static_cast<uint32_t>(std::min(kTokens, end - page * kTokens));
-  }
-  return chosen;
-}
-
-bool DeviceCsAttention::show(uint32_t row, const Step& step, const CodedRow& shown) {
-  CodedRow& last = host_rows_[row];
-  const bool same = last.book == shown.book && last.moments == shown.moments &&
-                    last.coded == shown.coded && last.ready == shown.ready &&
-                    last.learn_begin == shown.learn_begin && last.learn_end == shown.learn_end;
-  const uint64_t stamp = step.index != nullptr ? step.index->stamp() : 0;
-  if (same && shown_[row] == stamp) return false;
-  last = shown;
-  shown_[row] = stamp;
-  if (step.index == nullptr) return true;
-  const auto blocks = step.index->blocks();
-  std::copy(blocks.begin(), blocks.end(),
-            host_blocks_.begin() + static_cast<std::ptrdiff_t>(size_t{row} * block_capacity_));
-  return true;
-}
-
-Status DeviceCsAttention::send_rows(uint32_t turn, cudaStream_t stream) {
-  std::copy(host_rows_.begin(), host_rows_.end(), staged_rows_[turn].data());
-  std::copy(host_blocks_.begin(), host_blocks_.end(), staged_blocks_[turn].data());
-  REPRISE_CUDA(
-      cudaMemcpyAsync(device_rows_.data(), staged_rows_[turn].data(),
-                      host_rows_.size() * sizeof(CodedRow), cudaMemcpyHostToDevice, stream),
-      kWhat);
-  REPRISE_CUDA(
-      cudaMemcpyAsync(device_blocks_.data(), staged_blocks_[turn].data(),
-                      host_blocks_.size() * sizeof(uint32_t), cudaMemcpyHostToDevice, stream),
-      kWhat);
-  return {};
+// Lists of rows that do not search are made before the layers.
+Status DeviceCsAttention::reserve_lists() {
+  const bool periodic = rules_.period > 1;
+  const size_t layers = layers_.size(), lists = size_t{rows_} * config_.n_kv_head;
+  REPRISE_CHECK(lists_.reserve((periodic ? layers : 1) * lists * capacity_, kWhat));
+  REPRISE_CHECK(keys_.reserve((periodic ? layers : 2) * lists, kWhat));
+  if (!periodic) return {};
+  const double share = rules_.keep * static_cast<double>(capacity_);
+  const auto most = static_cast<uint32_t>(std::ceil(share)) + 1;
+  pick_capacity_ = std::min(capacity_, std::max<uint32_t>(rules_.budget / kTokens + 1, most));
+  pool_->keep_searches(compares() ? size_t{config_.n_head} * config_.head_dim : 0,
+                       size_t{config_.n_kv_head} * pick_capacity_);
+  return due_.reserve(layers * rows_, kWhat);
 }
 
 CodedRows DeviceCsAttention::rows_from(uint32_t first, uint32_t count) const {
@@ -274,6 +116,20 @@ CodedRows DeviceCsAttention::rows_from(uint32_t first, uint32_t count) const {
   return rows;
 }
 
+uint64_t DeviceCsAttention::turn_of(uint32_t layer) const {
+  return uint64_t{1} << layer % static_cast<uint32_t>(rules_.period);
+}
+
+// Rows that are at different turns let all layers search, so that steps are captured for a few
+// cases only.
+uint64_t DeviceCsAttention::variant(const DeviceGroup& group) const {
+  constexpr uint64_t kAll = ~uint64_t{0};
+  if (rules_.period == 1 || compares()) return kAll;
+  uint64_t due = 0;
+  for (uint32_t i = group.first; i < group.first + group.count; ++i) due |= steps_[i].due;
+  return std::popcount(due) > 1 ? kAll : due;
+}
+
 Status DeviceCsAttention::begin(const DeviceRows& rows, const PagedKv& kv, cudaStream_t stream) {
   kv_ = kv;
   for (const DeviceGroup& group : rows.groups) {
@@ -286,6 +142,15 @@ Status DeviceCsAttention::begin(const DeviceRows& rows, const PagedKv& kv, cudaS
     args.tables = rows.tables + size_t{group.first} * rows.capacity;
     args.table_rows = rows.table_rows;
     args.model_layers = model_layers_.data();
+    if (rules_.period > 1) {
+      const size_t list = size_t{group.first} * config_.n_kv_head;
+      args.due = due_.data() + group.first;
+      args.lists = lists_.data() + list * rows.capacity;
+      args.keys = keys_.data() + list;
+      args.due_rows = rows_;
+      args.list_capacity = rows.capacity;
+      args.pick_capacity = pick_capacity_;
+    }
     REPRISE_CUDA(code_new_keys(args, stream), "coding keys");
   }
   return {};
@@ -310,76 +175,52 @@ Status DeviceCsAttention::select(const DeviceQueries& queries, DeviceRead& read,
   args.scales = scales_.data();
   args.parts = parts_.data();
   args.weights = weights_.data();
+  const size_t lists = size_t{rows_} * config_.n_kv_head;
   args.lists = lists_.data();
-  args.keys = keys_.data() + size_t{queries.layer % 2} * rows_ * config_.n_kv_head;
+  args.keys = keys_.data() + queries.layer % 2 * lists;
   args.list_capacity = queries.capacity;
-  REPRISE_CUDA(score_coded(args, stream), "scoring keys");
-  REPRISE_CUDA(choose_coded(args, stream), kWhat);
+  if (rules_.period > 1) {
+    const size_t first = args.layer * lists + size_t{queries.first} * config_.n_kv_head;
+    args.lists = lists_.data() + first * args.list_capacity;
+    args.keys = keys_.data() + first;
+    args.due = due_.data() + size_t{args.layer} * rows_ + queries.first;
+    args.pick_capacity = pick_capacity_;
+  }
+  const uint64_t due = variant({queries.first, queries.count, nullptr});
+  if ((due & turn_of(queries.layer)) != 0) REPRISE_CHECK(search(args, stream));
   read.lists = {args.lists, nullptr, args.keys, config_.n_kv_head, args.list_capacity};
   return {};
 }
 
-Status DeviceCsAttention::after_prefill(const DevicePrompt& prompt, cudaStream_t stream) {
-  const Step& step = steps_[prompt.step];
-  if (step.index == nullptr) return {};
-  const uint32_t at = index_[prompt.layer];
-  DeviceCodeIndex::Layer& own = step.index->layers()[at];
-  const int32_t begin = prompt.rows.position;
-  const int32_t end = begin + static_cast<int32_t>(prompt.rows.count);
-  if (step.host->wants_index(prompt.layer, step.prompt_end)) {
-    const QueryWindow window = step.host->observed(step.prompt_end);
-    const int32_t first = std::max(begin, window.first), last = std::min(end, window.end);
-    if (first < last) {
-      const size_t skipped = static_cast<size_t>(first - begin) * config_.n_head;
-      QueryMomentsArgs args;
-      args.shape = shape_;
-      args.layer = at;
-      args.n_head = config_.n_head;
-      args.rows = static_cast<uint32_t>(last - first);
-      args.q = prompt.q + skipped * config_.head_dim;
-      args.moments = step.index->moments();
-      REPRISE_CUDA(add_query_moments(args, stream), "looking at queries");
-      own.seen = last;
-    }
-    if (end < step.prompt_end || end <= step.host->budget_at(end)) return {};
-    REPRISE_CHECK(build(step, at, prompt.kv, window.end, stream));
-  }
-  if (own.built == 0 || end <= step.host->budget_at(end)) return {};
-  const int32_t recent = step.host->recent_end(prompt.layer, end);
-  if (recent <= own.coded) return {};
-  CodeKeysArgs args;
-  args.kv = prompt.kv;
-  args.shape = shape_;
-  args.layer = at;
-  args.pages = prompt.pages;
-  args.first = static_cast<uint32_t>(own.coded / kTokens);
-  args.end = static_cast<uint32_t>(recent / kTokens);
-  args.book = step.index->book();
-  args.blocks = device_blocks_.data() + size_t{prompt.step} * block_capacity_;
-  args.codes = pool_->codes();
-  args.coded = step.index->coded();
-  REPRISE_CUDA(code_keys(args, stream), "coding keys");
-  own.coded = recent;
+Status DeviceCsAttention::search(const CodeSearchArgs& args, cudaStream_t stream) const {
+  if (compares() && args.learns) REPRISE_CUDA(compare_queries(args, stream), "comparing queries");
+  REPRISE_CUDA(score_coded(args, stream), "scoring keys");
+  REPRISE_CUDA(choose_coded(args, stream), kWhat);
   return {};
 }
 
-bool DeviceCsAttention::searches(const DeviceRow& row, CodeRange* range) const {
+bool DeviceCsAttention::chooses(const DeviceRow& row, CodeRange* range, CodeRange* last) const {
   const CsAttentionPolicy* host = find_policy<CsAttentionPolicy>(*row.policy);
   *range = code_range(rules_, row.layer, row.position);
-  const auto& state = host->device().state;
-  return range->chooses && state != nullptr && state->built_end(row.layer) > 0;
+  const auto* index = static_cast<const DeviceCodeIndex*>(host->device().state.get());
+  if (!range->chooses || index == nullptr || index->built_end(row.layer) == 0) return false;
+  const int32_t searched = index->layers()[index_[row.layer]].searched;
+  *last = rules_.period > 1 && !compares() && searched > 0
+              ? code_range(rules_, row.layer, searched - 1)
+              : *range;
+  return true;
 }
 
 uint64_t DeviceCsAttention::keys_read(const DeviceRow& row) const {
-  CodeRange range;
-  if (!searches(row, &range)) return static_cast<uint64_t>(row.position) + 1;
-  const int32_t others = rules_.sink + range.end - range.recent;
-  return static_cast<uint64_t>(others + chosen_pages(rules_, range) * kTokens);
+  CodeRange range, last;
+  if (!chooses(row, &range, &last)) return static_cast<uint64_t>(row.position) + 1;
+  const int32_t others = rules_.sink + range.end - last.recent;
+  return static_cast<uint64_t>(others + chosen_pages(rules_, last) * kTokens);
 }
 
 uint64_t DeviceCsAttention::index_bytes_read(const DeviceRow& row) const {
-  CodeRange range;
-  if (!searches(row, &range)) return 0;
+  CodeRange range, last;
+  if (!chooses(row, &range, &last) || last.end < range.end) return 0;
   const auto others = static_cast<uint64_t>(rules_.sink + range.end - range.recent);
   const uint64_t book = shape_.parts() * kBookPart * sizeof(float);
   return config_.n_kv_head * (static_cast<uint64_t>(range.recent) * shape_.planes() + book +

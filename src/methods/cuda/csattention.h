@@ -20,6 +20,7 @@ class DeviceCsAttention : public DevicePolicy {
 
   Status reserve(const DeviceRoom& room) override;
   Status plan(const DevicePlan& plan, cudaStream_t stream) override;
+  uint64_t variant(const DeviceGroup& group) const override;
   Status begin(const DeviceRows& rows, const PagedKv& kv, cudaStream_t stream) override;
   Status select(const DeviceQueries& queries, DeviceRead& read, cudaStream_t stream) override;
   bool chooses_pages() const override { return true; }
@@ -35,12 +36,13 @@ class DeviceCsAttention : public DevicePolicy {
     DeviceCodeIndex* index = nullptr;
     const SequenceKv* kv = nullptr;
     int32_t prompt_end = 0;
+    uint64_t due = 0;  // bit i: layers that are i more than a multiple of the period may search
   };
 
   Result<DeviceCodeIndex*> index_of(const CsAttentionPolicy& host, cudaStream_t stream);
   Status plan_prompt(const SequenceStep& step, int32_t position, Step& planned,
                      cudaStream_t stream);
-  Status plan_row(int32_t position, const Step& planned, cudaStream_t stream,
+  Status plan_row(int32_t position, Step& planned, cudaStream_t stream,
                   kernels::cuda::CodedRow& row);
   /// Makes a layer's codebook from what was learnt.
   Status build(const Step& step, uint32_t at, kernels::cuda::PagedKv kv, int32_t end,
@@ -49,8 +51,13 @@ class DeviceCsAttention : public DevicePolicy {
   bool show(uint32_t row, const Step& step, const kernels::cuda::CodedRow& shown);
   Status send_rows(uint32_t turn, cudaStream_t stream);
   kernels::cuda::CodedRows rows_from(uint32_t first, uint32_t count) const;
-  /// Whether a row does not read everything.
-  bool searches(const DeviceRow& row, kernels::cuda::CodeRange* range) const;
+  uint64_t turn_of(uint32_t layer) const;  // see Step::due
+  bool compares() const { return rules_.period > 1 && rules_.cosine > -1.0f; }
+  Status reserve_lists();
+  Status search(const kernels::cuda::CodeSearchArgs& args, cudaStream_t stream) const;
+  /// Whether a row does not read everything. last: what its last search was about.
+  bool chooses(const DeviceRow& row, kernels::cuda::CodeRange* range,
+               kernels::cuda::CodeRange* last) const;
 
   const ModelConfig& config_;
   kernels::cuda::CodeRules rules_;
@@ -72,8 +79,11 @@ class DeviceCsAttention : public DevicePolicy {
   kernels::cuda::DeviceBuffer<uint2> tops_;  // scratch, see CodeSearchArgs
   kernels::cuda::DeviceBuffer<float2> scales_, parts_;
   kernels::cuda::DeviceBuffer<float> weights_;
+  // Of every layer where searches serve several rows, else lists of one, numbers of keys of two.
   kernels::cuda::DeviceBuffer<uint32_t> lists_;
-  kernels::cuda::DeviceBuffer<int32_t> keys_;  // [2, lists] of even and odd layers
+  kernels::cuda::DeviceBuffer<int32_t> keys_;
+  kernels::cuda::DeviceBuffer<uint32_t> due_;  // [layers, rows]; empty: searches serve one row
+  uint32_t pick_capacity_ = 0;
 };
 
 }  // namespace reprise
