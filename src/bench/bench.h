@@ -88,7 +88,7 @@ struct BenchRow {
 /// The first token of a prompt whose chunks are stored, or of full prefill. Medians, but for the
 /// worst; what is loaded is that of the last measurement.
 struct FusionTimes {
-  std::string fusion, from;  ///< from: "memory" (the system's cache) or "disk"
+  std::string policy, fusion, from;  ///< from: "memory" (the system's cache) or "disk"
   uint32_t context = 0;
   double ttft_ms = 0, worst_ms = 0, vs_full = 0;
   uint64_t loaded_rows = 0, recomputed_rows = 0, loaded_bytes = 0;

@@ -112,6 +112,9 @@ Status FusionBench::start() {
 }
 
 Status FusionBench::run() {
+  if (plan_.policies.size() > 1) {
+    return fail(ErrorCode::kInvalidArgument, "--measure fusion takes one --policy");
+  }
   for (const uint32_t context : plan_.contexts) {
     if (context < kLeastContext) {
       return fail(ErrorCode::kInvalidArgument, "--measure fusion needs contexts of {} tokens",
@@ -161,7 +164,7 @@ Result<double> FusionBench::first_token_ms(Session& session, const PartedPrompt&
 
 Status FusionBench::measure(Subject& subject, const PartedPrompt& prompt) {
   if (subject.from == From::kDisk) folder_.drop_cached();
-  REPRISE_TRY(const auto session, engine_->open("full"));
+  REPRISE_TRY(const auto session, engine_->open(plan_.policies.front()));
   std::this_thread::sleep_for(kRest);
   if (!subject.fusion.empty()) {
     Library& library = subject.from == From::kMemory ? *resident_ : *library_;
@@ -206,6 +209,7 @@ Status FusionBench::measure_context(uint32_t context) {
 
 void FusionBench::add_row(const Subject& subject, uint32_t context, double full_ms) {
   FusionTimes row;
+  row.policy = plan_.policies.front();
   row.fusion = subject.fusion.empty() ? "full prefill" : subject.fusion;
   row.from = kFromNames[static_cast<size_t>(subject.from)];
   row.context = context;
@@ -233,7 +237,8 @@ Status measure_fusion(const BenchPlan& plan, BenchProgress& progress, BenchRepor
 nlohmann::ordered_json fusion_json(const BenchReport& report) {
   nlohmann::ordered_json rows = nlohmann::ordered_json::array();
   for (const FusionTimes& row : report.fusion) {
-    rows.push_back({{"fusion", row.fusion},
+    rows.push_back({{"policy", row.policy},
+                    {"fusion", row.fusion},
                     {"from", row.from},
                     {"context", row.context},
                     {"ttft_ms", row.ttft_ms},
@@ -256,11 +261,12 @@ std::string fusion_markdown(const BenchReport& report) {
   if (report.fusion.empty()) return "";
   const std::string& device = report.machine.device;
   std::string text = fmt::format(
-      "{} on {}; time to the first token, loading included\n\n"
+      "{} on {}, policy {}; time to the first token, loading included\n\n"
       "| context | fusion | KV from | median ms | worst ms | vs full | rows computed again | mean "
       "place | loaded GB | looking up ms | waits ms | placing ms | choosing ms | last row ms "
       "|\n|---|---|---|---|---|---|---|---|---|---|---|---|---|---|\n",
-      report.model.name, device.empty() ? fmt::format("{} threads", report.threads) : device);
+      report.model.name, device.empty() ? fmt::format("{} threads", report.threads) : device,
+      report.fusion.front().policy);
   for (const FusionTimes& row : report.fusion) {
     const double share = static_cast<double>(row.recomputed_rows) /
                          static_cast<double>(std::max<uint64_t>(1, row.loaded_rows));

@@ -135,10 +135,6 @@ TEST_F(CudaEngine, FusionServesPolicies) {
   }
   // It reads less of prompts, too; fusion computes rows that see everything.
   EXPECT_EQ(books.fused(prompt, "a3", "streaming:sink=4,window=32").size(), 8u * 259u);
-  auto session = *books.engine->open("full:keys=position-free");
-  const auto refused = books.library->fuse(*session, prompt, "a3");
-  ASSERT_FALSE(refused);
-  EXPECT_EQ(refused.error().code, ErrorCode::kUnsupported);
 }
 
 TEST_F(CudaEngine, FusionStandsOnThePrefixCache) {

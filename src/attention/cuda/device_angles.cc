@@ -42,11 +42,13 @@ Status DeviceExecutor::make_key_angles(cudaStream_t stream) {
   const auto is_free = [](const DeviceGroup& group) {
     return group.policy != nullptr && group.policy->position_free();
   };
-  keys_apart_ = std::any_of(rows_.groups.begin(), rows_.groups.end(), is_free);
+  const bool all_free = rows_.unrotated.keys != nullptr;
+  keys_apart_ = all_free || std::any_of(rows_.groups.begin(), rows_.groups.end(), is_free);
   for (Rope& rope : ropes_) {
     if (!keys_apart_) break;
     DeviceBuffer<float>& angles = rope.cos_sin_keys;
-    REPRISE_CHECK(fill_angles(rope, {0, rows_.rows}, kNoCap, rope.factor, angles, stream));
+    REPRISE_CHECK(fill_angles(rope, {0, rows_.rows}, all_free ? 0 : kNoCap,
+                              all_free ? 1.0f : rope.factor, angles, stream));
     for (const DeviceGroup& group : rows_.groups) {
       if (is_free(group)) {
         REPRISE_CHECK(fill_angles(rope, rows_of(group), 0, 1.0f, angles, stream));

@@ -83,11 +83,6 @@ Status DeviceExecutor::set_policies(std::vector<DevicePolicy*> policies, uint32_
 }
 
 Status DeviceExecutor::reserve_position_free(uint32_t capacity) {
-  std::vector<const RopeTable*> tables;
-  for (Rope& rope : ropes_) {
-    tables.push_back(rope.table);
-    REPRISE_CHECK(rope.cos_sin_keys.reserve(rope.cos_sin.size(), "rotary angles"));
-  }
   uint64_t most = 0, packed = 0;  // keys that are rotated for a row
   for (const DevicePolicy* policy : policies_) {
     if (!policy->position_free()) continue;
@@ -97,7 +92,20 @@ Status DeviceExecutor::reserve_position_free(uint32_t capacity) {
     if (policy->packs()) packed = std::max(packed, own);
   }
   const auto pages = static_cast<uint32_t>((most + kTokens - 1) / kTokens);
-  return position_free_.reserve(tables, kv_, pages, static_cast<uint32_t>(packed));
+  return reserve(position_free_, pages, static_cast<uint32_t>(packed));
+}
+
+Status DeviceExecutor::reserve(PositionFreeKeys& keys, uint32_t pages, uint32_t packed) {
+  std::vector<const RopeTable*> tables;
+  for (Rope& rope : ropes_) {
+    tables.push_back(rope.table);
+    REPRISE_CHECK(rope.cos_sin_keys.reserve(rope.cos_sin.size(), "rotary angles"));
+  }
+  return keys.reserve(tables, kv_, pages, packed);
+}
+
+Status DeviceExecutor::reserve(PositionFreeKeys& keys, uint32_t pages) {
+  return pages <= keys.capacity() ? Status() : reserve(keys, pages, 0);
 }
 
 Status DeviceExecutor::reserve_parts() {
@@ -204,8 +212,10 @@ Status DeviceExecutor::read(const LayerHeads& heads, const DeviceRead& what, uin
   args.lists = what.lists;
   const uint32_t rope = layer_rope_[heads.layer];
   if (what.rotate) {
-    args.angles = what.angle_rows == nullptr ? position_free_.angles(rope)
-                                             : position_free_.packed_angles(rope, what.angle_rows);
+    const PositionFreeKeys& keys =
+        rows_.unrotated.keys != nullptr ? *rows_.unrotated.keys : position_free_;
+    args.angles =
+        what.angle_rows == nullptr ? keys.angles(rope) : keys.packed_angles(rope, what.angle_rows);
   }
   args.batch = count;
   args.n_head = config_.n_head;
@@ -262,7 +272,8 @@ Status DeviceExecutor::read_group(const LayerHeads& heads, const DeviceGroup& gr
                                   cudaStream_t stream) {
   const uint32_t* pages = rows_.table(heads.layer) + size_t{group.first} * rows_.capacity;
   DeviceRead what = {{pages, nullptr, keys_.data() + group.first, 1, rows_.capacity}};
-  what.rotate = group.policy != nullptr && group.policy->position_free();
+  what.rotate =
+      group.policy != nullptr ? group.policy->position_free() : rows_.unrotated.keys != nullptr;
   if (group.policy != nullptr && !group.policy->leaves_alone(heads.layer)) {
     const DeviceQueries queries = queries_of(heads, group);
     const size_t head = size_t{group.first} * config_.n_head, at = group.first * q_width();

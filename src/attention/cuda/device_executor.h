@@ -35,6 +35,13 @@ class DeviceExecutor : public DeviceAttentionOp {
   /// Policies whose groups passes may name from now on, with page tables of so many pages; makes
   /// room for how they read.
   Status set_policies(std::vector<DevicePolicy*> policies, uint32_t capacity);
+  /// Makes room in keys for passes that name them as DeviceRows::unrotated, of so many pages.
+  Status reserve(PositionFreeKeys& keys, uint32_t pages);
+  /// Enqueues copies of a layer's pages with keys that are rotated.
+  Status rotate(const PositionFreeKeys& keys, const PositionFreeKeys::Source& source,
+                uint32_t layer, cudaStream_t stream) const {
+    return keys.rotate(kv_, source, layer_rope_[layer], stream);
+  }
   /// Enqueues what the layers of a pass share.
   Status begin(const DeviceRows& rows, cudaStream_t stream);
   Status attend(const LayerHeads& heads, cudaStream_t stream) override;
@@ -65,6 +72,8 @@ class DeviceExecutor : public DeviceAttentionOp {
   Status reserve(std::span<const RopeTable* const> ropes);
   Status add_rope(const RopeTable& table);
   Status reserve_position_free(uint32_t capacity);
+  /// packed: of keys that are packed, so many.
+  Status reserve(PositionFreeKeys& keys, uint32_t pages, uint32_t packed);
   RowRange rows_of(const DeviceGroup& group) const;
   Status make_angles(cudaStream_t stream);
   Status make_capped_angles(cudaStream_t stream);
@@ -100,6 +109,9 @@ class DeviceExecutor : public DeviceAttentionOp {
                       cudaStream_t stream);
   Status prefill_position_free(const LayerHeads& heads, uint32_t step, DevicePolicy& policy,
                                cudaStream_t stream);
+  Status read_copies(const PositionFreeKeys& keys, const PositionFreeKeys::Source& source,
+                     uint32_t layer, kernels::cuda::PagedPrefillArgs& args,
+                     cudaStream_t stream) const;
   DevicePrompt prompt_of(const LayerHeads& heads, uint32_t step) const;
   Status read_prefill_parts(const LayerHeads& heads, uint32_t step,
                             std::span<const PrefillPart> parts, cudaStream_t stream);

@@ -23,6 +23,7 @@
 namespace reprise {
 
 class DevicePolicy;
+class PositionFreeKeys;
 
 /// What products of rotated queries and keys are in units of: log2. Queries on the device are
 /// scaled to that before they are rounded to bf16, as the CPU scales its own, so that both round
@@ -36,6 +37,13 @@ struct DeviceGroup {
   uint64_t variant = 0;            // DevicePolicy::variant()
 
   friend auto operator<=>(const DeviceGroup&, const DeviceGroup&) = default;
+};
+
+/// Rows without a policy whose keys are stored without position.
+struct UnrotatedRows {
+  const PositionFreeKeys* keys = nullptr;  // what they are read with; null: keys are rotated
+  uint32_t first_page = 0;  // what is before it was copied for rows before these, in each layer
+  uint32_t end = 0;         // of the keys that prefill rows read
 };
 
 /// The rows of a pass as the device sees them; decode rows come first, one of a sequence.
@@ -52,6 +60,7 @@ struct DeviceRows {
   // Prefill rows stand at any ascending positions and read everything; no policy learns of them.
   bool scattered = false;
   bool far_pages = false;  // some of them may lie in the host's memory
+  UnrotatedRows unrotated;
 
   const uint32_t* table(uint32_t layer) const {
     return tables + size_t{layer} * table_rows * capacity;

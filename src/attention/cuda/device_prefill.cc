@@ -34,6 +34,10 @@ Status DeviceExecutor::prefill(const LayerHeads& heads, uint32_t step, uint32_t 
   PagedPrefillArgs args = prefill_args(heads, step, steps, rows);
   const bool far = rows_.far_pages && args.window == 0;
   if (steps == 1 && far) REPRISE_CHECK(bring_pages(step, args, stream));
+  if (const UnrotatedRows& own = rows_.unrotated; own.keys != nullptr) {
+    const PositionFreeKeys::Source source = {args.pages, own.end, nullptr, nullptr, own.first_page};
+    REPRISE_CHECK(read_copies(*own.keys, source, heads.layer, args, stream));
+  }
   REPRISE_CUDA(paged_prefill(args, stream), "prefill attention");
   return {};
 }
@@ -76,11 +80,10 @@ DevicePrompt DeviceExecutor::prompt_of(const LayerHeads& heads, uint32_t step) c
 Status DeviceExecutor::prefill_position_free(const LayerHeads& heads, uint32_t step,
                                              DevicePolicy& policy, cudaStream_t stream) {
   const PrefillRows& own = rows_.host_prefill[step - rows_.decode_rows];
-  const uint32_t rope = layer_rope_[heads.layer];
   PackedPrompt packed;
   if (policy.packs() && !policy.leaves_alone(heads.layer)) {
     DevicePrompt prompt = prompt_of(heads, step);
-    prompt.angles = position_free_.positions(rope);
+    prompt.angles = position_free_.positions(layer_rope_[heads.layer]);
     REPRISE_CHECK(policy.pack(prompt, packed, stream));
   }
   PagedPrefillArgs args = prefill_args(heads, step, 1, own.count);
@@ -93,10 +96,18 @@ Status DeviceExecutor::prefill_position_free(const LayerHeads& heads, uint32_t s
     args.out = heads.prefill_out + first;
     args.lse += size_t{own.first} * config_.n_head;
   }
-  REPRISE_CHECK(position_free_.rotate(kv_, source, rope, stream));
-  args.kv = position_free_.copies();
-  args.pages = position_free_.pages();
+  REPRISE_CHECK(read_copies(position_free_, source, heads.layer, args, stream));
   REPRISE_CUDA(paged_prefill(args, stream), "prefill attention");
+  return {};
+}
+
+/// Lets rows read copies of pages in which keys are rotated.
+Status DeviceExecutor::read_copies(const PositionFreeKeys& keys,
+                                   const PositionFreeKeys::Source& source, uint32_t layer,
+                                   PagedPrefillArgs& args, cudaStream_t stream) const {
+  REPRISE_CHECK(rotate(keys, source, layer, stream));
+  args.kv = keys.copies();
+  args.pages = keys.pages();
   return {};
 }
 

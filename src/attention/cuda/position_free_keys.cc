@@ -72,12 +72,15 @@ Status PositionFreeKeys::rotate(const PagedKv& kv, const Source& source, uint32_
                                 cudaStream_t stream) const {
   RotatedPagesArgs args;
   args.kv = kv;
-  args.pages = source.pages;
-  args.count = (source.keys + kPageTokens - 1) / kPageTokens;
+  args.pages = source.pages + source.first_page;
+  args.count = (source.keys + kPageTokens - 1) / kPageTokens - source.first_page;
   args.tokens = source.tokens;
   args.keys = source.packed_keys;
   args.angles = angles(rope);
-  args.out = const_cast<void*>(copies_.pages);
+  args.angles.of_pages += size_t{source.first_page} * args.angles.pairs * 2;
+  const size_t page_bytes =
+      size_t{2} * copies_.n_kv_head * tile_bytes(copies_.type, copies_.head_dim);
+  args.out = bytes_.data() + source.first_page * page_bytes;
   REPRISE_CUDA(rotate_pages(args, stream), "rotating keys");
   return {};
 }

@@ -31,6 +31,7 @@ class PositionFreeKeys {
     const uint32_t* pages = nullptr;                          // page table
     uint32_t keys = 0;                                        // at most
     const int32_t *tokens = nullptr, *packed_keys = nullptr;  // as RotatedPagesArgs
+    uint32_t first_page = 0;  // copies of pages before it stay; without tokens
   };
   /// Enqueues copies of the pages of so many keys; they are pages() of copies() until the next
   /// call.
@@ -38,6 +39,8 @@ class PositionFreeKeys {
                 cudaStream_t stream) const;
   const kernels::cuda::PagedKv& copies() const { return copies_; }
   const uint32_t* pages() const { return pages_.data(); }
+  /// Pages that there is room for.
+  uint32_t capacity() const { return static_cast<uint32_t>(pages_.size()); }
 
  private:
   struct Angles {

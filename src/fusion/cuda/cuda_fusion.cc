@@ -73,14 +73,16 @@ class CudaFusedPass : public FusedPass {
   Buffers& b_;
   const FusedJob job_;
   LayerRows rows_;
-  std::vector<const RopeTable*> ropes_;  // [n_layer]
+  std::vector<const RopeTable*> ropes_;  // [n_layer] that loaded keys are rotated by, or none
   std::vector<int32_t> given_;           // rows that are loaded in all layers but the first
   std::unique_ptr<DeviceChunkLoader> loader_;
 };
 
 Status CudaFusedPass::start(std::vector<ChunkLoad> loads) {
-  REPRISE_CHECK(rows_.send_tables(job_.kv));
-  for (uint32_t i = 0; i < layers(); ++i) ropes_.push_back(&parts_.model.rope(i));
+  REPRISE_CHECK(rows_.send_tables(job_.kv, job_.position_free));
+  for (uint32_t i = 0; i < layers() && !job_.position_free; ++i) {
+    ropes_.push_back(&parts_.model.rope(i));
+  }
   DeviceChunkLoader::Target target;
   target.kv = parts_.kv;
   target.tables = rows_.tables();
@@ -212,11 +214,6 @@ class CudaFusion : public FusionDevice {
                                             const ChunkTokens& tokens, PagePool& pool) override;
   Result<std::unique_ptr<FusedPass>> begin(const FusedJob& job,
                                            std::vector<ChunkLoad> loads) override {
-    if (job.position_free) {
-      return fail(ErrorCode::kUnsupported,
-                  "with --device cuda stored chunks are not used under policies that keep keys "
-                  "without position; choose another --policy, or --device cpu");
-    }
     auto pass = std::make_unique<CudaFusedPass>(parts_, buffers_, job);
     REPRISE_CHECK(pass->start(std::move(loads)));
     return pass;
@@ -236,7 +233,7 @@ Result<std::vector<std::byte>> CudaFusion::read_chunk(const ChunkIdentity&,
   SequenceKv kv(pool);
   REPRISE_CHECK(kv.reserve(all.size()));
   LayerRows rows(parts_, buffers_.rows);
-  REPRISE_CHECK(rows.send_tables(kv));
+  REPRISE_CHECK(rows.send_tables(kv, false));
   REPRISE_CHECK(rows.begin(positions, all));
   const size_t width = size_t{parts_.kv.n_kv_head} * parts_.kv.head_dim;
   REPRISE_CHECK(buffers_.captured.reserve(parts_.block * width, kWhat));

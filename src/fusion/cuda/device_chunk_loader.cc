@@ -124,6 +124,7 @@ Status DeviceChunkLoader::send_rows() {
     REPRISE_CHECK(send(table->inv_freq(), rope.inv_freq, target_.stream));
   }
   for (LoadBuffers::Rope& rope : b_.ropes) {
+    if (target_.ropes.empty()) break;
     const auto pairs = static_cast<uint32_t>(rope.table->pairs());
     REPRISE_CHECK(rope.cos_sin.reserve(rows_ * pairs * 2, kWhat));
     REPRISE_CUDA(
@@ -212,14 +213,16 @@ Status DeviceChunkLoader::copy_next() {
 
 Status DeviceChunkLoader::place(uint32_t layer, size_t part, const std::byte* blocks) {
   const size_t first = first_row_[part];
-  const auto rope = std::ranges::find(b_.ropes, target_.ropes[layer], &LoadBuffers::Rope::table);
   PlaceRowsArgs args;
   args.stored = reinterpret_cast<const __nv_bfloat16*>(blocks);
   args.k_rows = b_.k_rows.data() + first;
   args.v_rows = b_.v_rows.data() + first;
   args.rows = rows_of(parts_[part]);
-  args.pairs = static_cast<uint32_t>(rope->table->pairs());
-  args.cos_sin = rope->cos_sin.data() + first * args.pairs * 2;
+  if (!target_.ropes.empty()) {
+    const auto rope = std::ranges::find(b_.ropes, target_.ropes[layer], &LoadBuffers::Rope::table);
+    args.pairs = static_cast<uint32_t>(rope->table->pairs());
+    args.cos_sin = rope->cos_sin.data() + first * args.pairs * 2;
+  }
   args.positions = b_.places.data() + first;
   args.kv = target_.kv;
   args.pages = target_.tables + size_t{layer} * target_.capacity;

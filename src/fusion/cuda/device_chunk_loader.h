@@ -51,7 +51,7 @@ class DeviceChunkLoader {
     const uint32_t* tables = nullptr;  // [n_layer, capacity] of the sequence, on the device
     uint32_t capacity = 0, layers = 0;
     uint32_t first_layer = 0;                 // before it nothing is placed
-    std::span<const RopeTable* const> ropes;  // [n_layer]
+    std::span<const RopeTable* const> ropes;  // [n_layer]; none: keys stay unrotated
     cudaStream_t stream = nullptr;            // of the passes
     ResidentChunks* resident = nullptr;       // holds chunks, and keeps those that are read
   };

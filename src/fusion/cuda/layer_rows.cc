@@ -15,10 +15,12 @@ constexpr std::string_view kWhat = "a fused prompt";
 
 }  // namespace
 
-Status LayerRows::send_tables(const SequenceKv& kv) {
+Status LayerRows::send_tables(const SequenceKv& kv, bool position_free) {
   const PagePool& pool = kv.pool();
   std::vector<uint32_t> frames;
   capacity_ = static_cast<uint32_t>(kv.pages(0).size());
+  position_free_ = position_free;
+  if (position_free) REPRISE_CHECK(parts_.executor.reserve(b_.unrotated, capacity_));
   for (uint32_t layer = 0; layer < pool.layers(); ++layer) {
     for (const PageId page : kv.pages(layer)) frames.push_back(pool.frame(layer, page));
   }
@@ -85,6 +87,11 @@ Status LayerRows::begin_block(uint32_t index) {
   rows.prefill_steps = 1;
   rows.prefill = b_.steps.data() + index;
   rows.host_prefill = std::span(steps_).subspan(index, 1);
+  rows.unrotated.end = static_cast<uint32_t>(positions_[own.first + own.count - 1]) + 1;
+  if (own.first > 0) {
+    rows.unrotated.first_page =
+        static_cast<uint32_t>(positions_[own.first - 1]) / kernels::kPageTokens;
+  }
   return parts_.executor.begin(rows, parts_.stream);
 }
 
@@ -111,6 +118,7 @@ DeviceRows LayerRows::device_rows(uint32_t first, uint32_t count) const {
   rows.table_rows = 1;
   rows.capacity = capacity_;
   rows.scattered = true;
+  rows.unrotated.keys = unrotated();
   return rows;
 }
 

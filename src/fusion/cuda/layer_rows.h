@@ -16,6 +16,7 @@ struct RowBuffers {
   kernels::cuda::DeviceBuffer<uint32_t> sequences;                // [block] zeros
   kernels::cuda::DeviceBuffer<kernels::cuda::PrefillRows> steps;  // [blocks]
   kernels::cuda::DeviceBuffer<uint32_t> tables;                   // [n_layer, capacity]
+  PositionFreeKeys unrotated;                                     // of pages of one layer
 };
 
 /// What rows go through of a layer.
@@ -30,10 +31,13 @@ class LayerRows {
   /// tables of a sequence's pages are sent once, by begin().
   LayerRows(const DeviceParts& parts, RowBuffers& buffers) : parts_(parts), b_(buffers) {}
 
-  Status send_tables(const SequenceKv& kv);
+  /// position_free: how its pages hold keys.
+  Status send_tables(const SequenceKv& kv, bool position_free);
   const uint32_t* tables() const { return b_.tables.data(); }
   const uint32_t* table(uint32_t layer) const { return tables() + size_t{layer} * capacity_; }
   uint32_t capacity() const { return capacity_; }
+  /// What position-free keys are read with; null: pages hold rotated ones.
+  const PositionFreeKeys* unrotated() const { return position_free_ ? &b_.unrotated : nullptr; }
 
   /// Starts with rows at ascending positions of a prompt.
   Status begin(std::span<const int32_t> positions, std::span<const int32_t> prompt);
@@ -66,6 +70,7 @@ class LayerRows {
   const DeviceParts& parts_;
   RowBuffers& b_;
   uint32_t capacity_ = 0;
+  bool position_free_ = false;
   std::vector<int32_t> positions_;
   std::vector<kernels::cuda::PrefillRows> steps_;  // [blocks]
   bool began_ = false;                             // the executor has the only block

@@ -42,7 +42,7 @@ Status RowScorer::begin() {
 Status RowScorer::attend(const LayerHeads& heads, cudaStream_t stream) {
   if (check_.by_values) REPRISE_CHECK(score_values(heads, stream));
   REPRISE_CHECK(parts_.executor.store(heads, stream));
-  return check_.by_values ? Status() : score_question(stream);
+  return check_.by_values ? Status() : score_question(heads.layer, stream);
 }
 
 Status RowScorer::score_values(const LayerHeads& heads, cudaStream_t stream) const {
@@ -57,7 +57,7 @@ Status RowScorer::score_values(const LayerHeads& heads, cudaStream_t stream) con
   return {};
 }
 
-Status RowScorer::score_question(cudaStream_t stream) const {
+Status RowScorer::score_question(uint32_t layer, cudaStream_t stream) const {
   const uint32_t first = std::max(first_asking_, block_.first), end = block_.first + block_.count;
   if (first >= end) return {};
   const ModelConfig& config = parts_.computes.config();
@@ -65,6 +65,11 @@ Status RowScorer::score_question(cudaStream_t stream) const {
   QuestionScoresArgs args;
   args.kv = parts_.kv;
   args.pages = table_;
+  if (const PositionFreeKeys* free = rows_.unrotated(); free != nullptr) {
+    REPRISE_CHECK(parts_.executor.rotate(*free, {table_, keys()}, layer, stream));
+    args.kv = free->copies();
+    args.pages = free->pages();
+  }
   args.q = parts_.executor.queries() + size_t{first - block_.first} * width;
   args.positions = rows_.device_positions() + first;
   args.candidates = b_.candidates.data();

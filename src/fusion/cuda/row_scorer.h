@@ -30,7 +30,7 @@ class RowScorer : public DeviceAttentionOp {
  private:
   uint32_t keys() const { return static_cast<uint32_t>(rows_.positions().back()) + 1; }
   Status score_values(const LayerHeads& heads, cudaStream_t stream) const;
-  Status score_question(cudaStream_t stream) const;
+  Status score_question(uint32_t layer, cudaStream_t stream) const;
 
   const DeviceParts& parts_;
   ScoreBuffers& b_;

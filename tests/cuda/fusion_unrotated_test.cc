@@ -1,0 +1,110 @@
+// Stored chunks on a CUDA device under policies that keep keys without position.
+#include "cuda/fusion_testing.h"
+
+namespace reprise::test {
+namespace {
+
+constexpr const char* kFree = "full:keys=position-free";
+// Reads the prompt of three_chunks() whole, and chooses keys behind it.
+constexpr const char* kChooses = "reattention:sink=8,local=64,span=8,spans=6,activate=333";
+
+double tolerance() { return bf16_tolerance(kStoredLayers); }
+
+// With blocks of 64 rows a layer's copies are made in parts.
+TEST_F(CudaEngine, UnrotatedFusionOfEveryRowIsFullPrefill) {
+  for (const std::string kv_type : {"bf16", "f16", "fp8"}) {
+    for (const uint32_t chunk : {64u, 512u}) {
+      EngineOptions options = stored_options(kv_type);
+      options.chunk = chunk;
+      Books books(options);
+      const PartedPrompt prompt = three_chunks();
+      books.add(prompt);
+      const auto full = books.logits(**books.engine->open(kFree), prompt);
+      for (const char* fusion : {"none", "a3:ratio=1", "a3:ratio=1,keys=exact,layer=3",
+                                 "cacheblend:ratio=1", "legolink:first=1000"}) {
+        const double off = relative_distance(books.fused(prompt, fusion, kFree), full);
+        std::printf("  %s, blocks of %u, %s: %.5f from full prefill, %.5f allowed\n",
+                    kv_type.c_str(), chunk, fusion, off, tolerance());
+        EXPECT_LT(off, tolerance()) << fusion << ", " << kv_type;
+      }
+      EXPECT_EQ(books.report.recomputed_rows, 287u);
+      EXPECT_GT(relative_distance(books.fused(prompt, "pie", kFree), full), 3 * tolerance());
+      EXPECT_EQ(books.report.loaded_rows, 287u);
+    }
+  }
+}
+
+TEST_F(CudaEngine, UnrotatedFusionOfAChunkAtItsOwnPlaceIsExact) {
+  const PartedPrompt prompt = {{256}, {tiny_prompt(90, 2)}, tiny_prompt(20, 5)};
+  Books books(stored_options());
+  books.add(prompt);
+  const auto full = books.logits(**books.engine->open(kFree), prompt);
+  EXPECT_LT(relative_distance(books.fused(prompt, "a3:ratio=0.5", kFree), full), tolerance());
+  EXPECT_EQ(books.report.loaded_rows, 90u);
+  EXPECT_EQ(books.report.recomputed_rows, 0u);
+}
+
+// Keys are those of the store, wherever their chunk stands.
+TEST_F(CudaEngine, UnrotatedFusionStoresWhatWasStored) {
+  Books books(stored_options());
+  PartedPrompt prompt = three_chunks();
+  books.add(prompt);
+  auto one = *books.engine->open(kFree), other = *books.engine->open(kFree);
+  ASSERT_TRUE(books.library->fuse(*one, prompt, "pie"));
+  std::swap(prompt.chunks[0], prompt.chunks[2]);
+  ASSERT_TRUE(books.library->fuse(*other, prompt, "pie"));
+  for (const uint32_t layer : {1u, kStoredLayers - 1}) {
+    for (const bool keys : {true, false}) {
+      EXPECT_EQ(read_back(*one, layer, 21, 121, keys), read_back(*other, layer, 208, 308, keys));
+      EXPECT_EQ(read_back(*one, layer, 158, 308, keys), read_back(*other, layer, 21, 171, keys));
+    }
+  }
+}
+
+// Few rows are chosen, by rotated keys: those that are chosen where pages hold rotated ones.
+TEST_F(CudaEngine, UnrotatedFusionChoosesTheSameRows) {
+  for (const std::string scaling : {"", "yarn"}) {
+    Books books(stored_options("bf16", scaling));
+    const PartedPrompt prompt = three_chunks();
+    books.add(prompt);
+    const double unrepaired = relative_distance(books.fused(prompt, "pie"), books.full(prompt));
+    for (const char* fusion : {"a3:ratio=0.3", "a3:ratio=0.3,layer=3,first=9", "a3-paper:ratio=0.3",
+                               "cacheblend:ratio=0.3"}) {
+      const auto rotated = books.fused(prompt, fusion);
+      const FusionReport want = books.report;
+      const double off = relative_distance(books.fused(prompt, fusion, kFree), rotated);
+      std::printf("  %s: %.5f from rotated pages, pie %.5f from full prefill\n", fusion, off,
+                  unrepaired);
+      EXPECT_LT(off, unrepaired / 3) << fusion << scaling;
+      EXPECT_EQ(books.report.recomputed_rows, want.recomputed_rows);
+      EXPECT_NEAR(books.report.mean_position, want.mean_position, 0.02);
+    }
+  }
+}
+
+TEST_F(CudaEngine, FusionServesReAttention) {
+  EngineOptions options = stored_options();
+  options.chunk = 256;
+  Books books(options);
+  const PartedPrompt prompt = three_chunks();
+  books.add(prompt);
+  const auto full = books.logits(**books.engine->open(kChooses), prompt);
+  const auto everything = books.logits(**books.engine->open(kFree), prompt);
+  const double off = relative_distance(books.fused(prompt, "a3:ratio=1", kChooses), full);
+  const double chooses = relative_distance(full, everything);
+  std::printf("  %.5f from full prefill, choosing keys changes %.5f\n", off, chooses);
+  // Rounding may decide which of two keys wins.
+  EXPECT_LT(off, 10 * tolerance());
+  EXPECT_GT(chooses, off);
+  // Passes of other sequences read on, and captured ones still do after a longer prompt was fused.
+  auto session = *books.engine->open(kChooses), again = *books.engine->open(kChooses);
+  const auto before = books.logits(*session, prompt);
+  PartedPrompt longer = prompt;
+  for (int i = 0; i < 3; ++i) longer.chunks.push_back(prompt.chunks[2]);
+  ASSERT_TRUE(books.library->fuse(*again, longer, "a3"));
+  auto same = *books.engine->open(kChooses);
+  EXPECT_EQ(books.logits(*same, prompt), before);
+}
+
+}  // namespace
+}  // namespace reprise::test
