@@ -70,6 +70,20 @@ TEST_F(CsAttentionEngine, SearchesAnewWhereQueriesTurn) {
   }
 }
 
+// Where queries are compared, no kernel is left out of a step; none turns so far.
+TEST_F(CsAttentionEngine, StepsWithoutSearchesReadTheSame) {
+  EngineOptions options = cuda_options();
+  options.prefix_cache = false;  // equal passes, so equal bits
+  const auto engine = tiny_engine(options);
+  const Request request = forced_request(tiny_prompt(1500), 80, 9);
+  for (const std::string policy : {"csattention:activate=1,budget=96,window=16,period=3",
+                                   "csattention:activate=1,budget=1024,window=64,period=32"}) {
+    SCOPED_TRACE(policy);
+    EXPECT_EQ(logits_of(*engine, request, policy + ",cosine=-1"),
+              logits_of(*engine, request, policy + ",cosine=-0.9999"));
+  }
+}
+
 // All queries have turned.
 TEST_F(CsAttentionEngine, APeriodThatAlwaysEndsEarlyIsNone) {
   EngineOptions options = cuda_options();

@@ -17,6 +17,7 @@ namespace {
 constexpr std::string_view kWhat = "choosing keys";
 constexpr auto kTokens = static_cast<int32_t>(kernels::cuda::kPageTokens);
 constexpr uint32_t kIterations = 4;  // as on the host
+constexpr uint32_t kMostTurns = 16;  // for which steps are captured
 
 CodeRules rules_of(const CsAttentionPolicy& policy) {
   CodeRules rules;
@@ -117,7 +118,8 @@ CodedRows DeviceCsAttention::rows_from(uint32_t first, uint32_t count) const {
 }
 
 uint64_t DeviceCsAttention::turn_of(uint32_t layer) const {
-  return uint64_t{1} << layer % static_cast<uint32_t>(rules_.period);
+  const auto period = static_cast<uint32_t>(rules_.period), turns = std::min(period, kMostTurns);
+  return uint64_t{1} << layer % period * turns / period;
 }
 
 // Rows that are at different turns let all layers search, so that steps are captured for a few

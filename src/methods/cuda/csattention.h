@@ -36,7 +36,7 @@ class DeviceCsAttention : public DevicePolicy {
     DeviceCodeIndex* index = nullptr;
     const SequenceKv* kv = nullptr;
     int32_t prompt_end = 0;
-    uint64_t due = 0;  // bit i: layers that are i more than a multiple of the period may search
+    uint64_t due = 0;  // turns of the layers that search or learn
   };
 
   Result<DeviceCodeIndex*> index_of(const CsAttentionPolicy& host, cudaStream_t stream);
@@ -51,7 +51,8 @@ class DeviceCsAttention : public DevicePolicy {
   bool show(uint32_t row, const Step& step, const kernels::cuda::CodedRow& shown);
   Status send_rows(uint32_t turn, cudaStream_t stream);
   kernels::cuda::CodedRows rows_from(uint32_t first, uint32_t count) const;
-  uint64_t turn_of(uint32_t layer) const;  // see Step::due
+  /// A bit that the layer shares with those that search in the same steps, or soon after.
+  uint64_t turn_of(uint32_t layer) const;
   bool compares() const { return rules_.period > 1 && rules_.cosine > -1.0f; }
   Status reserve_lists();
   Status search(const kernels::cuda::CodeSearchArgs& args, cudaStream_t stream) const;
