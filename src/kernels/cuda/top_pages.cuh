@@ -33,9 +33,9 @@ struct Shared {
   uint32_t keys[kAtHand];
   uint32_t counts[kBins];  // of the highest digit first
   uint32_t warps[2][kWarps];
-  uint32_t few[kFew], few_count;
   Bin found;
   Cut cut;
+  uint32_t few[kFew], few_count;
 };
 
 // Sum of what the warps before this one hold. values: [kWarps]
