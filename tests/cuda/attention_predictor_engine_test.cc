@@ -42,7 +42,8 @@ TEST_F(AttentionPredictorEngine, ReadsWhatItReadsOnTheCpu) {
   for (const std::string& policy :
        {kSmall, kSmall + ",factor=0", kSmall + ",factor=0.9,history=100", kSmall + ",sink=0",
         kSmall + ",sink=32,window=30", "dense:first=1+" + kSmall, kCalibrated,
-        kCalibrated + ",period=1", kCalibrated + ",period=5,factor=0.9,sink=32"}) {
+        kCalibrated + ",period=1", kCalibrated + ",period=5,factor=0.9,sink=32",
+        kCalibrated + ",calibrate=dense", kCalibrated + ",pool=max,layers=1:256"}) {
     SCOPED_TRACE(policy);
     const Request request = forced_request(tiny_prompt(700), 60, 9);
     const Logits want = logits_of(*there, request, policy), full = logits_of(*there, request);
@@ -54,7 +55,9 @@ TEST_F(AttentionPredictorEngine, ReadsWhatItReadsOnTheCpu) {
 
 class AttentionPredictorPeriods : public AttentionPredictorEngine,
                                   public testing::WithParamInterface<std::string> {};
-INSTANTIATE_TEST_SUITE_P(Policies, AttentionPredictorPeriods, testing::Values(kSmall, kCalibrated));
+INSTANTIATE_TEST_SUITE_P(Policies, AttentionPredictorPeriods,
+                         testing::Values(kSmall, kCalibrated,
+                                         kCalibrated + ",calibrate=dense,pool=max,layers=1:256"));
 
 TEST_P(AttentionPredictorPeriods, AnswersOfABatchAreThoseOfEach) {
   const auto engine = tiny_engine(cuda_options());
@@ -105,16 +108,23 @@ TEST_P(AttentionPredictorPeriods, ConversationsGoOnAndGrow) {
   }
 }
 
-TEST_F(AttentionPredictorEngine, WhatDevicesDoNotHaveIsRefused) {
-  const auto engine = tiny_engine(cuda_options());
-  for (const std::string policy :
-       {"attention_predictor:calibrate=dense", "attention_predictor:pool=max",
-        "attention_predictor:layers=1:256"}) {
-    const auto session = engine->open(policy);
-    ASSERT_FALSE(session) << policy;
-    EXPECT_EQ(session.error().code, ErrorCode::kUnsupported);
-    EXPECT_NE(session.error().message.find("calibrate=scores"), std::string::npos);
-  }
+// Averages begin anew with the prompt's last rows, whoever had their place before.
+TEST_P(AttentionPredictorPeriods, ForksAndRestoredSessionsGoOnAlike) {
+  EngineOptions options = cuda_options();
+  options.prefix_cache = false;  // equal passes, so equal bits
+  const std::string path = scratch_folder() + "/attention.kv";
+  const auto engine = tiny_engine(options), other = tiny_engine(options);
+  auto original = *engine->open(GetParam()), restored = *other->open(GetParam());
+  logits_in(*original, forced_request(tiny_prompt(500), 40, 3));
+  ASSERT_TRUE(original->save(path, ""));
+  ASSERT_TRUE(restored->restore(path));
+  auto fork = original->fork();
+  logits_in(*fork, forced_request(then(fork->tokens(), tiny_prompt(90, 6)), 30, 7));
+  auto later = original->fork();
+  const Request more = forced_request(then(original->tokens(), tiny_prompt(9, 4)), 60, 5);
+  const Logits want = logits_in(*original, more);
+  EXPECT_EQ(logits_in(*later, more), want);
+  EXPECT_EQ(logits_in(*restored, more), want);
 }
 
 }  // namespace

@@ -40,7 +40,7 @@ TEST_P(AverageShares, FollowWhatWasRead) {
   const DeviceArray<uint32_t> device_numbers(numbers), device_slots(slots);
   const DeviceArray<int32_t> device_keys(keys);
   const DeviceArray<int32_t> device_positions(std::vector<int32_t>{40000, 40000, 39998});
-  const ShareTurns turns = {1000, 1, 39000};  // row 2's
+  const RowTurns turns = {1000, 1, 39000};  // row 2's
   const float factor = 0.7f;
   ASSERT_EQ(average_shares({device_numbers.get(), device_keys.get(), device_shares.get(), kRows,
                             kHeads, kRead, factor, device_slots.get(), device_averages.get(),

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <random>
 #include <string>
@@ -20,18 +21,21 @@ inline constexpr float kScale = 0.11f;
 struct SharesCase {
   KvType type;
   uint32_t n_head, n_kv_head, head_dim;
+  bool largest = false;  // the best key of a page stands for it
 };
 
 // What a test reads: pages in some order, queries, and the probabilities that follow from them.
 class Attention {
  public:
-  Attention(const SharesCase& shape, uint32_t pages, uint32_t rows)
+  Attention(const SharesCase& shape, uint32_t pages, uint32_t rows, float scale = kScale)
       : shape_(shape),
+        scale_(scale),
         tiles_(shape.type, shape.head_dim, size_t{pages} * shape.n_kv_head * 2),
         q_(size_t{rows} * shape.n_head * shape.head_dim) {
     std::mt19937 random(5);
     tiles_.fill(random);
-    for (uint16_t& value : q_) value = to_bf16(std::normal_distribution<float>()(random)).bits;
+    std::normal_distribution<float> queries(0.0f, kScale / scale);
+    for (uint16_t& value : q_) value = to_bf16(queries(random)).bits;
   }
 
   struct Logit {
@@ -49,7 +53,7 @@ class Attention {
       sum += term;
       magnitude += std::abs(term);
     }
-    return {kScale * sum, kScale * magnitude * (dim + 4) * 0x1p-23};
+    return {scale_ * sum, scale_ * magnitude * (dim + 4) * 0x1p-23};
   }
 
   // Over keys [0, keys) of pages.
@@ -64,20 +68,25 @@ class Attention {
   struct Share {
     double value = 0, error = 0;
   };
-  // Mean over the query heads of a KV head of what keys [begin, end) of a page get.
+  // Mean over the query heads of a KV head of what keys [0, end) of a page get.
   Share share(size_t row, uint32_t kv_head, uint32_t page, uint32_t end,
               const std::vector<float>& lse) const {
     const uint32_t group = shape_.n_head / shape_.n_kv_head;
     Share share;
-    for (uint32_t i = 0; i < group * end; ++i) {
-      const uint32_t head = kv_head * group + i / end;
-      const Logit own = logit(row, head, page, i % end);
-      const float total = lse[row * shape_.n_head + head];
-      const double p = std::exp(own.value - total) / group;
-      // Differences of logits and denominators, rounded; the hardware's exponential, 2^-22.
-      const double rounding = (std::abs(own.value) + std::abs(total)) * 0x1p-22 + 0x1p-21;
-      share.value += p;
-      share.error += p * (own.error + rounding);
+    for (uint32_t head = kv_head * group; head < (kv_head + 1) * group; ++head) {
+      Share best;
+      for (uint32_t token = 0; token < end; ++token) {
+        const Logit own = logit(row, head, page, token);
+        const float total = lse[row * shape_.n_head + head];
+        const double p = std::exp(own.value - total) / group;
+        // Differences of logits and denominators, rounded; the hardware's exponential, 2^-22.
+        const double rounding = (std::abs(own.value) + std::abs(total)) * 0x1p-22 + 0x1p-21;
+        const Share one = {p, p * (own.error + rounding)};
+        best.value = shape_.largest ? std::max(best.value, one.value) : best.value + one.value;
+        best.error = shape_.largest ? std::max(best.error, one.error) : best.error + one.error;
+      }
+      share.value += best.value;
+      share.error += best.error;
     }
     return {share.value, share.error + share.value * 16 * group * 0x1p-23};
   }
@@ -88,6 +97,7 @@ class Attention {
 
  private:
   SharesCase shape_;
+  double scale_;
   TestTiles tiles_;
   std::vector<uint16_t> q_;
 };
@@ -96,10 +106,11 @@ inline const __nv_bfloat16* bf16(const DeviceArray<uint16_t>& array) {
   return reinterpret_cast<const __nv_bfloat16*>(array.get());
 }
 
-inline auto shares_cases() {
-  return testing::Values(SharesCase{KvType::kBF16, 8, 2, 128}, SharesCase{KvType::kF16, 3, 1, 64},
-                         SharesCase{KvType::kFP8, 16, 1, 96}, SharesCase{KvType::kFP8, 4, 2, 64},
-                         SharesCase{KvType::kBF16, 22, 2, 256}, SharesCase{KvType::kF16, 5, 5, 96});
+inline std::vector<SharesCase> shares_cases() {
+  return {{KvType::kBF16, 8, 2, 128},       {KvType::kF16, 3, 1, 64},
+          {KvType::kFP8, 16, 1, 96},        {KvType::kFP8, 4, 2, 64},
+          {KvType::kBF16, 22, 2, 256},      {KvType::kF16, 5, 5, 96},
+          {KvType::kBF16, 8, 2, 128, true}, {KvType::kFP8, 22, 2, 64, true}};
 }
 
 }  // namespace reprise::kernels::cuda

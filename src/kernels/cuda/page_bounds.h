@@ -7,6 +7,7 @@
 #include <cuda_runtime_api.h>
 
 #include "kernels/cuda/paged_decode.h"
+#include "kernels/cuda/row_turns.h"
 
 namespace reprise::kernels::cuda {
 
@@ -64,12 +65,13 @@ struct TopPagesArgs {
   uint32_t n_kv_head = 0;
   uint32_t sink_pages = 0;               // first ones, which are always chosen
   uint32_t recent_tokens = 0;            // pages of these last keys are always chosen, too
+  RowTurns whole;                        // rows that have their turn read every page
   const float* scores = nullptr;         // [count, n_kv_head, capacity]
   const uint32_t* score_rows = nullptr;  // [count] which row of scores a row has; null: its own
   uint32_t* lists = nullptr;    // [count, n_kv_head, list_capacity] out: page ids, in order
   uint32_t* numbers = nullptr;  // as lists, if not null, out: where the pages stand in the table
   int32_t* keys = nullptr;      // [count, n_kv_head] out: tokens of a list, to the row's own
-  uint32_t list_capacity = 0;   // >= min(budget_pages, capacity)
+  uint32_t list_capacity = 0;   // >= min(budget_pages, capacity); whole: >= capacity
 };
 
 /// Lists, as KeyLists without slots, of the budget_pages - 1 best full pages and, last, the row's

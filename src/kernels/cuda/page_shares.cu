@@ -5,13 +5,17 @@
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/page_keys.cuh"
 #include "kernels/cuda/page_shares.h"
-#include "kernels/cuda/share_turns.cuh"
+#include "kernels/cuda/row_turns.cuh"
 
 namespace reprise::kernels::cuda {
 namespace {
 
 constexpr uint32_t kReadWarps = 4, kAverageThreads = 1024, kPoolThreads = 256;
 constexpr uint32_t kMaxGroup = 16;
+
+__device__ float join(float share, float other, bool largest) {
+  return largest ? fmaxf(share, other) : share + other;
+}
 
 // A warp takes pages of a list in turn; splits: blocks of a list.
 template <KvType type, uint32_t D>
@@ -31,6 +35,7 @@ __global__ __launch_bounds__(kReadWarps *
     const TileKeys<type, D> tile(key_tile(a.kv, a.lists.pages[first + page], kv_head));
     float sum = 0.0f;
     for (uint32_t start = 0; start < group; start += 8) {
+      float shares[2] = {};  // of the lane's two queries
       EightQueries<type, D> q;
       q.load(a.q + (head + min(start + EightQueries<type, D>::lane_query(), group - 1)) * D);
       float logits[4];
@@ -40,10 +45,15 @@ __global__ __launch_bounds__(kReadWarps *
         const uint32_t key = page * kPageTokens + TileKeys<type, D>::lane_token(i / 2);
         if (query >= group || key >= keys) continue;
         const float total = a.lse[head + query] * kLog2OfE;
-        sum += exp2_fast(scaled_logit(logits[i], a.scale, a.soft_cap) - total);
+        const float share = exp2_fast(scaled_logit(logits[i], a.scale, a.soft_cap) - total);
+        shares[i % 2] = join(shares[i % 2], share, a.largest);
       }
+      for (uint32_t mask = 4; mask < 32; mask *= 2) {
+        for (float& x : shares) x = join(x, __shfl_xor_sync(~0u, x, mask), a.largest);
+      }
+      sum += shares[0] + shares[1];
     }
-    for (uint32_t mask = 1; mask < 32; mask *= 2) sum += __shfl_xor_sync(~0u, sum, mask);
+    for (uint32_t mask = 1; mask < 4; mask *= 2) sum += __shfl_xor_sync(~0u, sum, mask);
     if (lane == 0) a.shares[first + page] = sum / static_cast<float>(group);
   }
 }
@@ -120,6 +130,21 @@ __global__ __launch_bounds__(kPoolThreads) void pool_kernel(
   average = past + sum / static_cast<float>(group);
 }
 
+__global__ __launch_bounds__(kPoolThreads) void rows_kernel(
+    const __grid_constant__ AverageRowsArgs a) {
+  const uint32_t page = blockIdx.x * kPoolThreads + threadIdx.x, kv_head = blockIdx.y;
+  if (page >= a.capacity) return;
+  float& kept = a.averages[size_t{kv_head} * a.capacity + page];
+  float average = a.first ? 0.0f : kept;
+  for (uint32_t row = 0; row < a.rows; ++row) {
+    const bool seen = page <= static_cast<uint32_t>(a.positions[row]) / kPageTokens;
+    const float factor = a.first && row == 0 ? 0.0f : a.factor;
+    const size_t at = (size_t{row} * a.n_kv_head + kv_head) * a.capacity + page;
+    average = factor * average + (seen ? (1.0f - factor) * a.shares[at] : 0.0f);
+  }
+  kept = average;
+}
+
 bool has_group(uint32_t n_head, uint32_t n_kv_head) {
   const uint32_t group = n_kv_head > 0 ? n_head / n_kv_head : 0;
   return group >= 1 && group <= kMaxGroup;
@@ -159,6 +184,13 @@ cudaError_t pool_shares(const PoolSharesArgs& args, cudaStream_t stream) {
   if (args.capacity == 0) return cudaSuccess;
   const dim3 grid((args.capacity + kPoolThreads - 1) / kPoolThreads, args.n_kv_head);
   pool_kernel<<<grid, kPoolThreads, 0, stream>>>(args);
+  return cudaGetLastError();
+}
+
+cudaError_t average_rows(const AverageRowsArgs& args, cudaStream_t stream) {
+  if (args.rows == 0 || args.capacity == 0) return cudaSuccess;
+  const dim3 grid((args.capacity + kPoolThreads - 1) / kPoolThreads, args.n_kv_head);
+  rows_kernel<<<grid, kPoolThreads, 0, stream>>>(args);
   return cudaGetLastError();
 }
 

@@ -7,6 +7,7 @@
 #include <cuda_runtime_api.h>
 
 #include "kernels/cuda/paged_decode.h"
+#include "kernels/cuda/row_turns.h"
 
 namespace reprise::kernels::cuda {
 
@@ -17,35 +18,32 @@ struct ReadSharesArgs {
   const __nv_bfloat16* q = nullptr;     // [rows, n_head, head_dim] rotated
   const float* lse = nullptr;           // [rows, n_head] natural log, over what was read
   float scale = 1.0f, soft_cap = 0.0f;  // as PagedDecodeArgs
+  bool largest = false;                 // the best key of a page stands for it, not the sum of all
   float* shares = nullptr;  // [rows, n_kv_head, capacity] out: mean over a KV head's query heads
 };
 
 /// Attention that each page of a list got. cudaErrorNotSupported as paged_decode().
 cudaError_t read_shares(const ReadSharesArgs& args, cudaStream_t stream);
 
-/// Rows that score every key of theirs: each period-th, counted from an offset, of more tokens.
-struct ShareTurns {
-  uint32_t period = 0;  // 0: none do
-  uint32_t offset = 0, beyond = 0;
-};
-
 struct WholeSharesArgs {
   PagedKv kv;
-  ShareTurns turns;                    // of the layer; other rows are left alone
+  RowTurns turns;                      // of the layer; other rows are left alone
   const int32_t* positions = nullptr;  // [rows]
-  const uint32_t* pages = nullptr;     // [rows, capacity] page tables
+  const uint32_t* pages = nullptr;     // [rows, capacity] page tables; one_table: [capacity]
+  bool one_table = false;
   uint32_t rows = 0, n_head = 0;
   const __nv_bfloat16* q = nullptr;     // [rows, n_head, head_dim] rotated
   float scale = 1.0f, soft_cap = 0.0f;  // as PagedDecodeArgs
+  bool largest = false;                 // as ReadSharesArgs
   float factor = 0.0f;                  // weight of the past
   const uint32_t* slots = nullptr;      // [rows] row of averages
-  float* averages = nullptr;            // [slots, n_kv_head, capacity] in, out
+  float* averages = nullptr;            // [slots, n_kv_head, capacity] in, out; null: none
   float* shares = nullptr;              // [rows, n_kv_head, capacity] out
   uint32_t capacity = 0;
-  // [rows] out: shares_row + row where it has its turn, else averages_row + slot.
+  // [rows] out: shares_row + row where it has its turn, else averages_row + slot. null: not wanted.
   uint32_t* score_rows = nullptr;
   uint32_t shares_row = 0, averages_row = 0;
-  float* logs = nullptr;        // [rows, n_head, capacity] scratch
+  float* logs = nullptr;        // [rows, n_head, capacity] scratch, twice as much if largest
   uint32_t* arrived = nullptr;  // [rows, n_kv_head] zero, and so again after
 };
 
@@ -64,7 +62,7 @@ struct AverageSharesArgs {
   float* averages = nullptr;        // [slots, n_kv_head, capacity] in, out
   uint32_t capacity = 0;
   float fade = 1.0f;                   // what is left of the average of a page that was not read
-  ShareTurns turns;                    // rows that have theirs are left alone
+  RowTurns turns;                      // rows that have theirs are left alone
   const int32_t* positions = nullptr;  // [rows], if any may have
 };
 
@@ -93,5 +91,17 @@ struct PoolSharesArgs {
 
 /// average = past average + mean over query heads of the votes of a page.
 cudaError_t pool_shares(const PoolSharesArgs& args, cudaStream_t stream);
+
+struct AverageRowsArgs {
+  const float* shares = nullptr;       // [rows, n_kv_head, capacity], of whole rows
+  const int32_t* positions = nullptr;  // [rows]
+  uint32_t rows = 0, n_kv_head = 0, capacity = 0;
+  bool first = false;         // the first of a history
+  float factor = 0.0f;        // as AverageSharesArgs
+  float* averages = nullptr;  // [n_kv_head, capacity] in, out; zero beyond the last row's page
+};
+
+/// average = factor average + (1 - factor) share, row after row.
+cudaError_t average_rows(const AverageRowsArgs& args, cudaStream_t stream);
 
 }  // namespace reprise::kernels::cuda

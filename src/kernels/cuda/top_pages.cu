@@ -35,8 +35,8 @@ __global__ __launch_bounds__(top::kThreads) void choose_kernel(
 
 cudaError_t check(const TopPagesArgs& args) {
   const PageRows& rows = args.rows;
-  const bool fits =
-      rows.budget_pages > 0 && args.list_capacity >= std::min(rows.budget_pages, rows.capacity);
+  const uint32_t most = args.whole.period > 0 ? rows.capacity : rows.budget_pages;
+  const bool fits = rows.budget_pages > 0 && args.list_capacity >= std::min(most, rows.capacity);
   return fits ? cudaSuccess : cudaErrorInvalidValue;
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/cuda/page_rows.cuh"
+#include "kernels/cuda/row_turns.cuh"
 
 namespace reprise::kernels::cuda {
 
@@ -213,7 +214,8 @@ __device__ inline void choose_list(const TopPagesArgs& a, uint32_t index, Shared
     if (threadIdx.x == 0) a.keys[index] = 0;
     return;
   }
-  const uint32_t own = full_pages(a.rows, row), chosen = min(own, a.rows.budget_pages - 1);
+  const uint32_t own = full_pages(a.rows, row), most = a.rows.budget_pages - 1;
+  const uint32_t chosen = has_turn(a.whole, a.rows.positions[row]) ? own : min(own, most);
   const uint32_t* table = a.rows.pages + size_t{row} * a.rows.capacity;
   const size_t list = size_t{index} * a.list_capacity;
   const auto write = [&](uint32_t at, uint32_t page) {

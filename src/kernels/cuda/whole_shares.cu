@@ -6,7 +6,7 @@
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/page_keys.cuh"
 #include "kernels/cuda/page_shares.h"
-#include "kernels/cuda/share_turns.cuh"
+#include "kernels/cuda/row_turns.cuh"
 
 namespace reprise::kernels::cuda {
 namespace {
@@ -14,10 +14,14 @@ namespace {
 constexpr uint32_t kWarps = 8, kThreads = kWarps * 32;
 constexpr uint32_t kMaxGroup = 16;
 
-// log2 of the sums of exponentials of a page, of the lane's two queries.
+// Of a page and the lane's two queries: the largest logit and log2 of the sum of exponentials.
+struct PageLogs {
+  float most[2], sum[2];
+};
+
 template <KvType type, uint32_t D>
-__device__ float2 page_logs(const TileKeys<type, D>& tile, const EightQueries<type, D>& q,
-                            const WholeSharesArgs& a, uint32_t keys) {
+__device__ PageLogs page_logs(const TileKeys<type, D>& tile, const EightQueries<type, D>& q,
+                              const WholeSharesArgs& a, uint32_t keys) {
   float logits[4];
   tile.multiply_by(q, logits);
   float most[2] = {-INFINITY, -INFINITY}, sum[2] = {};
@@ -33,7 +37,12 @@ __device__ float2 page_logs(const TileKeys<type, D>& tile, const EightQueries<ty
   for (uint32_t mask = 4; mask < 32; mask *= 2) {
     for (float& x : sum) x += __shfl_xor_sync(~0u, x, mask);
   }
-  return {most[0] + __log2f(sum[0]), most[1] + __log2f(sum[1])};
+  return {{most[0], most[1]}, {most[0] + __log2f(sum[0]), most[1] + __log2f(sum[1])}};
+}
+
+// What stands for a page: the largest logit, behind the logarithms of sums, or those.
+__device__ float* peaks_of(const WholeSharesArgs& a) {
+  return a.largest ? a.logs + size_t{a.rows} * a.n_head * a.capacity : a.logs;
 }
 
 // Warps of the blocks of a KV head take pages in turn.
@@ -43,19 +52,21 @@ __device__ void score_pages_of(const WholeSharesArgs& a, uint32_t row, uint32_t 
   const uint32_t group = a.n_head / a.kv.n_kv_head, lane = threadIdx.x % 32;
   const uint32_t head = row * a.n_head + kv_head * group;
   const auto keys = static_cast<uint32_t>(a.positions[row]) + 1;
-  const uint32_t* pages = a.pages + size_t{row} * a.capacity;
+  const uint32_t* pages = a.pages + (a.one_table ? 0 : size_t{row} * a.capacity);
   for (uint32_t start = 0; start < group; start += 8) {
     EightQueries<type, D> q;
     q.load(a.q + size_t{head + min(start + EightQueries<type, D>::lane_query(), group - 1)} * D);
     for (uint32_t page = split * kWarps + threadIdx.x / 32; page * kPageTokens < keys;
          page += splits * kWarps) {
       const TileKeys<type, D> tile(key_tile(a.kv, pages[page], kv_head));
-      const float2 logs = page_logs<type, D>(tile, q, a, keys - page * kPageTokens);
+      const PageLogs logs = page_logs<type, D>(tile, q, a, keys - page * kPageTokens);
       const uint32_t query = start + lane * 2;
       if (lane >= 4) continue;
-      float* out = a.logs + size_t{head + query} * a.capacity + page;
-      if (query < group) out[0] = logs.x;
-      if (query + 1 < group) out[a.capacity] = logs.y;
+      const size_t out = size_t{head + query} * a.capacity + page;
+      for (uint32_t i = 0; i < 2 && query + i < group; ++i) {
+        a.logs[out + i * a.capacity] = logs.sum[i];
+        if (a.largest) peaks_of(a)[out + i * a.capacity] = logs.most[i];
+      }
     }
   }
 }
@@ -84,7 +95,8 @@ __device__ void share_pages(const WholeSharesArgs& a, uint32_t row, uint32_t kv_
   __shared__ float2 warps[kWarps];
   const uint32_t group = a.n_head / a.kv.n_kv_head;
   const auto pages = static_cast<uint32_t>(a.positions[row]) / kPageTokens + 1;
-  const float* logs = a.logs + size_t{row * a.n_head + kv_head * group} * a.capacity;
+  const size_t head = size_t{row * a.n_head + kv_head * group} * a.capacity;
+  const float *logs = a.logs + head, *peaks = peaks_of(a) + head;
   float totals[kMaxGroup];
 #pragma unroll
   for (uint32_t i = 0; i < kMaxGroup; ++i) {
@@ -97,18 +109,21 @@ __device__ void share_pages(const WholeSharesArgs& a, uint32_t row, uint32_t kv_
     }
     totals[i] = log_sum_of_block(most, sum, warps);
   }
-  const size_t own = size_t{a.slots[row]} * a.kv.n_kv_head + kv_head;
-  float* averages = a.averages + own * a.capacity;
+  float* averages = nullptr;
+  if (a.averages != nullptr) {
+    averages = a.averages + (size_t{a.slots[row]} * a.kv.n_kv_head + kv_head) * a.capacity;
+  }
   float* shares = a.shares + (size_t{row} * a.kv.n_kv_head + kv_head) * a.capacity;
   for (uint32_t page = threadIdx.x; page < pages; page += kThreads) {
     float sum = 0.0f;
 #pragma unroll
     for (uint32_t i = 0; i < kMaxGroup; ++i) {
       if (i >= group) break;
-      sum += exp2f(__ldcg(logs + size_t{i} * a.capacity + page) - totals[i]);
+      sum += exp2f(__ldcg(peaks + size_t{i} * a.capacity + page) - totals[i]);
     }
     const float share = sum / static_cast<float>(group);
     shares[page] = share;
+    if (averages == nullptr) continue;
     averages[page] = a.factor * averages[page] + (1.0f - a.factor) * share;
   }
 }
@@ -122,7 +137,7 @@ __global__ __launch_bounds__(kThreads) void whole_kernel(const __grid_constant__
   const uint32_t list = blockIdx.x / splits, split = blockIdx.x % splits;
   const uint32_t row = list / a.kv.n_kv_head, kv_head = list % a.kv.n_kv_head;
   const bool due = has_turn(a.turns, a.positions[row]);
-  if (kv_head == 0 && split == 0 && threadIdx.x == 0) {
+  if (a.score_rows != nullptr && kv_head == 0 && split == 0 && threadIdx.x == 0) {
     a.score_rows[row] = due ? a.shares_row + row : a.averages_row + a.slots[row];
   }
   if (!due) return;

@@ -76,6 +76,8 @@ class AttentionPredictorPolicy : public Policy {
                                                 const ModelConfig& config);
 
   const AttentionPredictorOptions& options() const { return options_; }
+  /// Of each layer.
+  const std::vector<BlockBudget>& budgets() const { return budgets_; }
   std::unique_ptr<Policy> fork() const override {
     return std::make_unique<AttentionPredictorPolicy>(*this);
   }

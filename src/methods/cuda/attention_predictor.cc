@@ -20,30 +20,32 @@ DeviceAttentionPredictor::DeviceAttentionPredictor(const AttentionPredictorPolic
                                                    const ModelConfig& config)
     : config_(config),
       options_(policy.options()),
-      fade_(options_.period == 0
-                ? 1.0f
-                : AveragePredictor(config.n_kv_head, options_.factor, options_.period).fade()) {
-  // As BlockBudget.
-  options_.sink = std::min(options_.sink, options_.budget / 4);
-  options_.window = std::min(options_.window, options_.budget / 4);
-}
+      budgets_(policy.budgets()),
+      scores_(options_.period > 0 && options_.calibrate == "scores"),
+      dense_(options_.period > 0 && !scores_),
+      largest_(options_.pool == "max"),
+      fade_(AveragePredictor(config.n_kv_head, options_.factor, options_.period).fade()) {}
 
 Status DeviceAttentionPredictor::check(const AttentionPredictorPolicy& policy) {
-  const AttentionPredictorOptions& own = policy.options();
-  if (own.file == "none" && own.layers == "none" && own.pool == "sum" &&
-      (own.calibrate == "scores" || own.period == 0)) {
-    return {};
-  }
+  if (policy.options().file == "none") return {};
   return fail(ErrorCode::kUnsupported,
-              "policy {}: attention_predictor has the average alone with --device cuda, with "
-              "calibrate=scores: give no file, layers and pool; or use --device cpu",
+              "policy {}: attention_predictor has the average alone with --device cuda: give no "
+              "file, or use --device cpu",
               policy.spec());
 }
 
+uint32_t DeviceAttentionPredictor::list_capacity(uint32_t layer) const {
+  const auto budget = static_cast<uint32_t>(budgets_[layer].budget) / kTokens;
+  return dense_ ? capacity_ : std::min(budget, capacity_);
+}
+
 Status DeviceAttentionPredictor::reserve(const DeviceRoom& room) {
-  list_capacity_ = std::min(options_.budget / kTokens, room.capacity);
   if (room.capacity != capacity_) REPRISE_CHECK(grow(room));
-  const size_t rows = size_t{room.sequences} * config_.n_kv_head, lists = rows * list_capacity_;
+  longest_list_ = 0;
+  for (uint32_t layer = 0; layer < config_.n_layer; ++layer) {
+    longest_list_ = std::max(longest_list_, list_capacity(layer));
+  }
+  const size_t rows = size_t{room.sequences} * config_.n_kv_head, lists = rows * longest_list_;
   REPRISE_CHECK(numbers_.reserve(config_.n_layer * lists, kWhat));
   REPRISE_CHECK(shares_.reserve(config_.n_layer * lists, kWhat));
   REPRISE_CHECK(lists_.reserve(lists, kWhat));
@@ -51,21 +53,26 @@ Status DeviceAttentionPredictor::reserve(const DeviceRoom& room) {
   REPRISE_CHECK(keys_.reserve(rows, kWhat));
   REPRISE_CHECK(next_keys_.reserve(rows, kWhat));
   REPRISE_CHECK(device_slots_.reserve(room.sequences, kWhat));
-  if (options_.period > 0) {
-    REPRISE_CHECK(logs_.reserve(size_t{room.sequences} * config_.n_head * room.capacity, kWhat));
-    REPRISE_CHECK(score_rows_.reserve(room.sequences, kWhat));
-    REPRISE_CHECK(arrived_.reserve(rows, kWhat));
-  }
+  REPRISE_CHECK(score_rows_.reserve(room.sequences, kWhat));
+  const size_t scored = scored_rows(room);
+  REPRISE_CHECK(logs_.reserve((largest_ ? 2 : 1) * scored * config_.n_head * room.capacity, kWhat));
+  REPRISE_CHECK(arrived_.reserve(scored * config_.n_kv_head, kWhat));
   for (auto& staged : staged_) REPRISE_CHECK(staged.reserve(room.sequences, kWhat));
+  if (scores_rows()) return {};
   REPRISE_CHECK(votes_.reserve(size_t{config_.n_head} * kTokens * room.capacity, kWhat));
   return weighed_.reserve(size_t{options_.history} * config_.n_head, kWhat);
+}
+
+/// Rows that are scored over every key at once, at most.
+uint32_t DeviceAttentionPredictor::scored_rows(const DeviceRoom& room) const {
+  return std::max(scores_ ? room.sequences : 0, scores_rows() ? kScoredRows : 0);
 }
 
 /// Keeps what is known of sequences.
 Status DeviceAttentionPredictor::grow(const DeviceRoom& room) {
   const size_t rows = size_t{config_.n_layer} * room.sequences * config_.n_kv_head;
   DeviceBuffer<float> wider;
-  const size_t scored = options_.period > 0 ? size_t{room.sequences} * config_.n_kv_head : 0;
+  const size_t scored = size_t{scored_rows(room)} * config_.n_kv_head;
   REPRISE_CHECK(wider.reserve((rows + scored) * room.capacity, kWhat));
   if (capacity_ > 0) {
     REPRISE_CUDA(cudaMemcpy2D(wider.data(), room.capacity * sizeof(float), averages_.data(),
@@ -87,71 +94,86 @@ float* DeviceAttentionPredictor::averages_of(uint32_t layer, uint32_t slot) cons
   return averages_.data() + (size_t{layer} * sequences_ + slot) * config_.n_kv_head * capacity_;
 }
 
-size_t DeviceAttentionPredictor::lists_of(uint32_t layer) const {
-  return size_t{layer} * sequences_ * config_.n_kv_head * list_capacity_;
+size_t DeviceAttentionPredictor::lists_of(uint32_t layer, uint32_t row) const {
+  return size_t{config_.n_kv_head} *
+         (size_t{layer} * sequences_ * longest_list_ + size_t{row} * list_capacity(layer));
 }
 
-ShareTurns DeviceAttentionPredictor::turns_of(uint32_t layer) const {
-  return {options_.period, layer, options_.budget};
+RowTurns DeviceAttentionPredictor::turns_of(uint32_t layer) const {
+  return {options_.period, layer, static_cast<uint32_t>(budgets_[layer].budget)};
+}
+
+DeviceAttentionPredictor::Lists DeviceAttentionPredictor::lists(const DeviceQueries& queries,
+                                                                bool next) const {
+  const size_t row = size_t{queries.first} * config_.n_kv_head;
+  const size_t list = row * list_capacity(queries.layer);
+  if (next) return {next_lists_.data() + list, nullptr, next_keys_.data() + row};
+  return {lists_.data() + list, numbers_.data() + lists_of(queries.layer, queries.first),
+          keys_.data() + row};
 }
 
 Status DeviceAttentionPredictor::choose(const DeviceQueries& queries, const int32_t* positions,
-                                        bool scored, uint32_t* lists, uint32_t* numbers,
-                                        int32_t* keys, cudaStream_t stream) const {
+                                        const Lists& lists, bool calibrates, DeviceRead& read,
+                                        cudaStream_t stream) const {
+  const BlockBudget& budget = budgets_[queries.layer];
+  const bool scored = calibrates && scores_;
   TopPagesArgs top;
-  top.rows = {positions, queries.pages, queries.count, queries.capacity, options_.budget / kTokens};
+  top.rows = {positions, queries.pages, queries.count, queries.capacity,
+              static_cast<uint32_t>(budget.budget) / kTokens};
   top.n_kv_head = config_.n_kv_head;
-  top.sink_pages = options_.sink / kTokens;
-  top.recent_tokens = options_.window;
+  top.sink_pages = static_cast<uint32_t>(budget.sink) / kTokens;
+  top.recent_tokens = static_cast<uint32_t>(budget.window);
+  if (calibrates && dense_) top.whole = turns_of(queries.layer);
   top.scores = scored ? averages_.data() : averages_of(queries.layer, 0);
   top.score_rows = (scored ? score_rows_ : device_slots_).data() + queries.first;
-  top.lists = lists;
-  top.numbers = numbers;
-  top.keys = keys;
-  top.list_capacity = list_capacity_;
+  top.lists = lists.pages;
+  top.numbers = lists.numbers;
+  top.keys = lists.keys;
+  top.list_capacity = list_capacity(queries.layer);
   REPRISE_CUDA(top_pages(top, stream), "choosing pages");
+  read.lists = {lists.pages, nullptr, lists.keys, config_.n_kv_head, top.list_capacity};
+  read.numbers = lists.numbers;
   return {};
+}
+
+WholeSharesArgs DeviceAttentionPredictor::whole_args() const {
+  WholeSharesArgs args;
+  args.n_head = config_.n_head;
+  args.scale = kQueryUnit;
+  args.soft_cap = config_.attention_soft_cap;
+  args.largest = largest_;
+  args.capacity = capacity_;
+  return args;
 }
 
 Status DeviceAttentionPredictor::calibrate(const DeviceQueries& queries,
                                            cudaStream_t stream) const {
-  const uint32_t layers = config_.n_layer * sequences_;
-  const size_t row = size_t{queries.first} * config_.n_kv_head;
-  WholeSharesArgs args;
+  WholeSharesArgs args = whole_args();
   args.kv = queries.kv;
   args.turns = turns_of(queries.layer);
   args.positions = queries.positions;
   args.pages = queries.pages;
   args.rows = queries.count;
-  args.n_head = config_.n_head;
   args.q = queries.q;
-  args.scale = kQueryUnit;
-  args.soft_cap = config_.attention_soft_cap;
   args.factor = options_.factor;
   args.slots = device_slots_.data() + queries.first;
   args.averages = averages_of(queries.layer, 0);
-  args.shares_row = layers + queries.first;
-  args.averages_row = queries.layer * sequences_;
   args.shares = averages_of(config_.n_layer, queries.first);
-  args.capacity = capacity_;
   args.score_rows = score_rows_.data() + queries.first;
-  args.logs = logs_.data() + size_t{queries.first} * config_.n_head * capacity_;
-  args.arrived = arrived_.data() + row;
+  args.shares_row = config_.n_layer * sequences_ + queries.first;
+  args.averages_row = queries.layer * sequences_;
+  const size_t logs = size_t{queries.first} * config_.n_head * capacity_;
+  args.logs = logs_.data() + (largest_ ? 2 : 1) * logs;
+  args.arrived = arrived_.data() + size_t{queries.first} * config_.n_kv_head;
   REPRISE_CUDA(whole_shares(args, stream), kWhat);
   return {};
 }
 
 Status DeviceAttentionPredictor::select(const DeviceQueries& queries, DeviceRead& read,
                                         cudaStream_t stream) {
-  const size_t row = size_t{queries.first} * config_.n_kv_head, list = row * list_capacity_;
-  read.lists = {lists_.data() + list, nullptr, keys_.data() + row, config_.n_kv_head,
-                list_capacity_};
-  read.numbers = numbers_.data() + lists_of(queries.layer) + list;
   // A guess has no queries of its own.
-  const bool scores = options_.period > 0 && !queries.guess;
-  if (scores) REPRISE_CHECK(calibrate(queries, stream));
-  return choose(queries, queries.positions, scores, lists_.data() + list,
-                numbers_.data() + lists_of(queries.layer) + list, keys_.data() + row, stream);
+  if (scores_ && !queries.guess) REPRISE_CHECK(calibrate(queries, stream));
+  return choose(queries, queries.positions, lists(queries, false), !queries.guess, read, stream);
 }
 
 Status DeviceAttentionPredictor::observe(const DeviceQueries& queries, const DeviceRead& read,
@@ -165,27 +187,27 @@ Status DeviceAttentionPredictor::observe(const DeviceQueries& queries, const Dev
   args.lse = lse;
   args.scale = kQueryUnit;
   args.soft_cap = config_.attention_soft_cap;
+  args.largest = largest_;
   args.shares = shares_.data() + (read.numbers - numbers_.data());
   REPRISE_CUDA(read_shares(args, stream), kWhat);
   return {};
 }
 
 Status DeviceAttentionPredictor::learn(const DeviceQueries& queries, cudaStream_t stream) {
-  const size_t row = size_t{queries.first} * config_.n_kv_head;
-  const size_t list = lists_of(queries.layer) + row * list_capacity_;
+  const Lists read = lists(queries, false);
   AverageSharesArgs args;
-  args.numbers = numbers_.data() + list;
-  args.keys = keys_.data() + row;
-  args.shares = shares_.data() + list;
+  args.numbers = read.numbers;
+  args.keys = read.keys;
+  args.shares = shares_.data() + (read.numbers - numbers_.data());
   args.rows = queries.count;
   args.n_kv_head = config_.n_kv_head;
-  args.list_capacity = list_capacity_;
+  args.list_capacity = list_capacity(queries.layer);
   args.factor = options_.factor;
   args.slots = device_slots_.data() + queries.first;
   args.averages = averages_of(queries.layer, 0);
   args.capacity = capacity_;
   args.fade = fade_;
-  args.turns = turns_of(queries.layer);
+  if (scores_) args.turns = turns_of(queries.layer);
   args.positions = queries.positions;
   REPRISE_CUDA(average_shares(args, stream), kWhat);
   return {};
@@ -193,27 +215,28 @@ Status DeviceAttentionPredictor::learn(const DeviceQueries& queries, cudaStream_
 
 Status DeviceAttentionPredictor::predict(const DeviceQueries& queries, DeviceRead& read,
                                          cudaStream_t stream) {
-  const size_t row = size_t{queries.first} * config_.n_kv_head, list = row * list_capacity_;
-  read.lists = {next_lists_.data() + list, nullptr, next_keys_.data() + row, config_.n_kv_head,
-                list_capacity_};
   // Keys that a row reads are the next row's position.
-  return choose(queries, queries.keys, false, next_lists_.data() + list, nullptr,
-                next_keys_.data() + row, stream);
+  return choose(queries, queries.keys, lists(queries, true), false, read, stream);
+}
+
+bool DeviceAttentionPredictor::calibrates(const DeviceRow& row) const {
+  const RowTurns turns = turns_of(row.layer);
+  const auto end = static_cast<uint32_t>(row.position) + 1;
+  return turns.period > 0 && end > turns.beyond && (end + turns.offset) % turns.period == 0;
 }
 
 uint64_t DeviceAttentionPredictor::keys_read(const DeviceRow& row) const {
   const auto position = static_cast<uint32_t>(row.position);
-  const uint64_t others = std::min(position / kTokens, options_.budget / kTokens - 1);
+  const uint32_t budget = static_cast<uint32_t>(budgets_[row.layer].budget) / kTokens;
+  if (dense_ && calibrates(row)) return position + 1;
+  const uint64_t others = std::min(position / kTokens, budget - 1);
   return others * kTokens + position % kTokens + 1;
 }
 
 // Keys are read once more, all of them to calibrate, and averages.
 uint64_t DeviceAttentionPredictor::index_bytes_read(const DeviceRow& row) const {
   const uint64_t pages = static_cast<uint32_t>(row.position) / kTokens + 1;
-  const auto end = static_cast<uint32_t>(row.position) + 1;
-  const bool calibrates =
-      options_.period > 0 && end > options_.budget && (end + row.layer) % options_.period == 0;
-  const uint64_t read = calibrates ? pages : (keys_read(row) + kTokens - 1) / kTokens;
+  const uint64_t read = calibrates(row) ? pages : (keys_read(row) + kTokens - 1) / kTokens;
   return config_.n_kv_head * (read * tile_bytes_ + pages * sizeof(float));
 }
 

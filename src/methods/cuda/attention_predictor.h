@@ -32,27 +32,52 @@ class DeviceAttentionPredictor : public DevicePolicy {
   uint64_t index_bytes_read(const DeviceRow& row) const override;
 
  private:
+  static constexpr uint32_t kScoredRows = 8;  // of a prompt at once
   /// Rows of a prefill step that belong to the history.
   struct History {
     uint32_t slot = 0, first_row = 0, rows = 0;
     bool first = false;  // nothing before them counts
   };
+  /// Where lists of some rows of a layer go.
+  struct Lists {
+    uint32_t* pages;
+    uint32_t* numbers;  // null: not wanted
+    int32_t* keys;
+  };
+  /// next: of the rows after them.
+  Lists lists(const DeviceQueries& queries, bool next) const;
   uint32_t slot_of(const Policy* owner);
   History history_of(const SequenceStep& step, int32_t position) const;
   Status grow(const DeviceRoom& room);
   float* averages_of(uint32_t layer, uint32_t slot) const;
-  size_t lists_of(uint32_t layer) const;
-  kernels::cuda::ShareTurns turns_of(uint32_t layer) const;
+  /// Pages of a list.
+  uint32_t list_capacity(uint32_t layer) const;
+  /// Where lists begin of a layer and row.
+  size_t lists_of(uint32_t layer, uint32_t row) const;
+  /// Rows that calibrate.
+  kernels::cuda::RowTurns turns_of(uint32_t layer) const;
+  bool calibrates(const DeviceRow& row) const;
+  /// Scores rows of a prompt over every key, one by one.
+  Status score_rows(const DevicePrompt& prompt, const History& own, cudaStream_t stream);
+  /// Averages what votes of a prompt's rows say.
+  Status count_votes(const DevicePrompt& prompt, const History& own, cudaStream_t stream);
+  kernels::cuda::WholeSharesArgs whole_args() const;
+  /// Whether rows of prompts are scored, because votes for keys do not tell what is wanted.
+  bool scores_rows() const { return largest_; }
+  uint32_t scored_rows(const DeviceRoom& room) const;
   /// Scores every key for the rows that have their turn.
   Status calibrate(const DeviceQueries& queries, cudaStream_t stream) const;
-  /// Chooses for rows at the positions; scored: those that had their turn by what they scored.
-  Status choose(const DeviceQueries& queries, const int32_t* positions, bool scored,
-                uint32_t* lists, uint32_t* numbers, int32_t* keys, cudaStream_t stream) const;
+  /// Chooses for rows at the positions; calibrates: those whose turn it is do otherwise.
+  Status choose(const DeviceQueries& queries, const int32_t* positions, const Lists& lists,
+                bool calibrates, DeviceRead& read, cudaStream_t stream) const;
 
   const ModelConfig& config_;
   AttentionPredictorOptions options_;
+  std::vector<BlockBudget> budgets_;  // [n_layer]
+  bool scores_, dense_, largest_;     // calibrates by scores, by dense rows; pool=max
   float fade_;
-  uint32_t sequences_ = 0, capacity_ = 0, list_capacity_ = 0;
+  uint32_t sequences_ = 0, capacity_ = 0;
+  uint32_t longest_list_ = 0;  // pages
   uint64_t tile_bytes_ = 0;
   uint64_t pass_ = 0;
   std::vector<const Policy*> owners_;   // [sequences] of slots
@@ -61,15 +86,15 @@ class DeviceAttentionPredictor : public DevicePolicy {
   std::vector<uint32_t> slots_, sent_;  // of decode rows
   kernels::cuda::PinnedBuffer<uint32_t> staged_[2];
   kernels::cuda::DeviceBuffer<uint32_t> device_slots_;  // [sequences]
-  // [n_layer, sequences, n_kv_head, capacity], then what rows scored in a layer, [sequences, ...]
+  // [n_layer, sequences, n_kv_head, capacity], then what rows scored in a layer, [scored_rows, ...]
   kernels::cuda::DeviceBuffer<float> averages_;
-  kernels::cuda::DeviceBuffer<float> logs_;           // [sequences, n_head, capacity] of a layer
+  kernels::cuda::DeviceBuffer<float> logs_;           // as WholeSharesArgs, of a layer
   kernels::cuda::DeviceBuffer<uint32_t> score_rows_;  // [sequences] of averages_, in a layer
-  kernels::cuda::DeviceBuffer<uint32_t> arrived_;     // [sequences, n_kv_head]
-  // [n_layer, sequences, n_kv_head, list_capacity]
+  kernels::cuda::DeviceBuffer<uint32_t> arrived_;     // likewise
+  // [n_layer, sequences, n_kv_head, longest_list]
   kernels::cuda::DeviceBuffer<uint32_t> numbers_;
   kernels::cuda::DeviceBuffer<float> shares_;
-  // [sequences, n_kv_head, list_capacity or 1] of one layer
+  // [sequences, n_kv_head, longest_list or 1] of one layer
   kernels::cuda::DeviceBuffer<uint32_t> lists_, next_lists_;
   kernels::cuda::DeviceBuffer<int32_t> keys_, next_keys_;
   kernels::cuda::DeviceBuffer<float> votes_;    // [n_head, 16 capacity]

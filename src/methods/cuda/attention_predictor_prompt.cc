@@ -69,6 +69,36 @@ Status DeviceAttentionPredictor::after_prefill(const DevicePrompt& prompt, cudaS
   const History& own = histories_[prompt.step];
   tile_bytes_ = tile_bytes(prompt.kv.type, prompt.kv.head_dim);
   if (own.rows == 0) return {};
+  return scores_rows() ? score_rows(prompt, own, stream) : count_votes(prompt, own, stream);
+}
+
+Status DeviceAttentionPredictor::score_rows(const DevicePrompt& prompt, const History& own,
+                                            cudaStream_t stream) {
+  WholeSharesArgs whole = whole_args();
+  whole.kv = prompt.kv;
+  whole.turns.period = 1;
+  whole.pages = prompt.pages;
+  whole.one_table = true;
+  whole.shares = averages_of(config_.n_layer, 0);
+  whole.logs = logs_.data();
+  whole.arrived = arrived_.data();
+  for (uint32_t done = 0; done < own.rows; done += whole.rows) {
+    const uint32_t row = own.first_row + done;
+    whole.rows = std::min(kScoredRows, own.rows - done);
+    whole.positions = prompt.positions + row;
+    whole.q = prompt.q + size_t{row} * config_.n_head * config_.head_dim;
+    REPRISE_CUDA(whole_shares(whole, stream), kWhat);
+    REPRISE_CUDA(
+        average_rows({whole.shares, whole.positions, whole.rows, config_.n_kv_head, capacity_,
+                      own.first && done == 0, options_.factor, averages_of(prompt.layer, own.slot)},
+                     stream),
+        kWhat);
+  }
+  return {};
+}
+
+Status DeviceAttentionPredictor::count_votes(const DevicePrompt& prompt, const History& own,
+                                             cudaStream_t stream) {
   const size_t head = size_t{own.first_row} * config_.n_head;
   REPRISE_CUDA(weigh_rows({prompt.lse + head, own.rows, config_.n_head, own.first, options_.factor,
                            weighed_.data()},

@@ -81,7 +81,7 @@ Result<std::unique_ptr<DevicePolicy>> device_policy(const Policy& policy,
   return fail(
       ErrorCode::kUnsupported,
       "policy {} does not run on cuda; full, streaming, quest, snapkv, h2o, reattention, "
-      "csattention, attention_predictor (with calibrate=scores) and mac (over full or quest, "
+      "csattention, attention_predictor (without file) and mac (over full or quest, "
       "without ring=q8_0 and lse_fix) do, also "
       "after dense, and auto among full, quest and mac; use --device cpu",
       policy.spec());

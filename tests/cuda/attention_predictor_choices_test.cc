@@ -1,0 +1,206 @@
+// Pages that AttentionPredictor chooses on a device, step after step, against the CPU's predictor.
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+
+#include "cuda/attention_predictor_reference.h"
+#include "methods/cuda/attention_predictor.h"
+
+namespace reprise::test {
+namespace {
+
+// Steps of the device's policy and of the references beside it.
+class Walk {
+ public:
+  Walk(const AttentionPredictorOptions& options)
+      : text_(options.pool == "max"),
+        first_(*AttentionPredictorPolicy::create(options, config_)),
+        device_(static_cast<const AttentionPredictorPolicy&>(*first_), config_),
+        kv_(text_.attention.bytes()),
+        q_(text_.attention.q()),
+        table_(text_.table),
+        positions_(text_.positions),
+        keys_(text_.keys),
+        lse_(size_t{kLayers} * kRows * 4) {
+    EXPECT_TRUE(device_.reserve({2, kPages, kPages}));
+  }
+
+  struct Sequence {
+    std::unique_ptr<Policy> policy;
+    std::vector<Reference> layers;
+    uint32_t row = 0;  // the next
+  };
+  // A prompt that ends with a row, of which the last rows are computed.
+  Sequence begin(uint32_t row, uint32_t rows) {
+    Sequence made{first_->fork(), {}, row};
+    const auto& policy = static_cast<const AttentionPredictorPolicy&>(*first_);
+    SequenceStep step;
+    step.rows = rows;
+    step.phase = kernels::Phase::kPrefill;
+    step.prompt_end = kFirst + static_cast<int32_t>(row);
+    plan(made, step, row - rows, 0);
+    for (uint32_t layer = 0; layer < kLayers; ++layer) {
+      Reference& own = made.layers.emplace_back(text_, policy, layer);
+      read_prompt(own, layer, row, rows);
+      for (uint32_t i = row - std::min(rows, policy.options().history); i < row; ++i) {
+        own.push_whole(i);
+      }
+    }
+    return made;
+  }
+
+  void step(Sequence& sequence) {
+    const uint32_t row = sequence.row++;
+    SequenceStep step;
+    step.rows = 1;
+    plan(sequence, step, row, 1);
+    for (uint32_t layer = 0; layer < kLayers; ++layer) {
+      SCOPED_TRACE("row " + std::to_string(row) + ", layer " + std::to_string(layer));
+      Reference& own = sequence.layers[layer];
+      const DeviceQueries queries = queries_of(own, layer, row);
+      const bool calibrates = own.calibrates(row);
+      const auto want = own.choose(row, calibrates);
+      DeviceRead read;
+      ASSERT_TRUE(device_.select(queries, read, nullptr));
+      expect_lists(read, want, kFirst + static_cast<int32_t>(row));
+      upload(own.lse(row, want));
+      ASSERT_TRUE(device_.observe(queries, read, lse_.get() + own.q_row(row) * 4, nullptr));
+      ASSERT_TRUE(device_.learn(queries, nullptr));
+      if (calibrates) own.push_whole(row);
+      if (!calibrates) own.push_read(row, want);
+      ASSERT_TRUE(device_.predict(queries, read, nullptr));
+      expect_lists(read, own.choose(row + 1, false), kFirst + static_cast<int32_t>(row) + 1);
+    }
+  }
+
+ private:
+  void plan(const Sequence& sequence, const SequenceStep& step, uint32_t row, uint32_t decoding) {
+    Row first;
+    first.position = kFirst + static_cast<int32_t>(row);
+    const DeviceGroup group = {0, 1, &device_};
+    const Policy* acting = sequence.policy.get();
+    DevicePlan plan;
+    plan.rows = {&first, 1};
+    plan.steps = {&step, 1};
+    plan.groups = {&group, 1};
+    plan.acting = {&acting, 1};
+    plan.decode_rows = decoding;
+    EXPECT_TRUE(device_.plan(plan, nullptr));
+    EXPECT_EQ(cudaStreamSynchronize(nullptr), cudaSuccess);
+  }
+  PagedKv kv() const { return {kv_.get(), KvType::kBF16, 2, 64}; }
+  void upload(const std::vector<float>& lse) {
+    EXPECT_EQ(cudaMemcpy(lse_.get(), lse.data(), lse.size() * 4, cudaMemcpyHostToDevice),
+              cudaSuccess);
+  }
+  DeviceQueries queries_of(const Reference& own, uint32_t layer, uint32_t row) const {
+    DeviceQueries queries;
+    queries.layer = layer;
+    queries.n_head = 4;
+    queries.count = 1;
+    queries.positions = positions_.get() + row;
+    queries.keys = keys_.get() + row;
+    queries.pages = table_.get();
+    queries.capacity = kPages;
+    queries.q = bf16(q_) + size_t{own.q_row(row)} * 4 * 64;
+    queries.kv = kv();
+    return queries;
+  }
+  void read_prompt(const Reference& own, uint32_t layer, uint32_t row, uint32_t rows) {
+    std::vector<float> lse(size_t{kLayers} * kRows * 4);
+    for (uint32_t i = row - rows; i < row; ++i) {
+      std::vector<uint32_t> all((static_cast<size_t>(kFirst) + i) / 16 + 1);
+      std::iota(all.begin(), all.end(), 0u);
+      const auto one = own.lse(i, {all, all});
+      for (size_t j = 0; j < lse.size(); ++j) lse[j] += one[j];
+    }
+    upload(lse);
+    const uint32_t first = own.q_row(row - rows);
+    DevicePrompt prompt;
+    prompt.layer = layer;
+    prompt.rows = {0, rows, kFirst + static_cast<int32_t>(row - rows)};
+    prompt.positions = positions_.get() + row - rows;
+    prompt.pages = table_.get();
+    prompt.capacity = kPages;
+    prompt.q = bf16(q_) + size_t{first} * 4 * 64;
+    prompt.lse = lse_.get() + size_t{first} * 4;
+    prompt.kv = kv();
+    EXPECT_TRUE(device_.after_prefill(prompt, nullptr));
+  }
+  void expect_lists(const DeviceRead& read, const std::vector<std::vector<uint32_t>>& want,
+                    int32_t position) const {
+    for (uint32_t head = 0; head < want.size(); ++head) {
+      std::vector<uint32_t> pages, got(want[head].size());
+      for (const uint32_t page : want[head]) pages.push_back(text_.table[page]);
+      int32_t keys = 0;
+      ASSERT_EQ(cudaMemcpy(&keys, read.lists.keys + head, 4, cudaMemcpyDeviceToHost), cudaSuccess);
+      ASSERT_EQ(keys, static_cast<int32_t>(pages.size() - 1) * 16 + position % 16 + 1);
+      ASSERT_EQ(cudaMemcpy(got.data(), read.lists.pages + size_t{head} * read.lists.capacity,
+                           got.size() * 4, cudaMemcpyDeviceToHost),
+                cudaSuccess);
+      EXPECT_EQ(got, pages);
+    }
+  }
+
+  ModelConfig config_ = small_config();
+  Text text_;
+  std::unique_ptr<Policy> first_;
+  DeviceAttentionPredictor device_;
+  DeviceArray<uint8_t> kv_;
+  DeviceArray<uint16_t> q_;
+  DeviceArray<uint32_t> table_;
+  DeviceArray<int32_t> positions_, keys_;
+  DeviceArray<float> lse_;
+};
+
+struct Choices {
+  uint32_t period;
+  const char *calibrate, *pool, *layers;
+  float factor;
+};
+
+class AttentionPredictorChoices : public testing::TestWithParam<Choices> {};
+INSTANTIATE_TEST_SUITE_P(Options, AttentionPredictorChoices,
+                         testing::Values(Choices{0, "scores", "sum", "none", 0.7f},
+                                         Choices{5, "scores", "sum", "none", 0.7f},
+                                         Choices{5, "scores", "max", "1:224", 0.9f},
+                                         Choices{7, "dense", "sum", "0:96", 0.5f},
+                                         Choices{6, "dense", "max", "none", 0.7f},
+                                         Choices{0, "scores", "max", "none", 0.0f}));
+
+TEST_P(AttentionPredictorChoices, AreThoseOfTheCpuOverStepsAndSequences) {
+  REPRISE_NEEDS_DEVICE();
+  AttentionPredictorOptions options;
+  options.budget = 160;
+  options.period = GetParam().period;
+  options.calibrate = GetParam().calibrate;
+  options.pool = GetParam().pool;
+  options.layers = GetParam().layers;
+  options.factor = GetParam().factor;
+  options.history = 20;
+  Walk walk(options);
+  const auto go = [&](Walk::Sequence& sequence, int steps) {
+    for (int i = 0; i < steps && !HasFatalFailure(); ++i) walk.step(sequence);
+  };
+  auto one = walk.begin(40, 40);
+  go(one, 20);
+  auto fork = walk.begin(60, 25);
+  go(fork, 10);
+  go(one, 30);                      // its averages are still there
+  auto third = walk.begin(75, 20);  // in the place of the fork's
+  go(third, 40);
+}
+
+TEST(AttentionPredictorNetworks, AreRefused) {
+  AttentionPredictorOptions options;
+  options.file = "net.safetensors";
+  const auto refused =
+      DeviceAttentionPredictor::check(AttentionPredictorPolicy(options, small_config()));
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ErrorCode::kUnsupported);
+  EXPECT_NE(refused.error().message.find("no file"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace reprise::test
