@@ -5,6 +5,7 @@
 #include <string>
 
 #include "cuda/attention_predictor_reference.h"
+#include "cuda/random_net.h"
 #include "methods/cuda/attention_predictor.h"
 
 namespace reprise::test {
@@ -13,9 +14,9 @@ namespace {
 // Steps of the device's policy and of the references beside it.
 class Walk {
  public:
-  Walk(const AttentionPredictorOptions& options)
+  Walk(const AttentionPredictorOptions& options, const std::shared_ptr<const ForecastNet>& net)
       : text_(options.pool == "max"),
-        first_(*AttentionPredictorPolicy::create(options, config_)),
+        first_(made(options, config_, net)),
         device_(static_cast<const AttentionPredictorPolicy&>(*first_), config_),
         kv_(text_.attention.bytes()),
         q_(text_.attention.q()),
@@ -43,7 +44,9 @@ class Walk {
     for (uint32_t layer = 0; layer < kLayers; ++layer) {
       Reference& own = made.layers.emplace_back(text_, policy, layer);
       read_prompt(own, layer, row, rows);
-      for (uint32_t i = row - std::min(rows, policy.options().history); i < row; ++i) {
+      const uint32_t net_rows = policy.network() != nullptr ? policy.network()->rows : 0;
+      const uint32_t history = std::max(policy.options().history, net_rows);
+      for (uint32_t i = row - std::min(rows, history); i < row; ++i) {
         own.push_whole(i);
       }
     }
@@ -75,6 +78,12 @@ class Walk {
   }
 
  private:
+  static std::unique_ptr<Policy> made(const AttentionPredictorOptions& options,
+                                      const ModelConfig& config,
+                                      const std::shared_ptr<const ForecastNet>& net) {
+    if (net == nullptr) return *AttentionPredictorPolicy::create(options, config);
+    return std::make_unique<AttentionPredictorPolicy>(options, config, net);
+  }
   void plan(const Sequence& sequence, const SequenceStep& step, uint32_t row, uint32_t decoding) {
     Row first;
     first.position = kFirst + static_cast<int32_t>(row);
@@ -158,6 +167,7 @@ struct Choices {
   uint32_t period;
   const char *calibrate, *pool, *layers;
   float factor;
+  uint32_t network = 0;  // rows that it sees; 0: there is none
 };
 
 class AttentionPredictorChoices : public testing::TestWithParam<Choices> {};
@@ -167,7 +177,10 @@ INSTANTIATE_TEST_SUITE_P(Options, AttentionPredictorChoices,
                                          Choices{5, "scores", "max", "1:224", 0.9f},
                                          Choices{7, "dense", "sum", "0:96", 0.5f},
                                          Choices{6, "dense", "max", "none", 0.7f},
-                                         Choices{0, "scores", "max", "none", 0.0f}));
+                                         Choices{0, "scores", "max", "none", 0.0f},
+                                         Choices{0, "scores", "sum", "none", 0.7f, 16},
+                                         Choices{5, "scores", "max", "none", 0.7f, 24},
+                                         Choices{7, "dense", "sum", "none", 0.7f, 16}));
 
 TEST_P(AttentionPredictorChoices, AreThoseOfTheCpuOverStepsAndSequences) {
   REPRISE_NEEDS_DEVICE();
@@ -179,7 +192,11 @@ TEST_P(AttentionPredictorChoices, AreThoseOfTheCpuOverStepsAndSequences) {
   options.layers = GetParam().layers;
   options.factor = GetParam().factor;
   options.history = 20;
-  Walk walk(options);
+  std::shared_ptr<const ForecastNet> net;
+  if (GetParam().network > 0) {
+    net = std::make_shared<const ForecastNet>(random_net(GetParam().network, false));
+  }
+  Walk walk(options, net);
   const auto go = [&](Walk::Sequence& sequence, int steps) {
     for (int i = 0; i < steps && !HasFatalFailure(); ++i) walk.step(sequence);
   };
@@ -188,18 +205,8 @@ TEST_P(AttentionPredictorChoices, AreThoseOfTheCpuOverStepsAndSequences) {
   auto fork = walk.begin(60, 25);
   go(fork, 10);
   go(one, 30);                      // its averages are still there
-  auto third = walk.begin(75, 20);  // in the place of the fork's
+  auto third = walk.begin(75, 24);  // in the place of the fork's
   go(third, 40);
-}
-
-TEST(AttentionPredictorNetworks, AreRefused) {
-  AttentionPredictorOptions options;
-  options.file = "net.safetensors";
-  const auto refused =
-      DeviceAttentionPredictor::check(AttentionPredictorPolicy(options, small_config()));
-  ASSERT_FALSE(refused);
-  EXPECT_EQ(refused.error().code, ErrorCode::kUnsupported);
-  EXPECT_NE(refused.error().message.find("no file"), std::string::npos);
 }
 
 }  // namespace

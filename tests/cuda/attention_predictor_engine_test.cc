@@ -1,9 +1,13 @@
 // AttentionPredictor in the whole engine on a device.
 #include <gmock/gmock.h>
 
+#include <fstream>
 #include <string>
 
+#include "cuda/random_net.h"
 #include "cuda/session_testing.h"
+#include "methods/attention_predictor/net_file.h"
+#include "model/tensor_source.h"
 
 namespace reprise::test {
 namespace {
@@ -13,6 +17,19 @@ using AttentionPredictorEngine = CudaEngine;
 const std::string kSmall = "attention_predictor:period=0,budget=128";
 
 const std::string kCalibrated = "attention_predictor:budget=128";
+
+const std::string kNetwork = kCalibrated + ",file=NET";
+
+// The policy with a network for the model in place of NET.
+std::string with_net(std::string policy) {
+  const size_t at = policy.find("NET");
+  if (at == std::string::npos) return policy;
+  const std::string path = scratch_folder() + "/net.safetensors";
+  const auto source = TensorSource::open(tiny_model({64}));
+  std::ofstream(path, std::ios::binary)
+      << forecast_net_file(random_net(16, false), *source->config(), {});
+  return policy.replace(at, 3, path);
+}
 
 // Where averages are nearly equal rounding decides: neither choice is nearer to full attention.
 void expect_as_good(const Logits& got, const Logits& want, const Logits& full) {
@@ -39,12 +56,14 @@ TEST_F(AttentionPredictorEngine, ReadsWhatItReadsOnTheCpu) {
   EngineOptions cpu = cuda_options();
   cpu.device = "cpu";
   const auto here = tiny_engine(cuda_options()), there = tiny_engine(cpu);
-  for (const std::string& policy :
+  for (const std::string& spec :
        {kSmall, kSmall + ",factor=0", kSmall + ",factor=0.9,history=100", kSmall + ",sink=0",
         kSmall + ",sink=32,window=30", "dense:first=1+" + kSmall, kCalibrated,
         kCalibrated + ",period=1", kCalibrated + ",period=5,factor=0.9,sink=32",
-        kCalibrated + ",calibrate=dense", kCalibrated + ",pool=max,layers=1:256"}) {
-    SCOPED_TRACE(policy);
+        kCalibrated + ",calibrate=dense", kCalibrated + ",pool=max,layers=1:256", kNetwork,
+        kNetwork + ",period=0"}) {
+    SCOPED_TRACE(spec);
+    const std::string policy = with_net(spec);
     const Request request = forced_request(tiny_prompt(700), 60, 9);
     const Logits want = logits_of(*there, request, policy), full = logits_of(*there, request);
     const Answer answer = answer_of(*here, request, policy);
@@ -57,7 +76,8 @@ class AttentionPredictorPeriods : public AttentionPredictorEngine,
                                   public testing::WithParamInterface<std::string> {};
 INSTANTIATE_TEST_SUITE_P(Policies, AttentionPredictorPeriods,
                          testing::Values(kSmall, kCalibrated,
-                                         kCalibrated + ",calibrate=dense,pool=max,layers=1:256"));
+                                         kCalibrated + ",calibrate=dense,pool=max,layers=1:256",
+                                         kNetwork));
 
 TEST_P(AttentionPredictorPeriods, AnswersOfABatchAreThoseOfEach) {
   const auto engine = tiny_engine(cuda_options());
@@ -70,13 +90,13 @@ TEST_P(AttentionPredictorPeriods, AnswersOfABatchAreThoseOfEach) {
     request.on_logits = [&rows = together[i]](std::span<const float> logits) {
       rows.emplace_back(logits.begin(), logits.end());
     };
-    sessions.push_back(*engine->open(GetParam()));
+    sessions.push_back(*engine->open(with_net(GetParam())));
     ASSERT_TRUE(
         engine->submit(*sessions[i], request, [](Result<Answer> answer) { ASSERT_TRUE(answer); }));
   }
   while (engine->step()) continue;
   for (uint32_t i = 0; i < together.size(); ++i) {
-    const Logits alone = logits_of(*engine, requests[i], GetParam());
+    const Logits alone = logits_of(*engine, requests[i], with_net(GetParam()));
     EXPECT_LT(median_distance(together[i], alone), 3 * bf16_tolerance(2)) << i;
   }
 }
@@ -86,8 +106,8 @@ TEST_P(AttentionPredictorPeriods, ConversationsGoOnAndGrow) {
   cpu.device = "cpu";
   const auto here = tiny_engine(cuda_options()), there = tiny_engine(cpu);
   std::vector<std::unique_ptr<Session>> sessions;
-  sessions.push_back(*here->open(GetParam()));
-  sessions.push_back(*there->open(GetParam()));
+  sessions.push_back(*here->open(with_net(GetParam())));
+  sessions.push_back(*there->open(with_net(GetParam())));
   sessions.push_back(*there->open("full"));
   std::vector<int32_t> prompt = tiny_prompt(400);
   for (uint32_t turn = 0; turn < 4; ++turn) {  // tables grow meanwhile
@@ -114,7 +134,8 @@ TEST_P(AttentionPredictorPeriods, ForksAndRestoredSessionsGoOnAlike) {
   options.prefix_cache = false;  // equal passes, so equal bits
   const std::string path = scratch_folder() + "/attention.kv";
   const auto engine = tiny_engine(options), other = tiny_engine(options);
-  auto original = *engine->open(GetParam()), restored = *other->open(GetParam());
+  auto original = *engine->open(with_net(GetParam())),
+       restored = *other->open(with_net(GetParam()));
   logits_in(*original, forced_request(tiny_prompt(500), 40, 3));
   ASSERT_TRUE(original->save(path, ""));
   ASSERT_TRUE(restored->restore(path));

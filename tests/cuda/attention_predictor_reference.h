@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <memory>
 #include <numeric>
 #include <vector>
 
@@ -51,13 +52,13 @@ class Reference {
         options_(policy.options()),
         budget_(policy.budgets()[layer]),
         layer_(layer),
-        predictor_(2, options_.factor, options_.period) {}
+        predictor_(make_predictor(policy)) {}
 
   bool calibrates(uint32_t row) const {
     const auto end = static_cast<uint32_t>(kFirst) + row + 1;
     return options_.period > 0 && (end + layer_) % options_.period == 0;
   }
-  void push_whole(uint32_t row) { predictor_.push(whole(row)); }
+  void push_whole(uint32_t row) { predictor_->push(whole(row)); }
 
   // Pages that a row reads, for each KV head.
   std::vector<std::vector<uint32_t>> choose(uint32_t row, bool calibrates) {
@@ -74,7 +75,7 @@ class Reference {
         top_k(scored.scores_of(head).subspan(choice.first, choice.candidates()), choice.count,
               blocks);
       } else {
-        predictor_.best(head, choice.first, choice.last, choice.count, blocks);
+        predictor_->best(head, choice.first, choice.last, choice.count, blocks);
       }
       for (uint32_t page = 0; page < choice.first; ++page) read[head].push_back(page);
       for (const int32_t block : blocks) {
@@ -111,11 +112,19 @@ class Reference {
       }
       scores.offsets.push_back(static_cast<uint32_t>(scores.read.size()));
     }
-    predictor_.push(scores);
+    predictor_->push(scores);
   }
   uint32_t q_row(uint32_t row) const { return layer_ * kRows + row; }
 
  private:
+  static std::unique_ptr<Predictor> make_predictor(const AttentionPredictorPolicy& policy) {
+    const AttentionPredictorOptions& own = policy.options();
+    if (policy.network() == nullptr) {
+      return std::make_unique<AveragePredictor>(2, own.factor, own.period);
+    }
+    return std::make_unique<NetworkPredictor>(
+        2, std::make_shared<const ForecastNet>(*policy.network()), own.factor, own.period);
+  }
   float share(uint32_t row, uint32_t head, uint32_t page, const std::vector<float>& total) const {
     const uint32_t left = static_cast<uint32_t>(kFirst) + row + 1 - page * 16;
     return static_cast<float>(
@@ -139,7 +148,7 @@ class Reference {
   AttentionPredictorOptions options_;
   BlockBudget budget_;
   uint32_t layer_;
-  AveragePredictor predictor_;
+  std::unique_ptr<Predictor> predictor_;
 };
 
 }  // namespace reprise::test

@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 #include <random>
 #include <vector>
@@ -42,12 +43,26 @@ TEST_P(AverageShares, FollowWhatWasRead) {
   const DeviceArray<int32_t> device_positions(std::vector<int32_t>{40000, 40000, 39998});
   const RowTurns turns = {1000, 1, 39000};  // row 2's
   const float factor = 0.7f;
-  ASSERT_EQ(average_shares({device_numbers.get(), device_keys.get(), device_shares.get(), kRows,
-                            kHeads, kRead, factor, device_slots.get(), device_averages.get(),
-                            kCapacity, fade, turns, device_positions.get()},
+  constexpr uint32_t kHistory = 3;  // positions 40000 are in row 1
+  const DeviceArray<float> history(size_t{kSlots} * kHeads * kHistory * kCapacity, 0xff);
+  ASSERT_EQ(average_shares({device_numbers.get(),
+                            device_keys.get(),
+                            device_shares.get(),
+                            kRows,
+                            kHeads,
+                            kRead,
+                            factor,
+                            device_slots.get(),
+                            device_averages.get(),
+                            kCapacity,
+                            fade,
+                            turns,
+                            device_positions.get(),
+                            {history.get(), kHistory, true}},
                            nullptr),
             cudaSuccess);
   std::vector<float> want = averages;
+  const auto kept = history.host();
   for (uint32_t list = 0; list < kRows * kHeads; ++list) {
     const auto read = static_cast<uint32_t>(keys[list] + 15) / 16;
     if (read == 0 || list / kHeads == 2) continue;
@@ -57,6 +72,17 @@ TEST_P(AverageShares, FollowWhatWasRead) {
     for (uint32_t i = 0; i < read; ++i) elsewhere -= average[own[i]];
     const double share = (1.0 - factor) * std::clamp(1.0 - fade * elsewhere, 0.0, 1.0);
     const std::vector<float> before(average, average + own[read - 1] + 1);
+    std::vector<float> seen(kCapacity);
+    for (size_t page = 0; page < before.size(); ++page) seen[page] = std::sqrt(fade * before[page]);
+    for (uint32_t i = 0; i < read; ++i) {
+      const double share_read = share / (1.0 - factor) * shares[list * kRead + i];
+      seen[own[i]] = static_cast<float>(std::sqrt(share_read));
+    }
+    const size_t row = (slots[list / kHeads] * kHeads + list % kHeads) * kHistory + 1;
+    for (uint32_t page = 0; page < kCapacity; ++page) {
+      // As below, of shares; roots halve errors in proportion.
+      ASSERT_NEAR(kept[row * kCapacity + page], seen[page], 16 * 0x1p-23 * seen[page]) << page;
+    }
     for (size_t page = 0; page < before.size(); ++page) average[page] *= fade;
     for (uint32_t i = 0; i < read; ++i) {
       average[own[i]] =

@@ -108,7 +108,9 @@ TEST_P(WholeShares, OfAPromptAreAveragedRowByRow) {
   const DeviceArray<uint16_t> q(attention.q());
   const DeviceArray<uint32_t> device_table(table), arrived(size_t{kRows} * n_kv_head);
   const DeviceArray<int32_t> device_positions(positions);
+  constexpr uint32_t kHistory = 8;
   const DeviceArray<float> averages(size_t{n_kv_head} * kCapacity, 0xff),
+      history(size_t{n_kv_head} * kHistory * kCapacity, 0xff),
       shares(size_t{kRows} * n_kv_head * kCapacity, 0xff),
       logs(size_t{2} * kRows * n_head * kCapacity, 0xff);
   WholeSharesArgs args;
@@ -129,12 +131,19 @@ TEST_P(WholeShares, OfAPromptAreAveragedRowByRow) {
     args.positions = device_positions.get() + from;
     args.q = bf16(q) + size_t{from} * n_head * GetParam().head_dim;
     ASSERT_EQ(whole_shares(args, nullptr), cudaSuccess);
-    ASSERT_EQ(average_rows({shares.get(), args.positions, args.rows, n_kv_head, kCapacity, first,
-                            kFactor, averages.get()},
+    ASSERT_EQ(average_rows({shares.get(),
+                            args.positions,
+                            args.rows,
+                            n_kv_head,
+                            kCapacity,
+                            first,
+                            kFactor,
+                            averages.get(),
+                            {history.get(), kHistory, false}},
                            nullptr),
               cudaSuccess);
   }
-  const auto got = averages.host();
+  const auto got = averages.host(), kept = history.host();
   for (uint32_t i = 0; i < got.size(); ++i) {
     const uint32_t page = i % kCapacity;
     double want = 0, error = 0;
@@ -145,6 +154,9 @@ TEST_P(WholeShares, OfAPromptAreAveragedRowByRow) {
         share = attention.share(row, i / kCapacity, table[page],
                                 static_cast<uint32_t>(std::min(end, 16)), lse);
       }
+      const uint32_t at =
+          i / kCapacity * kHistory + static_cast<uint32_t>(positions[row]) % kHistory;
+      ASSERT_NEAR(kept[at * kCapacity + page], share.value, scored_error(share)) << row;
       const double weight = row == 0 ? 1.0 : 1.0 - kFactor;
       want = kFactor * (row == 0 ? 0.0 : want) + weight * share.value;
       error = kFactor * error + scored_error(share) + want * 0x1p-22;

@@ -6,6 +6,7 @@
 #include "kernels/cuda/page_keys.cuh"
 #include "kernels/cuda/page_shares.h"
 #include "kernels/cuda/row_turns.cuh"
+#include "kernels/cuda/share_history.cuh"
 
 namespace reprise::kernels::cuda {
 namespace {
@@ -68,6 +69,23 @@ __device__ float sum_of_block(float value, float* warps) {
   return value;
 }
 
+// A row as it may have been: what it read, and the average of what it did not.
+__device__ void keep_row(const AverageSharesArgs& a, const float* averages, float here) {
+  const uint32_t list = blockIdx.x, row = list / a.n_kv_head;
+  const uint32_t read = (static_cast<uint32_t>(a.keys[list]) + kPageTokens - 1) / kPageTokens;
+  const size_t first = size_t{list} * a.list_capacity;
+  const size_t kept = size_t{a.slots[row]} * a.n_kv_head + list % a.n_kv_head;
+  float* to = history_row(a.history, kept, a.positions[row], a.capacity);
+  const uint32_t last = a.numbers[first + read - 1];
+  for (uint32_t page = threadIdx.x; page < a.capacity; page += kAverageThreads) {
+    to[page] = page <= last ? history_value(a.history, a.fade * averages[page]) : 0.0f;
+  }
+  __syncthreads();  // averages change after it, too
+  for (uint32_t i = threadIdx.x; i < read; i += kAverageThreads) {
+    to[a.numbers[first + i]] = history_value(a.history, here * a.shares[first + i]);
+  }
+}
+
 // A block per list.
 __global__ __launch_bounds__(kAverageThreads) void average_kernel(
     const __grid_constant__ AverageSharesArgs a) {
@@ -87,7 +105,8 @@ __global__ __launch_bounds__(kAverageThreads) void average_kernel(
   }
   for (uint32_t i = threadIdx.x; i < read; i += kAverageThreads) elsewhere -= averages[numbers[i]];
   elsewhere = a.fade * sum_of_block(elsewhere, warps);
-  const float share = (1.0f - a.factor) * fminf(fmaxf(1.0f - elsewhere, 0.0f), 1.0f);
+  const float here = fminf(fmaxf(1.0f - elsewhere, 0.0f), 1.0f), share = (1.0f - a.factor) * here;
+  if (a.history.rows != nullptr) keep_row(a, averages, here);
   const bool fades = a.fade != 1.0f;
   for (uint32_t i = threadIdx.x; i < read; i += kAverageThreads) {
     float& kept = fades ? a.shares[first + i] : averages[numbers[i]];
@@ -140,7 +159,11 @@ __global__ __launch_bounds__(kPoolThreads) void rows_kernel(
     const bool seen = page <= static_cast<uint32_t>(a.positions[row]) / kPageTokens;
     const float factor = a.first && row == 0 ? 0.0f : a.factor;
     const size_t at = (size_t{row} * a.n_kv_head + kv_head) * a.capacity + page;
-    average = factor * average + (seen ? (1.0f - factor) * a.shares[at] : 0.0f);
+    const float share = seen ? a.shares[at] : 0.0f;
+    average = factor * average + (1.0f - factor) * share;
+    if (a.history.rows == nullptr) continue;
+    history_row(a.history, kv_head, a.positions[row], a.capacity)[page] =
+        history_value(a.history, share);
   }
   kept = average;
 }

@@ -11,6 +11,14 @@
 
 namespace reprise::kernels::cuda {
 
+/// What rows got of every page, as a network looks back at it.
+struct ShareHistory {
+  float* rows = nullptr;  // [slots, n_kv_head, count, capacity], each position in its turn, with
+                          // zeros beyond its page; null: none is kept
+  uint32_t count = 0;
+  bool roots = false;  // square roots are kept
+};
+
 struct ReadSharesArgs {
   PagedKv kv;
   KeyLists lists;  // [rows, n_kv_head, capacity] whole pages, as decode attention read them
@@ -45,6 +53,7 @@ struct WholeSharesArgs {
   uint32_t shares_row = 0, averages_row = 0;
   float* logs = nullptr;        // [rows, n_head, capacity] scratch, twice as much if largest
   uint32_t* arrived = nullptr;  // [rows, n_kv_head] zero, and so again after
+  ShareHistory history;         // out: shares, if there are averages
 };
 
 /// share = mean over a KV head's query heads of the attention that every key of a page would get if
@@ -63,7 +72,9 @@ struct AverageSharesArgs {
   uint32_t capacity = 0;
   float fade = 1.0f;                   // what is left of the average of a page that was not read
   RowTurns turns;                      // rows that have theirs are left alone
-  const int32_t* positions = nullptr;  // [rows], if any may have
+  const int32_t* positions = nullptr;  // [rows], if any may have, or there is a history
+  // Out: what was read got (1 - e) share, what was not its faded average before the row.
+  ShareHistory history;
 };
 
 /// average = factor average + (1 - factor) (1 - e) share of pages that were read, where e is the
@@ -99,6 +110,7 @@ struct AverageRowsArgs {
   bool first = false;         // the first of a history
   float factor = 0.0f;        // as AverageSharesArgs
   float* averages = nullptr;  // [n_kv_head, capacity] in, out; zero beyond the last row's page
+  ShareHistory history;       // out: shares, of slot 0
 };
 
 /// average = factor average + (1 - factor) share, row after row.

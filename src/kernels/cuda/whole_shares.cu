@@ -7,6 +7,7 @@
 #include "kernels/cuda/page_keys.cuh"
 #include "kernels/cuda/page_shares.h"
 #include "kernels/cuda/row_turns.cuh"
+#include "kernels/cuda/share_history.cuh"
 
 namespace reprise::kernels::cuda {
 namespace {
@@ -109,10 +110,8 @@ __device__ void share_pages(const WholeSharesArgs& a, uint32_t row, uint32_t kv_
     }
     totals[i] = log_sum_of_block(most, sum, warps);
   }
-  float* averages = nullptr;
-  if (a.averages != nullptr) {
-    averages = a.averages + (size_t{a.slots[row]} * a.kv.n_kv_head + kv_head) * a.capacity;
-  }
+  const size_t own = a.averages != nullptr ? size_t{a.slots[row]} * a.kv.n_kv_head + kv_head : 0;
+  float* averages = a.averages != nullptr ? a.averages + own * a.capacity : nullptr;
   float* shares = a.shares + (size_t{row} * a.kv.n_kv_head + kv_head) * a.capacity;
   for (uint32_t page = threadIdx.x; page < pages; page += kThreads) {
     float sum = 0.0f;
@@ -125,6 +124,11 @@ __device__ void share_pages(const WholeSharesArgs& a, uint32_t row, uint32_t kv_
     shares[page] = share;
     if (averages == nullptr) continue;
     averages[page] = a.factor * averages[page] + (1.0f - a.factor) * share;
+  }
+  if (a.history.rows == nullptr) return;
+  float* to = history_row(a.history, own, a.positions[row], a.capacity);
+  for (uint32_t page = threadIdx.x; page < a.capacity; page += kThreads) {
+    to[page] = page < pages ? history_value(a.history, shares[page]) : 0.0f;
   }
 }
 

@@ -47,7 +47,7 @@ AttentionPredictorPolicy::AttentionPredictorPolicy(const AttentionPredictorOptio
       period_(static_cast<int32_t>(options.period)),
       history_(static_cast<int32_t>(options.history)),
       dense_calibration_(options.calibrate == "dense"),
-      network_(net != nullptr),
+      net_(net),
       scores_(options.pool == "max" ? BlockPool::kMax : BlockPool::kSum, config),
       layers_(config.n_layer),
       blocks_(config.n_kv_head) {
@@ -175,7 +175,7 @@ void AttentionPredictorPolicy::find_blocks(const QueryRows& rows, const BlockBud
     }
   };
   // Waking threads takes longer than a short list does.
-  if (!network_ && !(scored && blocks_.size() * choice.candidates() >= kParallelFrom)) {
+  if (!net_ && !(scored && blocks_.size() * choice.candidates() >= kParallelFrom)) {
     for (size_t head = 0; head < blocks_.size(); ++head) choose_of(head);
   } else {
     rows.pool->run(blocks_.size(), [&](size_t head, int) { choose_of(head); });

@@ -78,6 +78,8 @@ class AttentionPredictorPolicy : public Policy {
   const AttentionPredictorOptions& options() const { return options_; }
   /// Of each layer.
   const std::vector<BlockBudget>& budgets() const { return budgets_; }
+  /// Null: the average forecasts.
+  const ForecastNet* network() const { return net_.get(); }
   std::unique_ptr<Policy> fork() const override {
     return std::make_unique<AttentionPredictorPolicy>(*this);
   }
@@ -127,7 +129,8 @@ class AttentionPredictorPolicy : public Policy {
   AttentionPredictorOptions options_;
   std::vector<BlockBudget> budgets_;  // [n_layer]
   int32_t period_, history_;
-  bool dense_calibration_, network_;
+  bool dense_calibration_;
+  std::shared_ptr<const ForecastNet> net_;
   BlockScores scores_;
   std::vector<Layer> layers_;
   ScoreRow row_;

@@ -24,14 +24,10 @@ DeviceAttentionPredictor::DeviceAttentionPredictor(const AttentionPredictorPolic
       scores_(options_.period > 0 && options_.calibrate == "scores"),
       dense_(options_.period > 0 && !scores_),
       largest_(options_.pool == "max"),
-      fade_(AveragePredictor(config.n_kv_head, options_.factor, options_.period).fade()) {}
-
-Status DeviceAttentionPredictor::check(const AttentionPredictorPolicy& policy) {
-  if (policy.options().file == "none") return {};
-  return fail(ErrorCode::kUnsupported,
-              "policy {}: attention_predictor has the average alone with --device cuda: give no "
-              "file, or use --device cpu",
-              policy.spec());
+      fade_(AveragePredictor(config.n_kv_head, options_.factor, options_.period).fade()) {
+  if (policy.network() == nullptr) return;
+  net_ = *policy.network();
+  options_.history = std::max(options_.history, net_->rows);
 }
 
 uint32_t DeviceAttentionPredictor::list_capacity(uint32_t layer) const {
@@ -71,17 +67,27 @@ uint32_t DeviceAttentionPredictor::scored_rows(const DeviceRoom& room) const {
 /// Keeps what is known of sequences.
 Status DeviceAttentionPredictor::grow(const DeviceRoom& room) {
   const size_t rows = size_t{config_.n_layer} * room.sequences * config_.n_kv_head;
-  DeviceBuffer<float> wider;
   const size_t scored = size_t{scored_rows(room)} * config_.n_kv_head;
-  REPRISE_CHECK(wider.reserve((rows + scored) * room.capacity, kWhat));
-  if (capacity_ > 0) {
-    REPRISE_CUDA(cudaMemcpy2D(wider.data(), room.capacity * sizeof(float), averages_.data(),
-                              capacity_ * sizeof(float), capacity_ * sizeof(float), rows,
-                              cudaMemcpyDeviceToDevice),
-                 kWhat);
-    REPRISE_CUDA(cudaStreamSynchronize(nullptr), kWhat);
+  const auto widen = [&](DeviceBuffer<float>& kept, size_t count, size_t more) -> Status {
+    DeviceBuffer<float> wider;
+    REPRISE_CHECK(wider.reserve((count + more) * room.capacity, kWhat));
+    if (capacity_ > 0) {
+      REPRISE_CUDA(cudaMemcpy2D(wider.data(), room.capacity * sizeof(float), kept.data(),
+                                capacity_ * sizeof(float), capacity_ * sizeof(float), count,
+                                cudaMemcpyDeviceToDevice),
+                   kWhat);
+      REPRISE_CUDA(cudaStreamSynchronize(nullptr), kWhat);
+    }
+    kept = std::move(wider);
+    return {};
+  };
+  REPRISE_CHECK(widen(averages_, rows, net_ ? 0 : scored));
+  if (net_) {
+    REPRISE_CHECK(widen(forecasts_, rows, scored));
+    REPRISE_CHECK(widen(history_rows_, rows * net_->rows, 0));
+    REPRISE_CHECK(widen(parts_, rows * net_->rows, 0));
+    REPRISE_CHECK(upload(std::span<const kernels::ScoreNet>(&net_->net, 1), device_net_, kWhat));
   }
-  averages_ = std::move(wider);
   capacity_ = room.capacity;
   sequences_ = room.sequences;
   owners_.resize(sequences_);
@@ -92,6 +98,10 @@ Status DeviceAttentionPredictor::grow(const DeviceRoom& room) {
 
 float* DeviceAttentionPredictor::averages_of(uint32_t layer, uint32_t slot) const {
   return averages_.data() + (size_t{layer} * sequences_ + slot) * config_.n_kv_head * capacity_;
+}
+
+float* DeviceAttentionPredictor::scores_of(uint32_t layer, uint32_t slot) const {
+  return (net_ ? forecasts_ : averages_).data() + (averages_of(layer, slot) - averages_.data());
 }
 
 size_t DeviceAttentionPredictor::lists_of(uint32_t layer, uint32_t row) const {
@@ -124,7 +134,7 @@ Status DeviceAttentionPredictor::choose(const DeviceQueries& queries, const int3
   top.sink_pages = static_cast<uint32_t>(budget.sink) / kTokens;
   top.recent_tokens = static_cast<uint32_t>(budget.window);
   if (calibrates && dense_) top.whole = turns_of(queries.layer);
-  top.scores = scored ? averages_.data() : averages_of(queries.layer, 0);
+  top.scores = scores_of(scored ? 0 : queries.layer, 0);
   top.score_rows = (scored ? score_rows_ : device_slots_).data() + queries.first;
   top.lists = lists.pages;
   top.numbers = lists.numbers;
@@ -158,7 +168,8 @@ Status DeviceAttentionPredictor::calibrate(const DeviceQueries& queries,
   args.factor = options_.factor;
   args.slots = device_slots_.data() + queries.first;
   args.averages = averages_of(queries.layer, 0);
-  args.shares = averages_of(config_.n_layer, queries.first);
+  args.shares = scores_of(config_.n_layer, queries.first);
+  args.history = history_of(queries.layer, 0);
   args.score_rows = score_rows_.data() + queries.first;
   args.shares_row = config_.n_layer * sequences_ + queries.first;
   args.averages_row = queries.layer * sequences_;
@@ -209,7 +220,14 @@ Status DeviceAttentionPredictor::learn(const DeviceQueries& queries, cudaStream_
   args.fade = fade_;
   if (scores_) args.turns = turns_of(queries.layer);
   args.positions = queries.positions;
+  args.history = history_of(queries.layer, 0);
   REPRISE_CUDA(average_shares(args, stream), kWhat);
+  if (!net_) return {};
+  ForecastArgs forecast = forecast_args(queries.layer, 0);
+  forecast.positions = queries.positions;
+  forecast.slots = args.slots;
+  forecast.rows = queries.count;
+  REPRISE_CUDA(forecast_shares(forecast, stream), kWhat);
   return {};
 }
 
@@ -233,11 +251,12 @@ uint64_t DeviceAttentionPredictor::keys_read(const DeviceRow& row) const {
   return others * kTokens + position % kTokens + 1;
 }
 
-// Keys are read once more, all of them to calibrate, and averages.
+// Keys are read once more, all of them to calibrate, and averages, or what the network looks at.
 uint64_t DeviceAttentionPredictor::index_bytes_read(const DeviceRow& row) const {
   const uint64_t pages = static_cast<uint32_t>(row.position) / kTokens + 1;
   const uint64_t read = calibrates(row) ? pages : (keys_read(row) + kTokens - 1) / kTokens;
-  return config_.n_kv_head * (read * tile_bytes_ + pages * sizeof(float));
+  const uint64_t floats = net_ ? 2 * net_->rows : 1;
+  return config_.n_kv_head * (read * tile_bytes_ + pages * floats * sizeof(float));
 }
 
 }  // namespace reprise

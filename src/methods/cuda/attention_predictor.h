@@ -1,13 +1,14 @@
-// AttentionPredictor on a CUDA device, with the exponential average; see
-// methods/attention_predictor/attention_predictor.h. What is known of a sequence begins anew with
-// the last rows of every prompt.
+// AttentionPredictor on a CUDA device; see methods/attention_predictor/attention_predictor.h. What
+// is known of a sequence begins anew with the last rows of every prompt.
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "attention/cuda/device_policy.h"
 #include "kernels/cuda/device_buffer.h"
 #include "kernels/cuda/page_shares.h"
+#include "kernels/cuda/score_net.h"
 #include "methods/attention_predictor/attention_predictor.h"
 
 namespace reprise {
@@ -15,9 +16,6 @@ namespace reprise {
 class DeviceAttentionPredictor : public DevicePolicy {
  public:
   DeviceAttentionPredictor(const AttentionPredictorPolicy& policy, const ModelConfig& config);
-  /// kUnsupported: options that devices do not have.
-  static Status check(const AttentionPredictorPolicy& policy);
-
   Status reserve(const DeviceRoom& room) override;
   Status plan(const DevicePlan& plan, cudaStream_t stream) override;
   Status after_prefill(const DevicePrompt& prompt, cudaStream_t stream) override;
@@ -50,6 +48,11 @@ class DeviceAttentionPredictor : public DevicePolicy {
   History history_of(const SequenceStep& step, int32_t position) const;
   Status grow(const DeviceRoom& room);
   float* averages_of(uint32_t layer, uint32_t slot) const;
+  /// What pages of a row of a layer are chosen by: forecasts; of layer n_layer: what rows scored.
+  float* scores_of(uint32_t layer, uint32_t slot) const;
+  kernels::cuda::ShareHistory history_of(uint32_t layer, uint32_t slot) const;
+  /// What the network forecasts after rows of a layer; slot: the first that slots name.
+  kernels::cuda::ForecastArgs forecast_args(uint32_t layer, uint32_t slot) const;
   /// Pages of a list.
   uint32_t list_capacity(uint32_t layer) const;
   /// Where lists begin of a layer and row.
@@ -63,7 +66,7 @@ class DeviceAttentionPredictor : public DevicePolicy {
   Status count_votes(const DevicePrompt& prompt, const History& own, cudaStream_t stream);
   kernels::cuda::WholeSharesArgs whole_args() const;
   /// Whether rows of prompts are scored, because votes for keys do not tell what is wanted.
-  bool scores_rows() const { return largest_; }
+  bool scores_rows() const { return largest_ || net_; }
   uint32_t scored_rows(const DeviceRoom& room) const;
   /// Scores every key for the rows that have their turn.
   Status calibrate(const DeviceQueries& queries, cudaStream_t stream) const;
@@ -76,6 +79,7 @@ class DeviceAttentionPredictor : public DevicePolicy {
   std::vector<BlockBudget> budgets_;  // [n_layer]
   bool scores_, dense_, largest_;     // calibrates by scores, by dense rows; pool=max
   float fade_;
+  std::optional<ForecastNet> net_;
   uint32_t sequences_ = 0, capacity_ = 0;
   uint32_t longest_list_ = 0;  // pages
   uint64_t tile_bytes_ = 0;
@@ -86,11 +90,15 @@ class DeviceAttentionPredictor : public DevicePolicy {
   std::vector<uint32_t> slots_, sent_;  // of decode rows
   kernels::cuda::PinnedBuffer<uint32_t> staged_[2];
   kernels::cuda::DeviceBuffer<uint32_t> device_slots_;  // [sequences]
-  // [n_layer, sequences, n_kv_head, capacity], then what rows scored in a layer, [scored_rows, ...]
-  kernels::cuda::DeviceBuffer<float> averages_;
+  // [n_layer, sequences, n_kv_head, capacity]; what scores_of() names is followed by what rows
+  // scored in a layer, [scored_rows, n_kv_head, capacity]
+  kernels::cuda::DeviceBuffer<float> averages_, forecasts_;
+  // [n_layer, sequences, n_kv_head, rows of the network, capacity]
+  kernels::cuda::DeviceBuffer<float> history_rows_, parts_;
+  kernels::cuda::DeviceBuffer<kernels::ScoreNet> device_net_;
   kernels::cuda::DeviceBuffer<float> logs_;           // as WholeSharesArgs, of a layer
-  kernels::cuda::DeviceBuffer<uint32_t> score_rows_;  // [sequences] of averages_, in a layer
-  kernels::cuda::DeviceBuffer<uint32_t> arrived_;     // likewise
+  kernels::cuda::DeviceBuffer<uint32_t> score_rows_;  // [sequences] of scores_of(), in a layer
+  kernels::cuda::DeviceBuffer<uint32_t> arrived_;     // [scored_rows, n_kv_head]
   // [n_layer, sequences, n_kv_head, longest_list]
   kernels::cuda::DeviceBuffer<uint32_t> numbers_;
   kernels::cuda::DeviceBuffer<float> shares_;

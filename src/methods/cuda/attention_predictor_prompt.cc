@@ -79,7 +79,7 @@ Status DeviceAttentionPredictor::score_rows(const DevicePrompt& prompt, const Hi
   whole.turns.period = 1;
   whole.pages = prompt.pages;
   whole.one_table = true;
-  whole.shares = averages_of(config_.n_layer, 0);
+  whole.shares = scores_of(config_.n_layer, 0);
   whole.logs = logs_.data();
   whole.arrived = arrived_.data();
   for (uint32_t done = 0; done < own.rows; done += whole.rows) {
@@ -90,11 +90,40 @@ Status DeviceAttentionPredictor::score_rows(const DevicePrompt& prompt, const Hi
     REPRISE_CUDA(whole_shares(whole, stream), kWhat);
     REPRISE_CUDA(
         average_rows({whole.shares, whole.positions, whole.rows, config_.n_kv_head, capacity_,
-                      own.first && done == 0, options_.factor, averages_of(prompt.layer, own.slot)},
+                      own.first && done == 0, options_.factor, averages_of(prompt.layer, own.slot),
+                      history_of(prompt.layer, own.slot)},
                      stream),
         kWhat);
   }
+  if (!net_) return {};
+  ForecastArgs forecast = forecast_args(prompt.layer, own.slot);
+  forecast.anew = true;
+  forecast.positions = prompt.positions + own.first_row + own.rows - 1;
+  forecast.rows = 1;
+  REPRISE_CUDA(forecast_shares(forecast, stream), kWhat);
   return {};
+}
+
+ShareHistory DeviceAttentionPredictor::history_of(uint32_t layer, uint32_t slot) const {
+  if (!net_) return {};
+  const auto rows = static_cast<std::ptrdiff_t>(net_->rows);
+  const std::ptrdiff_t before = averages_of(layer, slot) - averages_.data();
+  return {history_rows_.data() + before * rows, net_->rows, !net_->published};
+}
+
+ForecastArgs DeviceAttentionPredictor::forecast_args(uint32_t layer, uint32_t slot) const {
+  const BlockBudget& budget = budgets_[layer];
+  ForecastArgs args;
+  args.net = device_net_.data();
+  args.history = history_of(layer, slot);
+  args.parts = parts_.data() + (args.history.rows - history_rows_.data());
+  args.n_kv_head = config_.n_kv_head;
+  args.capacity = capacity_;
+  args.sink_pages = static_cast<uint32_t>(budget.sink) / kTokens;
+  args.recent_tokens = static_cast<uint32_t>(budget.window);
+  args.averages = net_->published ? nullptr : averages_of(layer, slot);
+  args.forecasts = scores_of(layer, slot);
+  return args;
 }
 
 Status DeviceAttentionPredictor::count_votes(const DevicePrompt& prompt, const History& own,

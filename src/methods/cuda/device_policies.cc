@@ -56,7 +56,6 @@ Result<std::unique_ptr<DevicePolicy>> device_policy(const Policy& policy,
     return std::make_unique<DeviceCsAttention>(*csattention, config);
   }
   if (const auto* predictor = dynamic_cast<const AttentionPredictorPolicy*>(&policy)) {
-    REPRISE_CHECK(DeviceAttentionPredictor::check(*predictor));
     return std::make_unique<DeviceAttentionPredictor>(*predictor, config);
   }
   if (const auto* mac = dynamic_cast<const MacPolicy*>(&policy);
@@ -78,13 +77,11 @@ Result<std::unique_ptr<DevicePolicy>> device_policy(const Policy& policy,
     if (made != nullptr) made->leave_alone(dense->dense());
     return made;
   }
-  return fail(
-      ErrorCode::kUnsupported,
-      "policy {} does not run on cuda; full, streaming, quest, snapkv, h2o, reattention, "
-      "csattention, attention_predictor (without file) and mac (over full or quest, "
-      "without ring=q8_0 and lse_fix) do, also "
-      "after dense, and auto among full, quest and mac; use --device cpu",
-      policy.spec());
+  return fail(ErrorCode::kUnsupported,
+              "policy {} does not run on cuda; full, streaming, quest, snapkv, h2o, reattention, "
+              "csattention, attention_predictor and mac (over full or quest, without ring=q8_0 and "
+              "lse_fix) do, also after dense, and auto among full, quest and mac; use --device cpu",
+              policy.spec());
 }
 
 }  // namespace reprise
