@@ -86,7 +86,8 @@ TEST_F(MacEngine, ReusesWhatItReusesOnTheCpu) {
   for (const std::string rest :
        {"tau=0", "tau=0.2", "tau=0.8", "tau=0.3,mixed=split", "tau=0.3,mode=paper",
         "tau=0.3,chain=anchored", "tau=0.3+quest:budget=128", "tau=0.8+quest:budget=128",
-        "tau=0.3,mixed=split+quest:budget=128"}) {
+        "tau=0.3,mixed=split+quest:budget=128", "tau=0.2,ring=q8_0", "tau=0.3,ring=q8_0,mixed=split",
+        "tau=0.3,ring=q8_0,chain=anchored", "tau=0.3,ring=q8_0+quest:budget=128"}) {
     const std::string policy = "mac:" + kShort + "," + rest;
     SCOPED_TRACE(policy);
     Request request = request_of(tiny_prompt(300), 100);
@@ -113,12 +114,13 @@ TEST_F(MacEngine, ReusesWhatItReusesOnTheCpu) {
 
 TEST_F(MacEngine, SequencesOfABatchDoNotDisturbEachOther) {
   EngineOptions options = cuda_options();
-  options.batch = 6;
+  options.batch = 7;
   const auto engine = tiny_engine(options), alone = tiny_engine(options);
   std::vector<std::string> policies;
   for (const std::string tau : {"0", "0.3", "0.9999"}) {
     policies.push_back("mac:" + kShort + ",tau=" + tau);
   }
+  policies.push_back("mac:" + kShort + ",tau=0.3,ring=q8_0");
   policies.push_back("full");
   policies.push_back("dense:first=1+mac:" + kShort + ",tau=0.3");
   policies.push_back("mac:" + kShort + ",tau=0.3");
@@ -150,22 +152,25 @@ TEST_F(MacEngine, ForksGoTheirOwnWays) {
   EngineOptions options = cuda_options();
   options.prefix_cache = false;  // equal passes, so equal bits
   const auto engine = tiny_engine(options);
-  const std::string policy = "mac:" + kShort + ",tau=0.3";
-  const auto session_of = [&] {
-    auto session = *engine->open(policy);
-    logits_in(*session, request_of(tiny_prompt(200), 20));
-    return session;
-  };
-  const auto go_on = [&](Session& session, uint32_t seed) {
-    Request request = request_of(then(session.tokens(), tiny_prompt(5, seed)), 60);
-    request.forced = tiny_prompt(60, 9);
-    return logits_in(session, request);
-  };
-  auto parent = session_of();
-  auto child = parent->fork();
-  const Logits first = go_on(*parent, 2), second = go_on(*child, 3);
-  EXPECT_EQ(first, go_on(*session_of(), 2));
-  EXPECT_EQ(second, go_on(*session_of(), 3));
+  for (const std::string ring : {"f32", "q8_0"}) {
+    SCOPED_TRACE(ring);
+    const std::string policy = "mac:" + kShort + ",tau=0.3,ring=" + ring;
+    const auto session_of = [&] {
+      auto session = *engine->open(policy);
+      logits_in(*session, request_of(tiny_prompt(200), 20));
+      return session;
+    };
+    const auto go_on = [&](Session& session, uint32_t seed) {
+      Request request = request_of(then(session.tokens(), tiny_prompt(5, seed)), 60);
+      request.forced = tiny_prompt(60, 9);
+      return logits_in(session, request);
+    };
+    auto parent = session_of();
+    auto child = parent->fork();
+    const Logits first = go_on(*parent, 2), second = go_on(*child, 3);
+    EXPECT_EQ(first, go_on(*session_of(), 2));
+    EXPECT_EQ(second, go_on(*session_of(), 3));
+  }
 }
 
 // What was generated and taken back leaves no entry behind.

@@ -10,15 +10,15 @@
 #include <random>
 #include <vector>
 
-#include "base/float16.h"
+#include "cuda/mac_ring_testing.h"
 #include "cuda/page_testing.h"
-#include "kernels/cuda/mac.h"
 
 namespace reprise::kernels::cuda {
 
 struct MacShape {
   uint32_t n_head, n_kv_head, head_dim, window;
   KvType type = KvType::kBF16;
+  bool coded = false;  // rings
 
   uint32_t group() const { return n_head / n_kv_head; }
 };
@@ -69,9 +69,10 @@ class MacModel {
         const float away = random() % 3 == 0 ? 1.0f : 0.05f;
         for (uint32_t d = 0; d < shape_.head_dim; ++d) {
           const float theme = themes[size_t{head} * shape_.head_dim + d];
-          q[i * shape_.head_dim + d] = to_bf16(theme + away * normal(random)).bits;
+          q[i * shape_.head_dim + d] = theme + away * normal(random);
           out[i * shape_.head_dim + d] = normal(random);
         }
+        round_entry(i);
       }
     }
   }
@@ -140,8 +141,7 @@ class MacModel {
   }
 
   std::vector<MacEntry> entries;
-  std::vector<uint16_t> q;
-  std::vector<double> out;
+  std::vector<float> q, out;  // as they are kept
   struct Guard {
     double saved = 0.0, missed = 0.0;
     uint32_t seen = 0, pauses = 0;
@@ -159,7 +159,8 @@ class MacModel {
   // Of a KV head.
   double key_bytes() const { return 2.0 * tile_bytes(shape_.type, shape_.head_dim) / kPageTokens; }
   double ring_bytes() const {
-    const double entry = shape_.head_dim * 2.0 + sizeof(MacEntry);
+    const double query = shape_.head_dim * (shape_.coded ? 1.0 + 4.0 / 32 : 2.0);
+    const double entry = query + sizeof(MacEntry);
     return shape_.window * shape_.group() * entry + double{rules_.costs.pair};
   }
   // Pages of keys between sinks and cut of a row that hold keys from one on.
@@ -193,7 +194,7 @@ class MacModel {
       for (uint32_t d = 0; d < shape_.head_dim; ++d) {
         const double own = to_float(to_bf16(plain[d]));
         norm2 += own * own;
-        distance2 += std::pow(own - to_float(Bf16{q[i * shape_.head_dim + d]}), 2.0);
+        distance2 += std::pow(own - q[i * shape_.head_dim + d], 2.0);
       }
       if (!(distance2 < least)) continue;
       least = distance2;
@@ -257,10 +258,11 @@ class MacModel {
     const MacEntry old = match >= 0 ? entries[from] : MacEntry{};
     double distance2 = 0.0;
     if (match >= 0) {
-      captured.add(std::exp(double{old.lse}), [&](uint32_t d) { return out[from * dim + d]; });
+      captured.add(std::exp(double{old.lse}),
+                   [&](uint32_t d) { return double{out[from * dim + d]}; });
       for (uint32_t d = 0; d < dim; ++d) {
         const double own = to_float(to_bf16(plain[d]));
-        distance2 += std::pow(own - to_float(Bf16{q[from * dim + d]}), 2.0);
+        distance2 += std::pow(own - q[from * dim + d], 2.0);
       }
     }
     const int32_t begin = match >= 0 ? cut(match) : rules_.sink;
@@ -293,10 +295,18 @@ class MacModel {
     entry.drift = match >= 0 ? old.drift + static_cast<float>(std::sqrt(distance2)) : 0.0f;
     entry.depth = match >= 0 ? old.depth + 1 : 0;
     for (uint32_t d = 0; d < dim; ++d) {
-      q[to * dim + d] = to_bf16(plain[d]).bits;
+      q[to * dim + d] = plain[d];
       if (!reuses) continue;
-      out[to * dim + d] = captured.total > 0.0 ? captured.sum[d] / captured.total : 0.0;
+      const double mean = captured.total > 0.0 ? captured.sum[d] / captured.total : 0.0;
+      out[to * dim + d] = static_cast<float>(mean);
     }
+    round_entry(to);
+  }
+
+  void round_entry(size_t i) {
+    const size_t dim = shape_.head_dim;
+    round_query(shape_.coded, std::span(q).subspan(i * dim, dim));
+    if (shape_.coded) round_query(true, std::span(out).subspan(i * dim, dim));
   }
 
   MacShape shape_;

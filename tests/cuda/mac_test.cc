@@ -1,4 +1,5 @@
 #include "cuda/mac_case.h"
+#include "kernels/key_tile.h"
 
 namespace reprise::kernels::cuda {
 namespace {
@@ -36,7 +37,10 @@ TEST(Mac, EqualsDoublePrecision) {
   for (const MacShape& shape :
        {MacShape{32, 8, 128, 64}, MacShape{9, 3, 64, 16}, MacShape{8, 8, 96, 33},
         MacShape{16, 1, 128, 64}, MacShape{8, 2, 256, 100}, MacShape{16, 1, 256, 4},
-        MacShape{8, 1, 64, 64, KvType::kF16}, MacShape{8, 2, 128, 64, KvType::kFP8}}) {
+        MacShape{8, 1, 64, 64, KvType::kF16}, MacShape{8, 2, 128, 64, KvType::kFP8},
+        MacShape{32, 8, 128, 64, KvType::kBF16, true}, MacShape{9, 3, 64, 16, KvType::kBF16, true},
+        MacShape{8, 8, 96, 33, KvType::kF16, true}, MacShape{8, 2, 256, 100, KvType::kFP8, true},
+        MacShape{16, 1, 256, 4, KvType::kBF16, true}}) {
     SCOPED_TRACE(std::to_string(shape.n_head) + " heads, " + std::to_string(shape.head_dim));
     MacCase(shape, rules(64, 32, 16, shape.window, 20.0f), kStarts, ++seed).run();
     if (HasFailure()) return;
@@ -73,10 +77,12 @@ TEST(Mac, RestsWhereNothingMatches) {
   MacRules each = rules(16, 32, 16, 16, 0.0f);
   each.guarded = true;
   each.costs = {1e3f, 1e3f, 0.0f};
-  MacCase steps({4, 2, 64, 16}, each, {160, 200, -1, 90}, 9, 50);
-  steps.run();
-  EXPECT_EQ(steps.steps(MacMode::kTry), 4);
-  EXPECT_EQ(steps.steps(MacMode::kReuse), 0);
+  for (const bool coded : {false, true}) {
+    MacCase steps({4, 2, 64, 16, KvType::kBF16, coded}, each, {160, 200, -1, 90}, 9, 50);
+    steps.run();
+    EXPECT_EQ(steps.steps(MacMode::kTry), 4);
+    EXPECT_EQ(steps.steps(MacMode::kReuse), 0);
+  }
 }
 
 // Nor does it look where contexts are too short to gain.
@@ -103,7 +109,8 @@ TEST(Mac, GuardWeighsCosts) {
       for (uint32_t i = 0; i < batch; ++i) {
         starts.push_back(i % 9 == 4 ? -1 : 300 + static_cast<int32_t>(i) * 37 % 211);
       }
-      MacCase steps({8, 4, 64, 16}, each, starts, ++seed, batch > 5 ? 30 : 120);
+      const bool coded = ++seed % 2 == 0;
+      MacCase steps({8, 4, 64, 16, KvType::kBF16, coded}, each, starts, seed, batch > 5 ? 30 : 120);
       steps.run();
       std::printf("  rests %d, tries %d, reuses %d\n", steps.steps(MacMode::kRest),
                   steps.steps(MacMode::kTry), steps.steps(MacMode::kReuse));
@@ -138,7 +145,58 @@ TEST(Mac, PublishedSizes) {
   REPRISE_NEEDS_DEVICE();
   MacRules each = rules(64, 256, 16, 512, 60.0f);
   each.min_context = 2048;
-  MacCase({8, 2, 128, 512}, each, {3000, 2040, 5}, 7).run();
+  for (const bool coded : {false, true}) {
+    MacCase({8, 2, 128, 512, KvType::kBF16, coded}, each, {3000, 2040, 5}, 7).run();
+  }
+}
+
+// Codes and scales are those of the CPU's rings, number by number.
+TEST(Mac, KeepsTheNumbersOfTheCpu) {
+  REPRISE_NEEDS_DEVICE();
+  for (const uint32_t dim : {64u, 96u, 128u, 256u}) {
+    SCOPED_TRACE(dim);
+    const uint32_t n_head = 6, n_kv_head = 2, window = 8, rows = 5;
+    const int32_t first = 20;
+    std::vector<float> q(size_t{rows} * n_head * dim), out(q.size());
+    std::mt19937 random(dim);
+    std::normal_distribution<float> normal;
+    for (float& x : q) x = normal(random) * std::exp(4.0f * normal(random));
+    for (float& x : out) x = normal(random);
+    std::fill_n(q.begin() + dim, 32, 0.0f);
+    const DeviceArray<float> device_q(q), device_out(out), lse(size_t{rows} * n_head);
+    const DeviceArray<MacEntry> entries(size_t{window} * n_head, 0xff);
+    const DeviceArray<MacCounters> counters(1);
+    const MacTestRings kept(true, size_t{window} * n_head * dim, 1);
+    MacSeedArgs args;
+    kept.describe(args.ring);
+    args.ring.entries = entries.get();
+    args.ring.counters = counters.get();
+    args.ring.window = window;
+    args.rows = {0, rows, first};
+    args.n_head = n_head;
+    args.n_kv_head = n_kv_head;
+    args.head_dim = dim;
+    args.q_plain = device_q.get();
+    args.out = device_out.get();
+    args.lse = lse.get();
+    ASSERT_EQ(mac_seed(args, nullptr), cudaSuccess);
+    ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+    const std::vector<float> queries = kept.queries(), results = kept.results();
+    const KvLayout layout{reprise::kernels::KvType::kQ8_0, 1, dim};
+    std::vector<std::byte> tile(layout.tile_bytes());
+    std::vector<float> expected(dim);
+    for (uint32_t i = 0; i < rows * n_head; ++i) {
+      const uint32_t head = i % n_head, group = n_head / n_kv_head;
+      const uint32_t slot = (static_cast<uint32_t>(first) + i / n_head) % window;
+      const size_t at = ((size_t{head / group} * window + slot) * group + head % group) * dim;
+      for (const bool is_query : {true, false}) {
+        store_k(layout, tile.data(), 3, &(is_query ? q : out)[size_t{i} * dim]);
+        load_k(layout, tile.data(), 3, expected.data());
+        const auto begin = (is_query ? queries : results).begin() + static_cast<ptrdiff_t>(at);
+        EXPECT_EQ(std::vector<float>(begin, begin + dim), expected) << "row and head " << i;
+      }
+    }
+  }
 }
 
 // More pairs than multiprocessors: a block serves many.
@@ -146,7 +204,9 @@ TEST(Mac, ManySequencesShareBlocks) {
   REPRISE_NEEDS_DEVICE();
   std::vector<int32_t> starts;
   for (int32_t i = 0; i < 80; ++i) starts.push_back(i % 7 == 3 ? -1 : i * 37 % 211);
-  MacCase({8, 4, 64, 16}, rules(16, 32, 16, 16, 20.0f), starts, 8).run();
+  for (const bool coded : {false, true}) {
+    MacCase({8, 4, 64, 16, KvType::kBF16, coded}, rules(16, 32, 16, 16, 20.0f), starts, 8).run();
+  }
 }
 
 // Nothing that launches of other batches left in a workspace is taken for a message.

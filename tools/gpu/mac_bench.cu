@@ -6,55 +6,29 @@
 //     cmake --build build --target mac_bench
 //     build/mac_bench [context [batch]]
 //
-// Columns: microseconds a layer of full attention; of MAC without its guard, and with it once it
-// has settled; how many times faster than full attention; the share of steps that compare then.
-// "off": sequences without rings. "try": every step compares for the guard alone.
+// Columns: how rings are kept; microseconds a layer of full attention; of MAC without its guard,
+// and with it once it has settled; how many times faster than full attention; shares of keys that
+// are not read without the guard, and of steps that compare with it. "off": sequences without
+// rings. "try": every step compares for the guard alone. "1 %": all hit, and the band is so large
+// that a hundredth of the keys is read.
 #include <algorithm>
 #include <cstdio>
-#include <cstdlib>
 #include <memory>
 #include <numeric>
 #include <random>
 #include <string>
 #include <vector>
 
-#include "gpu/bench_data.cuh"
 #include "gpu/graph_timing.h"
-#include "kernels/cuda/mac.h"
-#include "kernels/cuda/mma.cuh"
+#include "gpu/mac_bench_data.cuh"
 
 using namespace reprise::kernels::cuda;
 
 namespace {
 
-constexpr uint32_t kHeads = 32, kKvHeads = 8, kDim = 128, kGroup = kHeads / kKvHeads, kWindow = 512;
 constexpr size_t kPageBytes = size_t{kKvHeads} * 2 * tile_bytes(KvType::kBF16, kDim);
 constexpr double kTouched = 480e6;  // bytes read in turn, at least
-constexpr int32_t kLag = 300;
-
-// Entries of the positions before one, all alike but for their positions.
-__global__ void fill_entries(MacEntry* entries, size_t count, int32_t position) {
-  for (size_t i = size_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count;
-       i += size_t{gridDim.x} * blockDim.x) {
-    const auto slot = static_cast<int32_t>(i / kGroup % kWindow);
-    int32_t at = position / kWindow * static_cast<int32_t>(kWindow) + slot;
-    if (at >= position) at -= kWindow;
-    entries[i] = {at, at, 8.0f, 0.5f, 0.0f, 0};
-  }
-}
-
-// hits: [pairs]; ring_q: [pairs][window][group][dim]
-__global__ void make_queries(const uint8_t* hits, const __nv_bfloat16* ring_q, int32_t position,
-                             size_t count, uint64_t seed, float* plain) {
-  for (size_t i = size_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count;
-       i += size_t{gridDim.x} * blockDim.x) {
-    const size_t pair = i / (kGroup * kDim),
-                 slot = static_cast<uint32_t>(position - kLag) % kWindow;
-    const size_t from = (pair * kWindow + slot) * kGroup * kDim + i % (kGroup * kDim);
-    const float x = noise(i + (seed << 40));
-    plain[i] = hits[pair] != 0 ? __bfloat162float(ring_q[from]) + 0.1f * x : x;
-  }
-}
+constexpr int32_t kBand = 256;
 
 // Layers of a batch of sequences of one length.
 class Bench {
@@ -74,12 +48,18 @@ class Bench {
         entries_(layers_ * entries()),
         ring_q_(layers_ * entries() * kDim),
         ring_out_(layers_ * entries() * kDim),
+        ring_q_codes_(ring_q_.size()),
+        ring_out_codes_(ring_out_.size()),
+        ring_q_scales_(ring_q_.size() / mac::kScaled),
+        ring_out_scales_(ring_out_.size() / mac::kScaled),
         out_(row_size()),
         lse_(size_t{batch} * kHeads),
-        workspace_(mac_workspace(MacRules{}, batch, kHeads, kKvHeads, kDim)),
+        workspace_(mac_workspace(rules(large_band()), batch, kHeads, kKvHeads, kDim)),
         decode_workspace_(paged_decode_workspace(batch, kHeads, kKvHeads, kDim)) {
     fill<<<1024, 256>>>(kv_.get(), kv_.size(), 1);
     fill<<<1024, 256>>>(ring_q_.get(), ring_q_.size(), 2);
+    make_codes<<<1024, 256>>>(ring_q_.get(), ring_q_.size(), ring_q_codes_.get(),
+                              ring_q_scales_.get());
     fill_entries<<<1024, 256>>>(entries_.get(), entries_.size(), context - 1);
     check(cudaDeviceSynchronize());
   }
@@ -87,20 +67,18 @@ class Bench {
   void run() {
     std::vector<std::unique_ptr<Case>> cases;
     for (const double rate : {0.0, 0.5, 0.8, 0.9, 0.95, 0.99, 1.0}) {
-      const size_t first = cases.size();
-      for (const bool guarded : {false, true}) {
-        cases.push_back(std::make_unique<Case>(layers_ * pairs(), batch_));
-        cases.back()->rate = rate;
-        cases.back()->guarded = guarded;
+      const auto plain = queries(rate);
+      for (const bool coded : {false, true}) {
+        add(cases, std::to_string(rate).substr(0, 4), coded, plain);
+        if (rate < 1.0 || large_band() <= kBand) continue;
+        add(cases, "1 %", coded, plain);
+        for (size_t i = cases.size() - 2; i < cases.size(); ++i) cases[i]->band = large_band();
       }
-      set_hits(rate, cases[first]->plain);
-      cases[first + 1]->plain = cases[first]->plain;
     }
-    for (const bool tries : {false, true}) {
-      cases.push_back(std::make_unique<Case>(layers_ * pairs(), batch_));
-      Case& each = *cases.back();
-      each.plain = cases[0]->plain;
-      each.has_rings = each.guarded = each.tries = tries;
+    for (const bool coded : {false, true}) {
+      add(cases, "off/try", coded, cases[0]->plain);
+      cases[cases.size() - 2]->has_rings = false;
+      cases.back()->tries = true;
     }
     const TimedGraph full(
         layers_, [&](size_t layer, cudaStream_t stream) { decode(*cases[0], layer, stream); });
@@ -137,14 +115,28 @@ class Bench {
       check(cudaMemset(guards.get(), 0, guards.size() * sizeof(MacGuardState)));
     }
 
-    double rate = 0.0;
-    bool guarded = false, has_rings = true, tries = false;
+    std::string name;
+    int32_t band = kBand;
+    bool coded = false, guarded = false, has_rings = true, tries = false;
     std::shared_ptr<Array<float>> plain;
     Array<MacGuardState> guards;
     Array<MacCounters> counters;
     std::unique_ptr<TimedGraph> graph;
     std::vector<double> times;
   };
+
+  // Without and with the guard.
+  void add(std::vector<std::unique_ptr<Case>>& cases, const std::string& name, bool coded,
+           const std::shared_ptr<Array<float>>& plain) const {
+    for (const bool guarded : {false, true}) {
+      cases.push_back(std::make_unique<Case>(layers_ * pairs(), batch_));
+      Case& each = *cases.back();
+      each.name = name;
+      each.coded = coded;
+      each.guarded = guarded;
+      each.plain = plain;
+    }
+  }
 
   void time(const TimedGraph& full, std::vector<std::unique_ptr<Case>>& cases) {
     constexpr int kSettling = 9, kRounds = 15;
@@ -168,10 +160,11 @@ class Bench {
     for (size_t i = 0; i < cases.size(); i += 2) {
       const Case &one = *cases[i], &two = *cases[i + 1];
       const double us = median(one.times), guarded = median(two.times);
-      const std::string name = one.has_rings ? std::to_string(one.rate).substr(0, 4) : "off/try";
-      std::printf("%7d %5u %7s | full %8.2f | mac %8.2f %6.2fx | guard %8.2f %6.2fx | %.3f\n",
-                  context_, batch_, name.c_str(), all, us, all / us, guarded, all / guarded,
-                  compared(two));
+      std::printf(
+          "%7d %5u %7s %s | full %8.2f | mac %8.2f %6.2fx | guard %8.2f %6.2fx | "
+          "%.4f %.3f\n",
+          context_, batch_, one.name.c_str(), one.coded ? "q8_0" : "f32 ", all, us, all / us,
+          guarded, all / guarded, skipped(one), compared(two));
     }
     std::fflush(stdout);
   }
@@ -182,17 +175,57 @@ class Bench {
     return static_cast<double>(counters.compared) /
            static_cast<double>(std::max(1ull, counters.steps));
   }
+  static double skipped(const Case& of) {
+    std::vector<MacCounters> counters(of.counters.size());
+    check(cudaMemcpy(counters.data(), of.counters.get(), counters.size() * sizeof(MacCounters),
+                     cudaMemcpyDeviceToHost));
+    unsigned long long keys = 0, skipped = 0;
+    for (const MacCounters& each : counters) {
+      keys += each.keys;
+      skipped += each.skipped;
+    }
+    return static_cast<double>(skipped) / static_cast<double>(std::max(1ull, keys));
+  }
 
-  void set_hits(double rate, std::shared_ptr<Array<float>>& plain) {
+  // With which a hundredth of the keys is read where all hit.
+  int32_t large_band() const { return context_ / 100 - MacRules{}.sink - kLag; }
+  static MacRules rules(int32_t band) {
+    MacRules rules;
+    rules.band = std::max(kBand, band);
+    rules.distance2 = 2 * kDim * 0.4f * 0.4f;
+    return rules;
+  }
+
+  // At some rate of hits.
+  std::shared_ptr<Array<float>> queries(double rate) {
     std::vector<uint8_t> hits(layers_ * pairs());
     std::fill_n(hits.begin(), static_cast<size_t>(rate * static_cast<double>(hits.size()) + 0.5),
                 uint8_t{1});
     std::shuffle(hits.begin(), hits.end(), random_);
     const Array<uint8_t> device(hits);
-    plain = std::make_shared<Array<float>>(layers_ * row_size());
+    const auto plain = std::make_shared<Array<float>>(layers_ * row_size());
     make_queries<<<1024, 256>>>(device.get(), ring_q_.get(), context_ - 1, plain->size(), 3,
                                 plain->get());
     check(cudaDeviceSynchronize());
+    return plain;
+  }
+
+  MacRings rings(const Case& with, size_t layer) const {
+    const size_t first = layer * entries() * kDim;
+    MacRings rings;
+    rings.q = ring_q_.get() + first;
+    rings.out = ring_out_.get() + first;
+    if (with.coded) {
+      rings.q = ring_q_codes_.get() + first;
+      rings.out = ring_out_codes_.get() + first;
+      rings.q_scales = ring_q_scales_.get() + first / mac::kScaled;
+      rings.out_scales = ring_out_scales_.get() + first / mac::kScaled;
+    }
+    rings.entries = entries_.get() + layer * entries();
+    rings.guards = with.guards.get() + layer * pairs();
+    rings.counters = with.counters.get();
+    rings.window = kWindow;
+    return rings;
   }
 
   void decode(const Case& with, size_t layer, cudaStream_t stream) {
@@ -224,13 +257,8 @@ class Bench {
     args.q_plain = with.plain->get() + layer * row_size();
     args.q = args.q_plain;
     args.scale = 0.088f;
-    args.ring = {ring_q_.get() + layer * entries() * kDim,
-                 ring_out_.get() + layer * entries() * kDim,
-                 entries_.get() + layer * entries(),
-                 with.guards.get() + layer * pairs(),
-                 with.counters.get(),
-                 kWindow};
-    args.rules.distance2 = 2 * kDim * 0.4f * 0.4f;
+    args.ring = rings(with, layer);
+    args.rules = rules(with.band);
     args.rules.guarded = with.guarded;
     args.out = out_.get();
     args.lse = lse_.get();
@@ -251,6 +279,8 @@ class Bench {
   Array<MacEntry> entries_;
   Array<__nv_bfloat16> ring_q_;
   Array<float> ring_out_;
+  Array<int8_t> ring_q_codes_, ring_out_codes_;
+  Array<float> ring_q_scales_, ring_out_scales_;
   Array<float> out_, lse_;
   Array<char> workspace_, decode_workspace_;
 };

@@ -165,10 +165,15 @@ cudaError_t launch(const MacArgs& args, Params params, cudaStream_t stream) {
 }
 
 // Blocks are shaped as those of decode attention, which they do when they rest.
-template <KvType type, int D>
+template <typename Decode, bool coded>
+struct Shape : Decode {
+  static constexpr bool kCoded = coded;  // rings
+};
+
+template <KvType type, int D, bool coded>
 cudaError_t launch_groups(const MacArgs& args, cudaStream_t stream) {
-  using Few = decode::Shape<type, D, 1, false>;
-  using Many = decode::Shape<type, D, 1, true>;
+  using Few = Shape<decode::Shape<type, D, 1, false>, coded>;
+  using Many = Shape<decode::Shape<type, D, 1, true>, coded>;
   const Params params = params_of(args);
   const DeviceLimits device = device_limits();
   const auto fits = [&](size_t bytes) { return bytes <= device.shared_bytes; };
@@ -181,7 +186,7 @@ cudaError_t launch_groups(const MacArgs& args, cudaStream_t stream) {
       return launch<Many>(args, params, stream);
     }
   }
-  using Wide = decode::Shape<type, D, 2, false>;
+  using Wide = Shape<decode::Shape<type, D, 2, false>, coded>;
   if (!fits(shared_bytes<Wide>(params))) return cudaErrorNotSupported;
   return launch<Wide>(args, params, stream);
 }
@@ -206,7 +211,8 @@ cudaError_t mac_decode(const MacArgs& args, cudaStream_t stream) {
     return cudaErrorNotSupported;
   }
   return with_kv_shape(args.kv.type, args.kv.head_dim, [&](auto type, auto dim) {
-    return launch_groups<type.value, dim.value>(args, stream);
+    return args.ring.coded() ? launch_groups<type.value, dim.value, true>(args, stream)
+                             : launch_groups<type.value, dim.value, false>(args, stream);
   });
 }
 

@@ -48,11 +48,16 @@ struct MacCounters {
 /// Rings of one layer: the result of position p is in slot p % window. A sequence owns one ring.
 struct MacRings {
   void* q = nullptr;                // [rings][n_kv_head][window][group][head_dim] bf16, not rotated
-  float* out = nullptr;             // the same shape
+  void* out = nullptr;              // the same shape, float
   MacEntry* entries = nullptr;      // [rings][n_kv_head][window][group]; bytes of 0xff: empty
   MacGuardState* guards = nullptr;  // [rings][n_kv_head]
   MacCounters* counters = nullptr;  // [rings]
   uint32_t window = 0;
+  /// [rings][n_kv_head][window][group][head_dim / 32] of queries and results, which are codes of 8
+  /// bits then; null: they are not.
+  float *q_scales = nullptr, *out_scales = nullptr;
+
+  bool coded() const { return q_scales != nullptr; }
 };
 
 /// Of a launch that compares, in bytes that it could read meanwhile: see mac_guard.cuh. From times

@@ -234,7 +234,7 @@ class Block {
       if (lists_.row(p_, pair).position < 0) {
         decode::write_empty<S>(p_, pair);
       } else {
-        complete<D>(p_, lists_, pieces(pair), barrier_.launch(), pair,
+        complete<S>(p_, lists_, pieces(pair), barrier_.launch(), pair,
                     reinterpret_cast<float2*>(shared_.sums()));
       }
       __syncthreads();

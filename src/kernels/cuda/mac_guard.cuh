@@ -10,6 +10,7 @@
 #pragma once
 
 #include "kernels/cuda/mac_lists.cuh"
+#include "kernels/cuda/mac_ring.cuh"
 
 namespace reprise::kernels::cuda {
 
@@ -33,10 +34,10 @@ struct Prospect {
 template <typename S>
 constexpr float kKeyBytes = 2.0f * S::kTileBytes / kPageTokens;
 
-template <int D>
+template <typename S>
 __device__ inline float ring_bytes(const Params& p) {
-  return static_cast<float>(p.ring.window * p.group * (D * 2 + sizeof(MacEntry))) +
-         p.rules.costs.pair;
+  constexpr size_t kEntry = kQueryBytes<S::kHeadDim, S::kCoded> + sizeof(MacEntry);
+  return static_cast<float>(p.ring.window * p.group * kEntry) + p.rules.costs.pair;
 }
 
 // Of so many keys between sinks and band, as far as lists name them.
@@ -55,7 +56,7 @@ __device__ inline Prospect prospect(const Params& p, const Lists& lists, uint32_
   prospect.missed = row.captured > row.near ? 1.0f : 0.0f;
   if (!row.may_reuse(p)) return prospect;
   const MacGuardState state = *lists.guard(p, pair);
-  const float spent = ring_bytes<S::kHeadDim>(p);
+  const float spent = ring_bytes<S>(p);
   const float most = list_bytes<S>(p, row.captured * kPageTokens);
   prospect.hope = fmaxf(0.0f, most - spent);
   const int32_t since = row.position - state.tried;
@@ -153,7 +154,7 @@ __device__ inline void judge(const Params& p, const Lists& lists, uint32_t pair,
   state.missed += (missed - state.missed) * weight;
   ++state.seen;
   state.tried = row.position;
-  const bool in_vain = saves <= ring_bytes<S::kHeadDim>(p);
+  const bool in_vain = saves <= ring_bytes<S>(p);
   state.pauses = in_vain ? min(state.pauses + 1, kMostPauses) : 0;
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kernels/cuda/mac_lists.cuh"
+#include "kernels/cuda/mac_ring.cuh"
 #include "kernels/cuda/paged_decode_merge.cuh"
 #include "kernels/cuda/row_math.cuh"
 
@@ -94,9 +95,10 @@ __device__ inline void write_entry(const Params& p, const Lists& lists, uint32_t
 }
 
 // Waits for the pieces. All threads of a block. lse: [group] of what is captured and of everything.
-template <int D>
+template <typename S>
 __device__ void complete(const Params& p, const Lists& lists, const PairPieces& pieces,
                          uint32_t launch, uint32_t pair, float2* lse) {
+  constexpr int D = S::kHeadDim;
   const uint32_t size = p.group * D;
   const Row& row = lists.row(p, pair);
   const bool stores = row.stores(p);
@@ -117,7 +119,7 @@ __device__ void complete(const Params& p, const Lists& lists, const PairPieces& 
       const size_t n = static_cast<size_t>(entry - p.ring.entries);
       captured.base = __ldcg(&entry->lse) * kLog2E;
       captured.total = 1.0f;
-      captured.sum = __ldcg(reinterpret_cast<const float2*>(p.ring.out + n * D + i % D));
+      captured.sum = load_result<S::kCoded>(p.ring, n * D + i % D);
     }
     merge_pieces<D>(p, pieces, launch, i, fresh, captured);
     const float scale = captured.total > 0.0f ? 1.0f / captured.total : 0.0f;
@@ -129,9 +131,8 @@ __device__ void complete(const Params& p, const Lists& lists, const PairPieces& 
     if (i % D == 0) lse[head] = {captured_lse, natural_lse(all)};
     if (!stores) continue;
     finite = finite && isfinite(q.x) && isfinite(q.y) && isfinite(stored.x) && isfinite(stored.y);
-    *reinterpret_cast<float2*>(p.ring.out + own * D + i) = stored;
-    reinterpret_cast<__nv_bfloat162*>(p.ring.q)[(own * D + i) / 2] =
-        __floats2bfloat162_rn(q.x, q.y);
+    store_result<S::kCoded>(p.ring, own * D + i, stored);
+    store_query<S::kCoded>(p.ring, own * D + i, q);
   }
   finite = __syncthreads_and(finite ? 1 : 0) != 0;
   if (stores && threadIdx.x < p.group) {

@@ -30,8 +30,7 @@ __device__ __noinline__ void remember(const Params& p, decode::Shared<S>& shared
   for (uint32_t i = threadIdx.x * 2; i < size; i += blockDim.x * 2) {
     const float2 q = __ldcg(reinterpret_cast<const float2*>(p.q_plain + size_t{pair} * size + i));
     finite = finite && isfinite(q.x) && isfinite(q.y);
-    reinterpret_cast<__nv_bfloat162*>(p.ring.q)[(own * D + i) / 2] =
-        __floats2bfloat162_rn(q.x, q.y);
+    store_query<S::kCoded>(p.ring, own * D + i, q);
   }
   finite = __syncthreads_and(finite ? 1 : 0) != 0;
   if (threadIdx.x < p.group) {

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "kernels/cuda/mac_lists.cuh"
+#include "kernels/cuda/mac_ring.cuh"
 
 namespace reprise::kernels::cuda {
 
@@ -19,27 +20,10 @@ __device__ inline float quad_sum(float x) {
   return x + __shfl_xor_sync(~0u, x, 2);
 }
 
-__device__ inline float2 widen(uint32_t two) {
-  return {__uint_as_float(two << 16), __uint_as_float(two & 0xffff0000u)};
-}
-
-// Chunks of 8 dimensions of one entry that a lane holds: lane % 4, and every fourth one.
-template <int D>
-struct Chunks {
-  static constexpr int kCount = D / 32;
-  uint4 codes[kCount];
-
-  __device__ void load(const unsigned char* row) {
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) {
-      codes[i] = __ldcg(reinterpret_cast<const uint4*>(row) + threadIdx.x % 4 + 4 * i);
-    }
-  }
-};
-
+// The lane's chunks of a row's query, as of StoredQuery.
 template <int D>
 struct Query {
-  float2 values[D / 32][4];  // rounded to bf16, as entries are
+  float2 values[D / 32][4];  // rounded to bf16
 
   __device__ void load(const float* row) {
 #pragma unroll
@@ -53,15 +37,16 @@ struct Query {
       }
     }
   }
-  __device__ float distance2(const Chunks<D>& entry) const {
+  template <bool coded>
+  __device__ float distance2(const StoredQuery<D, coded>& entry) const {
     float sums[2] = {0.0f, 0.0f};
 #pragma unroll
     for (int i = 0; i < D / 32; ++i) {
-      const uint32_t stored[4] = {entry.codes[i].x, entry.codes[i].y, entry.codes[i].z,
-                                  entry.codes[i].w};
+      float2 stored[4];
+      entry.values(i, stored);
 #pragma unroll
       for (int k = 0; k < 4; ++k) {
-        const float2 a = values[i][k], b = widen(stored[k]);
+        const float2 a = values[i][k], b = stored[k];
         const float x = a.x - b.x, y = a.y - b.y;
         sums[0] = fmaf(x, x, sums[0]);
         sums[1] = fmaf(y, y, sums[1]);
@@ -69,7 +54,7 @@ struct Query {
     }
     return quad_sum(sums[0] + sums[1]);
   }
-  __device__ float norm2() const { return distance2({}); }
+  __device__ float norm2() const { return distance2(StoredQuery<D, false>{}); }
 };
 
 // What may match at all: the first words of an entry. results: that it has one.
@@ -90,7 +75,7 @@ struct SearchShared {
 template <typename S>
 class Search {
   static constexpr int D = S::kHeadDim;
-  static constexpr uint32_t kAhead = D > 128 ? 1 : 2;  // entries on the way
+  static constexpr uint32_t kAhead = (D > 128 ? 1 : 2) + (S::kCoded ? 1 : 0);  // on the way
 
  public:
   __device__ Search(const Params& p, const Lists& lists, SearchShared& shared, bool results)
@@ -127,7 +112,7 @@ class Search {
     if (unit >= end_ || in_unit_ >= p_.slots || slot >= p_.ring.window) return;
     if (lists_.compares[pair] == 0) return;
     const size_t entry = (lists_.slot(p_, pair, 0) + slot) * p_.group + head_;
-    chunks_[to].load(static_cast<const unsigned char*>(p_.ring.q) + entry * D * 2);
+    stored_[to].load(p_.ring, entry);
     known_[to] = __ldcg(reinterpret_cast<const int4*>(p_.ring.entries + entry));
   }
 
@@ -141,7 +126,7 @@ class Search {
 #pragma unroll
       for (uint32_t i = 0; i < kAhead; ++i) {
         if (i != turn) continue;
-        const float distance2 = q.distance2(chunks_[i]);
+        const float distance2 = q.distance2(stored_[i]);
         if (distance2 < p_.rules.distance2 && is_valid(p_, known_[i], position, results_)) {
           nearest = min(nearest, candidate(distance2, position - known_[i].x, false));
         }
@@ -185,7 +170,7 @@ class Search {
   bool results_;
   uint32_t in_unit_, head_;  // slot and head of the lane's entries
   uint32_t unit_, end_, turn_ = 0;
-  Chunks<D> chunks_[kAhead] = {};
+  StoredQuery<D, S::kCoded> stored_[kAhead] = {};
   int4 known_[kAhead];
 };
 

@@ -1,8 +1,7 @@
 // Entries that rows of a prompt leave in a ring of MAC-Attention, and entries that are forgotten.
 #include <cmath>
 
-#include "kernels/cuda/mac.h"
-#include "kernels/cuda/mma.cuh"
+#include "kernels/cuda/mac_ring.cuh"
 
 namespace reprise::kernels::cuda {
 namespace {
@@ -10,6 +9,7 @@ namespace {
 constexpr uint32_t kThreads = 128, kForgetThreads = 256;
 
 // A block per row and KV head.
+template <bool coded>
 __global__ __launch_bounds__(kThreads) void seed_kernel(const __grid_constant__ MacSeedArgs a) {
   const uint32_t row = blockIdx.x / a.n_kv_head, kv_head = blockIdx.x % a.n_kv_head;
   const uint32_t group = a.n_head / a.n_kv_head, size = group * a.head_dim;
@@ -22,8 +22,8 @@ __global__ __launch_bounds__(kThreads) void seed_kernel(const __grid_constant__ 
     const auto q = *reinterpret_cast<const float2*>(a.q_plain + head * a.head_dim + i);
     const auto out = *reinterpret_cast<const float2*>(a.out + head * a.head_dim + i);
     finite = finite && isfinite(q.x) && isfinite(q.y) && isfinite(out.x) && isfinite(out.y);
-    static_cast<__nv_bfloat162*>(a.ring.q)[(slot * size + i) / 2] = __floats2bfloat162_rn(q.x, q.y);
-    *reinterpret_cast<float2*>(a.ring.out + slot * size + i) = out;
+    mac::store_query<coded>(a.ring, slot * size + i, q);
+    mac::store_result<coded>(a.ring, slot * size + i, out);
   }
   finite = __syncthreads_and(finite ? 1 : 0) != 0;
   if (!finite && threadIdx.x == 0) atomicAdd(&a.ring.counters[a.number].nonfinite, 1ull);
@@ -42,7 +42,13 @@ __global__ __launch_bounds__(kForgetThreads) void forget_kernel(MacEntry* entrie
 
 cudaError_t mac_seed(const MacSeedArgs& args, cudaStream_t stream) {
   if (args.rows.count == 0) return cudaSuccess;
-  seed_kernel<<<args.rows.count * args.n_kv_head, kThreads, 0, stream>>>(args);
+  const uint32_t blocks = args.rows.count * args.n_kv_head;
+  if (args.ring.coded()) {
+    if (args.head_dim % mac::kScaled != 0) return cudaErrorNotSupported;
+    seed_kernel<true><<<blocks, kThreads, 0, stream>>>(args);
+  } else {
+    seed_kernel<false><<<blocks, kThreads, 0, stream>>>(args);
+  }
   return cudaGetLastError();
 }
 

@@ -59,7 +59,7 @@ Result<std::unique_ptr<DevicePolicy>> device_policy(const Policy& policy,
     return std::make_unique<DeviceAttentionPredictor>(*predictor, config);
   }
   if (const auto* mac = dynamic_cast<const MacPolicy*>(&policy);
-      mac != nullptr && mac->has_plain_rings()) {
+      mac != nullptr && !mac->settings().fixes) {
     if (!mac->settings().reuses) return device_policy(mac->wrapped(), config);
     if (mac->wrapped().reads_everything()) {
       return std::make_unique<DeviceMac>(*mac, config, nullptr);
@@ -79,7 +79,7 @@ Result<std::unique_ptr<DevicePolicy>> device_policy(const Policy& policy,
   }
   return fail(ErrorCode::kUnsupported,
               "policy {} does not run on cuda; full, streaming, quest, snapkv, h2o, reattention, "
-              "csattention, attention_predictor and mac (over full or quest, without ring=q8_0 and "
+              "csattention, attention_predictor and mac (over full or quest, without "
               "lse_fix) do, also after dense, and auto among full, quest and mac; use --device cpu",
               policy.spec());
 }

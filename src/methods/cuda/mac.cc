@@ -70,6 +70,7 @@ DeviceMac::DeviceMac(const MacPolicy& policy, const ModelConfig& config,
                      std::unique_ptr<DevicePolicy> inner)
     : config_(config),
       settings_(policy.settings()),
+      coded_(policy.ring_type() == kernels::KvType::kQ8_0),
       rules_(rules_of(settings_)),
       inner_(std::move(inner)) {}
 
@@ -85,7 +86,8 @@ Status DeviceMac::reserve(const DeviceRoom& room) {
   for (uint32_t layer = 0; layer < config_.n_layer; ++layer) {
     layers.push_back(config_.window[layer] == 0 && !leaves_alone(layer));
   }
-  REPRISE_CHECK(pool_->reserve(config_, settings_, layers, room.sequences));
+  const auto window = static_cast<uint32_t>(settings_.window);
+  REPRISE_CHECK(pool_->reserve(config_, window, coded_, layers, room.sequences));
   sent_.assign(room.sequences, kNoRing - 1);  // unlike any
   for (auto& staged : staged_rings_) REPRISE_CHECK(staged.reserve(room.sequences, kWhat));
   for (auto& staged : staged_seeds_) REPRISE_CHECK(staged.reserve(room.sequences, kWhat));
@@ -253,8 +255,7 @@ uint64_t DeviceMac::keys_read(const DeviceRow& row) const {
 uint64_t DeviceMac::index_bytes_read(const DeviceRow& row) const {
   const uint64_t inner = inner_ != nullptr ? inner_->index_bytes_read(row) : 0;
   if (row.position < settings_.min_context) return inner;
-  return inner + uint64_t{config_.n_head} * static_cast<uint32_t>(settings_.window) *
-                     config_.head_dim * sizeof(uint16_t);
+  return inner + pool_->query_bytes();
 }
 
 }  // namespace reprise

@@ -17,12 +17,15 @@ class MacRingPool {
  public:
   using MacRings = kernels::cuda::MacRings;
 
-  Status reserve(const ModelConfig& config, const MacSettings& settings,
+  /// coded: keeps queries and results as codes of 8 bits.
+  Status reserve(const ModelConfig& config, uint32_t window, bool coded,
                  const std::vector<bool>& layers, uint32_t rings);
   /// Of a layer that it has.
   MacRings rings(uint32_t layer) const;
   bool has(uint32_t layer) const { return index_[layer] != kNone; }
   uint64_t ring_bytes() const;
+  /// That a search of one layer reads.
+  uint64_t query_bytes() const { return query_codes() + scales() * sizeof(float); }
 
   void begin_pass(cudaStream_t stream) {
     stream_ = stream;
@@ -41,17 +44,22 @@ class MacRingPool {
 
  private:
   static constexpr uint32_t kNone = ~0u;
+  // Of one ring and layer.
   size_t entries() const { return size_t{n_head_} * window_; }
+  size_t scales() const { return coded_ ? entries() * head_dim_ / 32 : 0; }
+  size_t query_codes() const { return entries() * head_dim_ * (coded_ ? 1 : 2); }
+  size_t result_codes() const { return entries() * head_dim_ * (coded_ ? 1 : 4); }
 
   uint32_t n_head_ = 0, n_kv_head_ = 0, head_dim_ = 0, window_ = 0;
+  bool coded_ = false;
   std::vector<uint32_t> index_;  // [n_layer] of the arrays' layers
   uint32_t layers_ = 0;
   cudaStream_t stream_ = nullptr;
   uint64_t pass_ = 0;
   std::vector<uint32_t*> owners_;                                 // [rings]
   std::vector<uint64_t> used_;                                    // [rings] the last pass
-  kernels::cuda::DeviceBuffer<uint16_t> q_;                       // [layers] as MacRings
-  kernels::cuda::DeviceBuffer<float> out_;                        // likewise
+  kernels::cuda::DeviceBuffer<std::byte> q_, out_;                // [layers] as MacRings
+  kernels::cuda::DeviceBuffer<float> q_scales_, out_scales_;      // likewise, or empty
   kernels::cuda::DeviceBuffer<kernels::cuda::MacEntry> entries_;  // likewise
   kernels::cuda::DeviceBuffer<kernels::cuda::MacGuardState> guards_;
   kernels::cuda::DeviceBuffer<kernels::cuda::MacCounters> counters_;
@@ -88,6 +96,7 @@ class DeviceMac : public DevicePolicy {
 
   const ModelConfig& config_;
   MacSettings settings_;
+  bool coded_;  // rings
   kernels::cuda::MacRules rules_;
   std::unique_ptr<DevicePolicy> inner_;
   std::shared_ptr<MacRingPool> pool_ = std::make_shared<MacRingPool>();

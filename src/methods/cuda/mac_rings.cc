@@ -30,13 +30,14 @@ struct Slices {
 
 }  // namespace
 
-Status MacRingPool::reserve(const ModelConfig& config, const MacSettings& settings,
+Status MacRingPool::reserve(const ModelConfig& config, uint32_t window, bool coded,
                             const std::vector<bool>& layers, uint32_t rings) {
   if (rings <= owners_.size()) return {};
   n_head_ = config.n_head;
   n_kv_head_ = config.n_kv_head;
   head_dim_ = config.head_dim;
-  window_ = static_cast<uint32_t>(settings.window);
+  window_ = window;
+  coded_ = coded;
   index_.clear();
   layers_ = 0;
   for (const bool own : layers) index_.push_back(own ? layers_++ : kNone);
@@ -46,23 +47,34 @@ Status MacRingPool::reserve(const ModelConfig& config, const MacSettings& settin
   owners_.assign(rings, nullptr);
   used_.assign(rings, 0);
   const size_t all = size_t{layers_} * rings;
-  REPRISE_CHECK(q_.reserve(all * entries() * head_dim_, kWhat));
-  REPRISE_CHECK(out_.reserve(all * entries() * head_dim_, kWhat));
+  REPRISE_CHECK(q_.reserve(all * query_codes(), kWhat));
+  REPRISE_CHECK(out_.reserve(all * result_codes(), kWhat));
+  REPRISE_CHECK(q_scales_.reserve(all * scales(), kWhat));
+  REPRISE_CHECK(out_scales_.reserve(all * scales(), kWhat));
   REPRISE_CHECK(entries_.reserve(all * entries(), kWhat));
   REPRISE_CHECK(guards_.reserve(all * n_kv_head_, kWhat));
   return counters_.reserve(all, kWhat);
 }
 
 MacRings MacRingPool::rings(uint32_t layer) const {
-  const size_t first = size_t{index_[layer]} * owners_.size(), entry = first * entries();
-  return {q_.data() + entry * head_dim_, out_.data() + entry * head_dim_,
-          entries_.data() + entry,       guards_.data() + first * n_kv_head_,
-          counters_.data() + first,      window_};
+  const size_t first = size_t{index_[layer]} * owners_.size();
+  MacRings rings;
+  rings.q = q_.data() + first * query_codes();
+  rings.out = out_.data() + first * result_codes();
+  rings.entries = entries_.data() + first * entries();
+  rings.guards = guards_.data() + first * n_kv_head_;
+  rings.counters = counters_.data() + first;
+  rings.window = window_;
+  if (coded_) {
+    rings.q_scales = q_scales_.data() + first * scales();
+    rings.out_scales = out_scales_.data() + first * scales();
+  }
+  return rings;
 }
 
 uint64_t MacRingPool::ring_bytes() const {
-  const uint64_t entry = head_dim_ * (sizeof(uint16_t) + sizeof(float)) + sizeof(MacEntry);
-  return layers_ * entries() * entry;
+  const uint64_t results = result_codes() + scales() * sizeof(float);
+  return layers_ * (query_bytes() + results + entries() * sizeof(MacEntry));
 }
 
 Result<uint32_t> MacRingPool::take(uint32_t* owner) {
@@ -87,10 +99,15 @@ Result<uint32_t> MacRingPool::take(uint32_t* owner) {
 }
 
 Status MacRingPool::copy(uint32_t from, uint32_t to) const {
-  const size_t rings = owners_.size(), values = entries() * head_dim_;
-  REPRISE_CUDA((Slices<uint16_t>{q_.data(), values, rings, layers_}.copy(from, to, stream_)),
-               kWhat);
-  REPRISE_CUDA((Slices<float>{out_.data(), values, rings, layers_}.copy(from, to, stream_)), kWhat);
+  const size_t rings = owners_.size();
+  for (const auto& codes : {Slices<std::byte>{q_.data(), query_codes(), rings, layers_},
+                            Slices<std::byte>{out_.data(), result_codes(), rings, layers_}}) {
+    REPRISE_CUDA(codes.copy(from, to, stream_), kWhat);
+  }
+  for (float* of : {q_scales_.data(), out_scales_.data()}) {
+    if (!coded_) break;
+    REPRISE_CUDA((Slices<float>{of, scales(), rings, layers_}.copy(from, to, stream_)), kWhat);
+  }
   REPRISE_CUDA(
       (Slices<MacEntry>{entries_.data(), entries(), rings, layers_}.copy(from, to, stream_)),
       kWhat);

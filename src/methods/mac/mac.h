@@ -99,8 +99,7 @@ class MacPolicy : public PolicyDecorator {
   Device& device() const { return device_; }
   const MacSettings& settings() const { return settings_; }
   const Policy& wrapped() const { return inner(); }
-  /// Whether its rings are like those that a device keeps.
-  bool has_plain_rings() const { return ring_type_ == kernels::KvType::kBF16 && !settings_.fixes; }
+  kernels::KvType ring_type() const { return ring_type_; }
 
  private:
   struct Layer {
