@@ -60,7 +60,9 @@ TEST_F(CudaEngine, ReAttentionReadsWhatItReadsOnTheCpu) {
        "reattention:sink=8,local=64,activate=80",
        "reattention:sink=8,local=64,span=8,spans=6,activate=300,early=90",
        "reattention:sink=8,local=64,span=8,spans=6,activate=300,early=120,stride=0",
-       "reattention:sink=8,local=64,span=8,spans=6,activate=80,stride=0,least=0.02"},
+       "reattention:sink=8,local=64,span=8,spans=6,activate=80,stride=0,least=0.02",
+       "reattention:sink=8,local=64,span=8,spans=6,activate=80,stride=0,lead=0.5",
+       "reattention:sink=8,local=64,span=8,spans=6,activate=80,heads=0:0/0:2"},
       bf16_tolerance(1));
 }
 

@@ -24,6 +24,19 @@ struct Shape {
   uint32_t dim = 64, n_head = 9, n_kv_head = 3;
 };
 
+// Which of what was found gets votes.
+struct Casting {
+  uint32_t each = kMaxTopKeys;
+  float lead = 0.0f;
+  std::vector<uint8_t> voting;  // [n_head], or empty
+
+  bool counts(const std::vector<std::pair<float, int32_t>>& found, uint32_t k, uint32_t head,
+              size_t at) const {
+    const bool leads = found.size() < k || found[0].first - found[k - 1].first >= lead;
+    return at < each && leads && (voting.empty() || voting[head] != 0);
+  }
+};
+
 // Sequences whose pages lie in disorder, and the queries of their last rows.
 class Case {
  public:
@@ -99,9 +112,13 @@ class Case {
     TopKeysArgs args;
   };
 
-  void check(MiddleKeys middle, uint32_t k, uint32_t stride = 1) {
-    const Call call(*this, middle, k, stride);
-    const TopKeysArgs& args = call.args;
+  void check(MiddleKeys middle, uint32_t k, uint32_t stride = 1, const Casting& casting = {}) {
+    Call call(*this, middle, k, stride);
+    TopKeysArgs& args = call.args;
+    const DeviceArray<uint8_t> voting(casting.voting);
+    args.votes_each = casting.each;
+    args.lead = casting.lead;
+    if (!casting.voting.empty()) args.voting = voting.get();
     const uint32_t batch = args.batch, voters = args.voters(), slots = args.votes.slots;
     ASSERT_EQ(top_keys(args, nullptr), cudaSuccess);
     ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
@@ -125,7 +142,9 @@ class Case {
         }
         std::sort(got.rbegin(), got.rend());
         ASSERT_EQ(got, want) << "sequence " << s << ", row " << row << ", head " << head;
-        for (const auto& [score, key] : want) ++want_votes[key];
+        for (size_t j = 0; j < want.size(); ++j) {
+          if (casting.counts(want, k, head, j)) ++want_votes[want[j].second];
+        }
       }
       for (uint32_t i = 0; i < slots; ++i) {
         const size_t at = size_t{s} * slots + i;
@@ -227,6 +246,22 @@ TEST(TopKeys, OfEveryNumberOfKeysRowsAndPicks) {
       prompt.check({1, 230, 0}, k, 64);
       if (testing::Test::HasFatalFailure()) return;
     }
+  }
+}
+
+TEST(TopKeys, VotesAreOfVotingHeadsWhoseBestKeyLeads) {
+  REPRISE_NEEDS_DEVICE();
+  const std::vector<uint8_t> some = {0, 1, 0, 0, 0, 1, 1, 0, 0};
+  const Casting cases[] = {{2, 0.0f, {}},   {16, 30.0f, {}},  {2, 40.0f, {}},
+                           {2, 0.0f, some}, {3, 35.0f, some}, {1, 1e6f, {}}};
+  for (const Casting& casting : cases) {
+    Case decode({}, {900, 41, 33, 500}, 1);
+    decode.fill(Whole(5), Whole(6));
+    decode.check({5, 20, 40}, 16, 1, casting);
+    Case prompt({}, {700}, 45);
+    prompt.fill(Whole(7), Whole(8));
+    prompt.check({16, 64, 100}, 16, 3, casting);
+    if (testing::Test::HasFatalFailure()) return;
   }
 }
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <tuple>
 
 #include "kernels/ops.h"
 #include "methods/reattention/votes.h"
@@ -350,6 +351,74 @@ TEST(ReAttentionPolicy, ARowOfItsOwnReadsOnlyKeysThatWeighTheirShareOfTheNearOne
   EXPECT_GT(left, 100u);
 }
 
+/// By definition, for score=raw: the best keys of the heads that may vote, where the best leads the
+/// 16th by so much as a logit.
+std::set<int32_t> expected_leading_keys(Toy& toy, size_t row, size_t picks, double lead,
+                                        const std::set<size_t>& heads) {
+  const ModelConfig& config = toy.config();
+  const size_t dim = config.head_dim, group = config.n_head / config.n_kv_head;
+  std::set<int32_t> keys;
+  for (const size_t head : heads) {
+    std::vector<std::pair<double, size_t>> scores;
+    for (size_t key = 5; key < row + 1 - 40; ++key) {
+      const float* k = toy.k(0, key) + head / group * dim;
+      scores.emplace_back(testing::dot(toy.q(0, row) + head * dim, k, dim), key);
+    }
+    std::sort(scores.rbegin(), scores.rend());
+    if ((scores[0].first - scores[15].first) * config.attention_scale < lead) continue;
+    for (size_t i = 0; i < picks; ++i) keys.insert(static_cast<int32_t>(scores[i].second));
+  }
+  return keys;
+}
+
+TEST(ReAttentionPolicy, ARowOfItsOwnReadsSpansOfVotingHeadsWhoseBestKeyLeads) {
+  const std::set<size_t> every = {0, 1, 2, 3, 4, 5};
+  const std::vector<std::tuple<std::string, double, std::set<size_t>>> cases = {
+      {"", 0.0, every},
+      {",lead=0.5", 0.5, every},
+      {",lead=0.8", 0.8, every},
+      {",heads=0:1/0:5", 0.0, {1, 5}},
+      {",heads=0:3,lead=0.5", 0.5, {3}}};
+  std::vector<size_t> read(cases.size());
+  for (size_t i = 0; i < cases.size(); ++i) {
+    const auto& [more, lead, heads] = cases[i];
+    Toy toy({1, 6, 2, 64}, 330);
+    toy.prompt_end = 300;
+    Recorder policy(toy,
+                    "reattention:sink=5,local=40,span=1,spans=200,decode-picks=3,activate=60,"
+                    "stride=0,score=raw" +
+                        more);
+    SequenceKv kv = toy.new_sequence();
+    for (size_t token = 0; token < 300; token += 20) toy.step(kv, policy, 20, Phase::kPrefill);
+    for (size_t row = 300; row < 330; ++row) {
+      toy.step(kv, policy, 1, row % 2 == 0 ? Phase::kPrefill : Phase::kDecode);
+      std::set<int32_t> keys;
+      for (const int32_t key : testing::keys_of(policy.seen[0].selection.parts.at(0), 0)) {
+        if (key >= 5 && key < static_cast<int32_t>(row) - 39) keys.insert(key);
+      }
+      ASSERT_EQ(keys, expected_leading_keys(toy, row, 3, lead, heads)) << more << " " << row;
+      read[i] += keys.size();
+    }
+  }
+  EXPECT_GT(read[0], read[1]);
+  EXPECT_GT(read[1], read[2]);
+  EXPECT_GT(read[2], 0u);
+  EXPECT_GT(read[4], 0u);
+}
+
+TEST(ReAttentionPolicy, LayersWithoutVotingHeadsAreNotScanned) {
+  Toy toy({2, 4, 2, 32}, 500);
+  Recorder policy(toy, std::string(kSpec) + ",heads=1:2");
+  SequenceKv kv = toy.new_sequence();
+  toy.step(kv, policy, 400, Phase::kPrefill);
+  toy.step(kv, policy, 1, Phase::kDecode);
+  const Selection &without = policy.seen[0].selection, &with = policy.seen[1].selection;
+  EXPECT_EQ(without.index_bytes_read, 0u);
+  EXPECT_EQ(without.parts.at(0).ranges.size(), 2u);
+  EXPECT_GT(with.index_bytes_read, 0u);
+  EXPECT_GT(with.parts.at(0).ranges.size(), 2u);
+}
+
 TEST(ReAttentionPolicy, ForksAndTruncatedSequencesGoOnAsIfAlone) {
   Toy toy({2, 6, 2, 32}, 400);
   const std::string spec = std::string(kSpec) + ",interval=4";
@@ -389,6 +458,11 @@ TEST(ReAttentionPolicy, OptionsThatDoNotFitTheModelAreRefused) {
   EXPECT_NE(message("reattention:local=512,spans=100").find("more than the 1024"),
             std::string::npos);
   EXPECT_NE(message("reattention:local=128,chunk=129").find("chunk=129"), std::string::npos);
+  EXPECT_EQ(message("reattention:heads=0:0/1:1"), "fine");
+  for (const char* heads : {"", "0", "0:", ":0", "0:1:2", "0:99", "99:0", "0:0/", "a:b", "-1:0"}) {
+    const auto spec = std::string("reattention:heads=") + heads;
+    EXPECT_NE(message(spec.c_str()).find("LAYER:HEAD"), std::string::npos) << spec;
+  }
   const auto policy = create_policy(policy_entries(), "reattention", config);
   EXPECT_TRUE((*policy)->unbounded());
   EXPECT_TRUE((*policy)->position_free());

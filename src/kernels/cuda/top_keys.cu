@@ -98,11 +98,15 @@ __global__ __launch_bounds__(kMergeWarps * 32) void merge_kernel(const __grid_co
   if (lane == 0) p.floors_of(sequence, kv_head)[i] = 0;
   const size_t row = size_t{sequence} * p.a.voters() + i / p.group;
   const size_t head = row * p.a.n_head + kv_head * p.group + i % p.group;
+  const auto score = [](RankedWord word) { return __uint_as_float(score_bits(word)); };
+  const bool leads =
+      p.a.lead <= 0.0f || count < k || score(best[warp][0]) - score(best[warp][k - 1]) >= p.a.lead;
+  const bool casts = leads && (p.a.voting == nullptr || p.a.voting[head % p.a.n_head] != 0);
   for (uint32_t at = lane; at < k; at += 32) {
     const RankedWord own = at < count ? best[warp][at] : 0;
     if (p.a.found != nullptr) p.a.found[head * k + at] = own;
-    const bool votes = p.a.least == nullptr || __uint_as_float(score_bits(own)) >= p.a.least[head];
-    if (p.a.votes.keys != nullptr && own != 0 && votes) vote(p.a.votes, sequence, own);
+    if (p.a.votes.keys == nullptr || !casts || at >= p.a.votes_each || own == 0) continue;
+    if (p.a.least == nullptr || score(own) >= p.a.least[head]) vote(p.a.votes, sequence, own);
   }
 }
 

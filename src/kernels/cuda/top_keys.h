@@ -77,12 +77,15 @@ struct TopKeysArgs {
   const float* q = nullptr;       // [batch, rows, n_head, head_dim] before rotation
   const float* angles = nullptr;  // [pairs][2] that queries are turned by; null: they are not
   uint32_t pairs = 0;
-  uint32_t k = 1;                // 1 to kMaxTopKeys
-  RankedWord* found = nullptr;   // [batch, voters(), n_head, k] out, in order; null: not wanted
-  VoteTables votes;              // every key that was found gets a vote; keys null: not wanted
+  uint32_t k = 1;               // 1 to kMaxTopKeys
+  RankedWord* found = nullptr;  // [batch, voters(), n_head, k] out, in order; null: not wanted
+  VoteTables votes;             // every key that was found gets a vote; keys null: not wanted
+  uint32_t votes_each = kMaxTopKeys;  // of what a query found so many cast votes, the best first
   const float* least = nullptr;  // [batch, voters(), n_head] that a key must score for its vote
-  uint32_t* floors = nullptr;    // [batch, voters(), n_head] zero, before and after a call
-  void* workspace = nullptr;     // top_keys_workspace() bytes
+  float lead = 0.0f;  // by so much the best must score more than the k-th, or none gets a vote
+  const uint8_t* voting = nullptr;  // [n_head] 0: what the head found gets no votes; null: it does
+  uint32_t* floors = nullptr;       // [batch, voters(), n_head] zero, before and after a call
+  void* workspace = nullptr;        // top_keys_workspace() bytes
 
   REPRISE_HOST_DEVICE constexpr uint32_t voters() const { return (rows + stride - 1) / stride; }
 };

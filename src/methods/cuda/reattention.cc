@@ -28,7 +28,7 @@ Status check(const ReAttentionPolicy::Settings& s) {
                 "ones (span=), or fewer (spans=)",
                 s.spans, kMaxSpans);
   }
-  if (std::max(s.picks, s.decode_picks) <= kMaxTopKeys) return {};
+  if (std::max(s.picks, s.ranks_of(1)) <= kMaxTopKeys) return {};
   return fail(ErrorCode::kUnsupported,
               "policy reattention: {} picks and {} decode-picks are more than the {} of --device "
               "cuda; choose fewer",
@@ -74,7 +74,8 @@ uint32_t DeviceReAttention::chunk_voters() const {
 
 Status DeviceReAttention::reserve(const DeviceRoom& room) {
   const auto picks = static_cast<uint32_t>(settings_.picks),
-             decode_picks = static_cast<uint32_t>(settings_.decode_picks);
+             decode_picks = static_cast<uint32_t>(settings_.decode_picks),
+             ranks = static_cast<uint32_t>(settings_.ranks_of(1));
   const uint32_t voters = chunk_voters(), rows = room.sequences;
   list_capacity_ = span_list_capacity(middle_, static_cast<uint32_t>(settings_.spans),
                                       static_cast<uint32_t>(settings_.span), room.capacity);
@@ -82,11 +83,12 @@ Status DeviceReAttention::reserve(const DeviceRoom& room) {
     REPRISE_CHECK(upload(std::span<const float>(settings_.angles[i]), angles_[i], kWhat));
   }
   REPRISE_CHECK(
-      workspace_.reserve(std::max(top_keys_workspace(rows, 1, n_head_, n_kv_head_, decode_picks),
+      workspace_.reserve(std::max(top_keys_workspace(rows, 1, n_head_, n_kv_head_, ranks),
                                   top_keys_workspace(1, voters, n_head_, n_kv_head_, picks)),
                          kWhat));
   REPRISE_CHECK(floors_.reserve(size_t{std::max(rows, voters)} * n_head_, kWhat));
   REPRISE_CHECK(least_.reserve(size_t{rows} * n_head_, kWhat));
+  REPRISE_CHECK(upload(settings_.heads.marks(), voting_, kWhat));
   REPRISE_CHECK(votes_.reserve(rows, n_head_ * decode_picks));
   REPRISE_CHECK(prompt_votes_.reserve(1, std::max(voters * picks, decode_picks) * n_head_));
   REPRISE_CHECK(keys_.reserve(rows, kWhat));
@@ -136,7 +138,11 @@ Status DeviceReAttention::choose(uint32_t layer, TopKeysArgs scan, KeySpansArgs 
   scan.pairs = static_cast<uint32_t>(turn.size() / 2);
   scan.floors = floors_.data();
   scan.workspace = workspace_.data();
-  if (settings_.votes(scan.rows)) {
+  if (settings_.votes(layer, scan.rows)) {
+    scan.k = static_cast<uint32_t>(settings_.ranks_of(scan.rows));
+    scan.votes_each = static_cast<uint32_t>(settings_.picks_of(scan.rows));
+    if (scan.rows == 1) scan.lead = settings_.lead;
+    if (!settings_.heads.all()) scan.voting = voting_.data() + size_t{layer} * n_head_;
     REPRISE_CHECK(find_least(scan, queries.angles, stream));
     REPRISE_CUDA(top_keys(scan, stream), "scanning keys");
   }
@@ -176,7 +182,6 @@ Status DeviceReAttention::select(const DeviceQueries& queries, DeviceRead& read,
   scan.batch = queries.count;
   scan.capacity = queries.capacity;
   scan.q = queries.q_plain;
-  scan.k = static_cast<uint32_t>(settings_.picks_of(1));
   scan.votes = votes_.tables();
   scan.middle = middle_;
   KeySpansArgs spans;
@@ -214,7 +219,6 @@ Status DeviceReAttention::pack(const DevicePrompt& prompt, PackedPrompt& packed,
   scan.rows = prompt.rows.count;
   scan.stride = stride();
   scan.q = prompt.q_plain;
-  scan.k = static_cast<uint32_t>(settings_.picks_of(prompt.rows.count));
   scan.votes = prompt_votes_.tables();
   KeySpansArgs spans;
   spans.tokens = tokens_.data();
@@ -232,14 +236,15 @@ uint64_t DeviceReAttention::keys_read(const DeviceRow& row) const {
   const KeyRange32 middle = middle_of(middle_, row.position, 1);
   const auto length = static_cast<uint64_t>(row.position) + 1;
   if (middle.begin >= middle.end) return length;
-  const uint64_t winners = std::min<uint64_t>(settings_.spans, n_head_ * settings_.decode_picks);
+  const uint64_t picks = settings_.votes(row.layer, 1) ? n_head_ * settings_.decode_picks : 0;
+  const uint64_t winners = std::min<uint64_t>(settings_.spans, picks);
   const auto always = static_cast<uint64_t>(middle_.sink + middle_.local);
   return std::min(length, always + winners * static_cast<uint64_t>(settings_.span));
 }
 
 uint64_t DeviceReAttention::index_bytes_read(const DeviceRow& row) const {
   const KeyRange32 middle = middle_of(middle_, row.position, 1);
-  if (middle.begin >= middle.end || settings_.spans == 0) return 0;
+  if (middle.begin >= middle.end || !settings_.votes(row.layer, 1)) return 0;
   return (static_cast<uint64_t>(middle.end - middle.begin) / kTokens + 1) * n_kv_head_ *
          tile_bytes_;
 }

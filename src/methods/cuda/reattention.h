@@ -65,6 +65,7 @@ class DeviceReAttention : public DevicePolicy {
   kernels::cuda::DeviceBuffer<std::byte> workspace_;
   kernels::cuda::DeviceBuffer<uint32_t> floors_;  // [sequences or voters of a chunk, n_head]
   kernels::cuda::DeviceBuffer<float> least_;      // [sequences, n_head]
+  kernels::cuda::DeviceBuffer<uint8_t> voting_;   // as Settings::heads
   Votes votes_, prompt_votes_;
   kernels::cuda::DeviceBuffer<int32_t> keys_;         // [sequences] that are read
   kernels::cuda::DeviceBuffer<uint32_t> list_pages_;  // [sequences, list_capacity]

@@ -42,7 +42,8 @@ std::vector<float> mean_angles(const RopeConfig& config, uint32_t context, int32
   return angles;
 }
 
-ReAttentionPolicy::Settings settings_of(const ReAttentionOptions& o, const ModelConfig& config) {
+ReAttentionPolicy::Settings settings_of(const ReAttentionOptions& o, const ModelConfig& config,
+                                        VotingHeads heads) {
   ReAttentionPolicy::Settings s;
   s.sink = static_cast<int32_t>(o.sink);
   s.local = static_cast<int32_t>(local_of(o, config.context));
@@ -61,6 +62,8 @@ ReAttentionPolicy::Settings settings_of(const ReAttentionOptions& o, const Model
                        : std::max<size_t>(1, (s.spans + config.n_head - 1) / config.n_head);
   s.fill = o.fill;
   s.least = o.least;
+  s.lead = o.lead / config.attention_scale;
+  s.heads = std::move(heads);
   s.near.resize(3);
   if (o.least > 0.0f) {
     const auto set = [&](LayerRope kind, const RopeConfig& rope) {
@@ -100,11 +103,15 @@ Result<std::unique_ptr<Policy>> ReAttentionPolicy::create(const ReAttentionOptio
                 "before them; choose a smaller chunk",
                 options.chunk, local);
   }
-  return std::unique_ptr<Policy>(new ReAttentionPolicy(options, config));
+  REPRISE_TRY(VotingHeads heads, VotingHeads::parse(options.heads, config));
+  return std::unique_ptr<Policy>(new ReAttentionPolicy(options, config, std::move(heads)));
 }
 
-ReAttentionPolicy::ReAttentionPolicy(const ReAttentionOptions& o, const ModelConfig& config)
-    : config_(&config), settings_(settings_of(o, config)), layers_(config.n_layer) {}
+ReAttentionPolicy::ReAttentionPolicy(const ReAttentionOptions& o, const ModelConfig& config,
+                                     VotingHeads heads)
+    : config_(&config),
+      settings_(settings_of(o, config, std::move(heads))),
+      layers_(config.n_layer) {}
 
 void ReAttentionPolicy::select(const QueryRows& rows, Selection& selection) {
   const int32_t length = rows.end();
@@ -114,7 +121,7 @@ void ReAttentionPolicy::select(const QueryRows& rows, Selection& selection) {
   if (!keeps_spans(rows, layer)) {
     layer.spans = choose(rows, middle);
     layer.chosen_at = length;
-    if (settings_.votes(rows.rows.size())) {
+    if (settings_.votes(rows.layer, rows.rows.size())) {
       const auto pages = static_cast<uint64_t>(middle.end - middle.begin) / kPageTokens + 1;
       selection.index_bytes_read =
           pages * config_->n_kv_head * rows.kv->pool().layout().tile_bytes();
@@ -141,7 +148,7 @@ KeyRange ReAttentionPolicy::middle_of(const QueryRows& rows) const {
 
 int32_t ReAttentionPolicy::reads_from(const QueryRows& rows) const {
   const KeyRange middle = middle_of(rows);
-  const bool scans = middle.begin < middle.end && settings_.votes(rows.rows.size()) &&
+  const bool scans = middle.begin < middle.end && settings_.votes(rows.layer, rows.rows.size()) &&
                      !keeps_spans(rows, layers_[rows.layer]);
   if (!scans) return rows.end();
   return settings_.least > 0.0f ? 0 : middle.begin;  // of which the sinks' weight is a part
@@ -153,7 +160,7 @@ bool ReAttentionPolicy::keeps_spans(const QueryRows& rows, const Layer& layer) c
 }
 
 std::vector<KeyRange> ReAttentionPolicy::choose(const QueryRows& rows, KeyRange middle) const {
-  if (!settings_.votes(rows.rows.size())) return {};
+  if (!settings_.votes(rows.layer, rows.rows.size())) return {};
   auto picks = pick(rows, middle);
   const std::vector<Candidate> candidates = count_votes(picks);
   const auto budget = static_cast<int64_t>(settings_.spans) * settings_.span;
@@ -172,16 +179,35 @@ std::vector<kernels::RankedKey> ReAttentionPolicy::pick(const QueryRows& rows,
   const auto kind =
       config_->layer_rope.empty() ? LayerRope::kGlobal : config_->layer_rope[rows.layer];
   const size_t picks = settings_.picks_of(rows.rows.size());
+  const size_t ranks = settings_.ranks_of(rows.rows.size());
   auto best =
-      best_keys(rows, which, middle, picks, settings_.angles[static_cast<size_t>(kind)], *config_);
-  if (settings_.least <= 0.0f || rows.rows.size() > 1) return best;
-  const std::vector<float> least =
-      least_scores(rows, {settings_.sink, middle.end}, settings_.least,
-                   *settings_.near[static_cast<size_t>(kind)], *config_);
-  for (size_t i = 0; i < best.size(); ++i) {
-    if (!(best[i].score >= least[i / picks])) best[i].key = -1;
+      best_keys(rows, which, middle, ranks, settings_.angles[static_cast<size_t>(kind)], *config_);
+  if (rows.rows.size() == 1) drop_weak(rows, middle, kind, best);
+  std::vector<kernels::RankedKey> picked(which.size() * config_->n_head * picks);
+  for (size_t i = 0; i < picked.size(); ++i) {
+    const size_t head = i / picks;
+    const bool votes = settings_.heads.has(rows.layer, head % config_->n_head);
+    if (votes) picked[i] = best[head * ranks + i % picks];
   }
-  return best;
+  return picked;
+}
+
+void ReAttentionPolicy::drop_weak(const QueryRows& rows, KeyRange middle, LayerRope kind,
+                                  std::vector<kernels::RankedKey>& best) const {
+  const size_t ranks = best.size() / config_->n_head;
+  std::vector<float> least(config_->n_head, -std::numeric_limits<float>::infinity());
+  if (settings_.least > 0.0f) {
+    least = least_scores(rows, {settings_.sink, middle.end}, settings_.least,
+                         *settings_.near[static_cast<size_t>(kind)], *config_);
+  }
+  for (size_t head = 0; head < config_->n_head; ++head) {
+    const std::span own(&best[head * ranks], ranks);
+    const kernels::RankedKey rival = settings_.lead > 0.0f ? own[kLeadRank - 1] : own[0];
+    const bool leads = rival.key < 0 || own[0].score - rival.score >= settings_.lead;
+    for (kernels::RankedKey& pick : own) {
+      if (!leads || !(pick.score >= least[head])) pick.key = -1;
+    }
+  }
 }
 
 int32_t ReAttentionPolicy::prefill_cell(int32_t position, int32_t prompt_end) const {

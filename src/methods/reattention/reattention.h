@@ -24,6 +24,7 @@
 #include "attention/policy.h"
 #include "kernels/key_top_k.h"
 #include "methods/reattention/least_scores.h"
+#include "methods/reattention/voting_heads.h"
 #include "model/config.h"
 #include "reprise/error.h"
 #include "reprise/options.h"
@@ -46,6 +47,8 @@ struct ReAttentionOptions {
   bool fill = false;
   std::string score = "mean";
   float least = 0.0f;
+  float lead = 0.0f;
+  std::string heads = "all";
 };
 
 template <class Visitor>
@@ -109,10 +112,25 @@ void visit_options(ReAttentionOptions& o, Visitor&& visit) {
                    "however small",
                    "", 0, 1000},
         o.least);
+  visit(
+      OptionSpec{"lead",
+                 "a row that chooses for itself reads spans of a head only where the logit of its "
+                 "best key is by so much larger than that of its 16th best: what is looked for "
+                 "stands out; 0 = also where many are alike",
+                 "", 0, 1000},
+      o.lead);
+  visit(
+      OptionSpec{"heads",
+                 "query heads that vote, LAYER:HEAD separated by '/'; other layers read no spans, "
+                 "and are not scanned; all = every head"},
+      o.heads);
 }
 
 class ReAttentionPolicy : public Policy {
  public:
+  /// The key that the best one must lead.
+  static constexpr size_t kLeadRank = 16;
+
   /// Options as they apply to the model.
   struct Settings {
     int32_t sink, local, span, chunk, alone, activate, early, stride, interval;
@@ -120,13 +138,21 @@ class ReAttentionPolicy : public Policy {
     bool fill;
     std::vector<std::vector<float>> angles;  // [3]: one per LayerRope, [pairs][2] of score=mean
     float least;
+    float lead;  // as a product before scaling
+    VotingHeads heads;
     // [3]: one per LayerRope, of the keys that are always read, where least > 0
     std::vector<std::shared_ptr<const NearAngles>> near;
 
     /// Keys that each head of a voting row picks, of so many rows that share what they read.
     size_t picks_of(size_t rows) const { return rows > 1 ? picks : decode_picks; }
-    /// Whether so many rows that share what they read choose spans.
-    bool votes(size_t rows) const { return spans > 0 && (stride > 0 || rows == 1); }
+    /// Keys that are looked for, so that the lead is known.
+    size_t ranks_of(size_t rows) const {
+      return rows > 1 || lead <= 0.0f ? picks_of(rows) : std::max(decode_picks, kLeadRank);
+    }
+    /// Whether so many rows that share what they read choose spans in a layer.
+    bool votes(uint32_t layer, size_t rows) const {
+      return spans > 0 && (stride > 0 || rows == 1) && heads.any(layer);
+    }
     /// Context up to which rows of a prompt, and those decoded after it, read everything.
     int32_t reads_all_until(int32_t prompt_end) const {
       return prompt_end > activate ? early : activate;
@@ -162,13 +188,17 @@ class ReAttentionPolicy : public Policy {
     uint64_t rows = 0, keys = 0, ranges = 0;  // of decoded rows in all layers
   };
 
-  ReAttentionPolicy(const ReAttentionOptions& options, const ModelConfig& config);
+  ReAttentionPolicy(const ReAttentionOptions& options, const ModelConfig& config,
+                    VotingHeads heads);
   /// Keys between sinks and window; empty where everything is read.
   KeyRange middle_of(const QueryRows& rows) const;
   bool keeps_spans(const QueryRows& rows, const Layer& layer) const;
   std::vector<KeyRange> choose(const QueryRows& rows, KeyRange middle) const;
   /// [rows that vote, n_head, picks]
   std::vector<kernels::RankedKey> pick(const QueryRows& rows, KeyRange middle) const;
+  /// Takes back picks of the only row whose keys do not weigh or lead enough.
+  void drop_weak(const QueryRows& rows, KeyRange middle, LayerRope kind,
+                 std::vector<kernels::RankedKey>& best) const;
 
   const ModelConfig* config_;
   Settings settings_;
