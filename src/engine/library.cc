@@ -44,6 +44,9 @@ std::vector<int32_t> context_of(const Tokenizer& tokenizer) {
   return {0};
 }
 
+/// However it has keys stored (kDensePrefill is one of these keys).
+bool reads_prompts_whole(const Policy& policy) { return policy.prefill_key().starts_with("full:"); }
+
 double ms_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start)
       .count();
@@ -211,8 +214,8 @@ Result<FusionReport> Library::fuse(Session& session, const PartedPrompt& prompt,
   const FusionCost& cost = done->cost;
   const auto held = static_cast<std::ptrdiff_t>(sequence.kv.length());
   sequence.tokens.assign(tokens.begin(), tokens.begin() + held);
-  // Other policies read less for the row that these are of.
-  if (sequence.policy->prefill_key() == kDensePrefill) sequence.logits = std::move(done->logits);
+  // Other policies may read less for the row that these are of.
+  if (reads_prompts_whole(*sequence.policy)) sequence.logits = std::move(done->logits);
   report.damaged_chunks = cost.damaged_chunks;
   report.loaded_rows = cost.loaded_rows;
   report.recomputed_rows = cost.recomputed_rows;

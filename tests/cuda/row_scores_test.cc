@@ -110,7 +110,13 @@ void check_question(const Shape& shape, uint32_t keys_count, uint32_t rows, unsi
   args.scale = 1.0f / std::sqrt(static_cast<float>(shape.n_head * shape.head_dim));
   args.workspace = workspace.get();
   args.scores = scores.get();
-  ASSERT_EQ(question_scores(args, nullptr), cudaSuccess);
+  for (uint32_t left = rows; left > 0; left -= args.rows) {
+    args.rows = std::min(left, kScoredRows);
+    ASSERT_EQ(question_logits(args, nullptr), cudaSuccess);
+    ASSERT_EQ(question_weights(args, nullptr), cudaSuccess);
+    args.q += size_t{args.rows} * shape.n_head * shape.head_dim;
+    args.positions += args.rows;
+  }
   ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
   double largest = 1;
   const auto want =
@@ -176,7 +182,7 @@ TEST(RowScores, WhatIsNotServedIsSaid) {
   QuestionScoresArgs args;
   args.rows = 1;
   args.kv.head_dim = 80;
-  EXPECT_EQ(question_scores(args, nullptr), cudaErrorNotSupported);
+  EXPECT_EQ(question_logits(args, nullptr), cudaErrorNotSupported);
 }
 
 }  // namespace

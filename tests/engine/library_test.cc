@@ -125,6 +125,10 @@ TEST_P(FusionTypes, PositionFreePagesGetThoseOfFullPrefill) {
     }
     EXPECT_EQ(books.report.recomputed_rows, 287u);
     EXPECT_NE(books.fused(prompt, "pie", policy), full);
+    auto session = *books.engine->open(policy);
+    ASSERT_TRUE(books.library->fuse(*session, prompt, "a3"));
+    const bool chooses = std::string_view(policy).starts_with("reattention");
+    EXPECT_EQ(session->impl().sequence.logits.empty(), chooses);  // which may read less
   }
 }
 

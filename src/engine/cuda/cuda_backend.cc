@@ -56,8 +56,11 @@ class CudaBackend : public Backend {
   Result<uint64_t> kv_pages(uint64_t kv_memory, uint64_t hot_bytes, size_t page_bytes) const;
   Result<uint64_t> hot_pages(const EngineOptions& options, size_t page_bytes) const;
   /// Enqueues on every rank what they do together; body waits for nothing that is enqueued.
-  Status enqueue(const std::function<Status(CudaRank& rank)>& body);
-  Status wait(uint32_t turn);
+  Status enqueue(const std::function<Status(uint32_t rank)>& body);
+  Status wait(const std::function<const CudaEvent&(uint32_t rank)>& event);
+  Status wait(uint32_t turn) {
+    return wait([&](uint32_t rank) -> const CudaEvent& { return ranks_[rank]->computed(turn); });
+  }
   tl::unexpected<Error> give_up(const Error& error);
 
   const Model& model_;
@@ -139,7 +142,7 @@ Status CudaBackend::create(const EngineOptions& options, const ProgressFn& progr
     REPRISE_TRY(ranks_[rank], CudaRank::create(model_, std::move(communicators[rank]), pool_,
                                                options, kv_type_, progress));
   }
-  REPRISE_CHECK(enqueue([&](CudaRank& rank) { return rank.connect(turn_); }));
+  REPRISE_CHECK(enqueue([&](uint32_t rank) { return ranks_[rank]->connect(turn_); }));
   return wait(turn_);
 }
 
@@ -236,16 +239,21 @@ Status CudaBackend::prepare(Policy& policy) {
 }
 
 Result<std::unique_ptr<FusionDevice>> CudaBackend::fusion(uint64_t memory) {
-  if (ranks_.size() > 1) {
-    return fail(ErrorCode::kUnsupported,
-                "stored chunks are used on one device only; leave out --tp");
-  }
   if (kv_type_ == KvType::kF32) {
     return fail(ErrorCode::kUnsupported,
                 "stored chunks are not used with --precision f32 on a GPU; leave it out, or use "
                 "--device cpu");
   }
-  return ranks_.front()->fusion(model_, pool_, memory);
+  std::vector<DeviceParts> parts;
+  for (const auto& rank : ranks_) parts.push_back(rank->fusion_parts(model_, pool_));
+  RankCalls calls;
+  calls.run = [this](const RankCalls::Body& body) { return threads_.run(body); };
+  calls.enqueue = [this](const RankCalls::Body& body) -> Status {
+    if (broken_) return tl::unexpected<Error>(*broken_);
+    return enqueue(body);
+  };
+  calls.wait = [this](const auto& event) { return wait(event); };
+  return cuda_fusion(std::move(parts), std::move(calls), memory);
 }
 
 PassPlan plan_of(const ForwardPass& pass) {
@@ -270,7 +278,7 @@ Status CudaBackend::start(const ForwardPass& pass) {
   const PassPlan plan = plan_of(pass);
   // Memory is allocated here alone, while nothing that is enqueued waits for more to come.
   REPRISE_CHECK(threads_.run([&](uint32_t rank) { return ranks_[rank]->send(pass, plan, turn_); }));
-  REPRISE_CHECK(enqueue([&](CudaRank& rank) { return rank.start(pass, turn_); }));
+  REPRISE_CHECK(enqueue([&](uint32_t rank) { return ranks_[rank]->start(pass, turn_); }));
   Started started;
   started.turn = turn_;
   for (const RowResult& result : pass.results) {
@@ -285,9 +293,9 @@ Status CudaBackend::start(const ForwardPass& pass) {
   return {};
 }
 
-Status CudaBackend::enqueue(const std::function<Status(CudaRank& rank)>& body) {
+Status CudaBackend::enqueue(const std::function<Status(uint32_t rank)>& body) {
   const Status status = threads_.run([&](uint32_t rank) {
-    Status own = body(*ranks_[rank]);
+    Status own = body(rank);
     if (!own) ranks_[rank]->abort();  // ranks that wait for its part of a call are told
     return own;
   });
@@ -307,12 +315,12 @@ Status CudaBackend::finish() {
 }
 
 /// What a rank that fails leaves undone the others wait for: all are looked at until each is done.
-Status CudaBackend::wait(uint32_t turn) {
-  if (ranks_.size() == 1) return ranks_.front()->computed(turn).wait();
+Status CudaBackend::wait(const std::function<const CudaEvent&(uint32_t rank)>& event) {
+  if (ranks_.size() == 1) return event(0).wait();
   for (size_t done = 0; done < ranks_.size();) {
     done = 0;
-    for (const auto& rank : ranks_) {
-      const Result<bool> reached = rank->computed(turn).reached();
+    for (uint32_t rank = 0; rank < ranks_.size(); ++rank) {
+      const Result<bool> reached = event(rank).reached();
       if (!reached) return give_up(reached.error());
       done += *reached ? 1 : 0;
     }

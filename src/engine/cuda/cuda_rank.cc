@@ -158,9 +158,8 @@ const DevicePolicy* CudaRank::policy(const Policy& policy) const {
   return policies_.find(policy.spec())->second.get();
 }
 
-Result<std::unique_ptr<FusionDevice>> CudaRank::fusion(const Model& model, ThreadPool& pool,
-                                                       uint64_t memory) {
-  return cuda_fusion({model, *model_, *executor_, kv_, stream_.get(), max_rows_, pool}, memory);
+DeviceParts CudaRank::fusion_parts(const Model& model, ThreadPool& pool) {
+  return {model, communicator_.get(), *model_, *executor_, kv_, stream_.get(), max_rows_, pool};
 }
 
 DeviceRoom CudaRank::room() const {

@@ -70,9 +70,8 @@ class CudaRank {
     return chosen_staged_.data()[result * 2 + static_cast<size_t>(position) % 2];
   }
   const DevicePolicy* policy(const Policy& policy) const;
-  /// What fuses stored chunks in turn with passes; this object outlives it.
-  Result<std::unique_ptr<FusionDevice>> fusion(const Model& model, ThreadPool& pool,
-                                               uint64_t memory);
+  /// What computes fused prompts in turn with passes; this object outlives its users.
+  DeviceParts fusion_parts(const Model& model, ThreadPool& pool);
 
  private:
   /// What a captured pass depends on: rows, rows of the page tables, tokens of history, whether

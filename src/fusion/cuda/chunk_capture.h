@@ -9,33 +9,29 @@
 
 namespace reprise {
 
-/// Copies keys and values of a chunk's rows to the host, and passes them on.
+/// Keeps keys and values of a chunk's rows in a layer for the host, and passes them on.
 class ChunkCapture : public DeviceAttentionOp {
  public:
-  /// buffer: [block, n_kv_head, head_dim]. first: rows of the context before the chunk.
+  /// buffer: [K, V][rows, n_kv_head, head_dim]. first: rows of the context before the chunk.
   ChunkCapture(const DeviceParts& parts, kernels::cuda::DeviceBuffer<__nv_bfloat16>& buffer,
                size_t first, size_t rows)
       : parts_(parts),
         buffer_(buffer),
         first_(first),
         rows_(rows),
-        width_(size_t{parts.kv.n_kv_head} * parts.kv.head_dim),
-        blocks_(size_t{parts.computes.config().n_layer} * 2 * rows * width_ * sizeof(uint16_t)) {}
+        width_(size_t{parts.kv.n_kv_head} * parts.kv.head_dim) {}
 
   /// The rows that attend() is called with.
   void set_block(LayerRows::Block block) { block_ = block; }
   Status attend(const LayerHeads& heads, cudaStream_t stream) override;
-  /// [n_layer][K, V]; waits for the stream.
-  Result<std::vector<std::byte>> finish();
+  /// Of a layer that is computed: its part of every row, of so many bytes, of a block [K, V].
+  Status copy_to(std::byte* block, size_t row_bytes) const;
 
  private:
-  Status take(size_t index, cudaStream_t stream);
-
   const DeviceParts& parts_;
   kernels::cuda::DeviceBuffer<__nv_bfloat16>& buffer_;
   const size_t first_, rows_, width_;
   LayerRows::Block block_;
-  std::vector<std::byte> blocks_;
 };
 
 }  // namespace reprise

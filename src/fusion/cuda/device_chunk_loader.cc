@@ -20,27 +20,43 @@ constexpr size_t kPartBytes = size_t{64} << 20;
 
 }  // namespace
 
+template <class Body>
+Status DeviceChunkLoader::each_rank(Body&& body) const {
+  for (size_t i = 0; i < target_.ranks.size(); ++i) {
+    const DeviceScope scope(static_cast<int>(i));
+    REPRISE_CHECK(body(target_.ranks[i]));
+  }
+  return {};
+}
+
 Result<std::unique_ptr<DeviceChunkLoader>> DeviceChunkLoader::create(std::vector<ChunkLoad> loads,
-                                                                     const Target& target,
-                                                                     ThreadPool& pool,
-                                                                     LoadBuffers& buffers) {
-  std::unique_ptr<DeviceChunkLoader> made(new DeviceChunkLoader(std::move(loads), target, buffers));
+                                                                     Target target,
+                                                                     ThreadPool& pool) {
+  std::unique_ptr<DeviceChunkLoader> made(
+      new DeviceChunkLoader(std::move(loads), std::move(target)));
   if (made->loads_.empty()) return made;
   made->parts_ = block_parts(made->loads_, kPartBytes);
   for (const ChunkLoad& load : made->loads_) {
-    made->held_.push_back(target.resident->hold(*load.chunk));
+    made->held_.push_back(made->target_.resident->hold(*load.chunk));
   }
   REPRISE_CHECK(made->reserve());
   made->reader_ = std::make_unique<BlockReader>(made->read_plan(pool));
-  REPRISE_CHECK(made->send_rows());  // while the first blocks are read
+  const auto send = [&](const Rank& rank) -> Status {
+    REPRISE_CHECK(made->send_rows(rank));
+    return made->send_angles(rank);
+  };
+  REPRISE_CHECK(made->each_rank(send));  // while the first blocks are read
   return made;
 }
 
 DeviceChunkLoader::~DeviceChunkLoader() {
   reader_.reset();
-  // The passes' stream does not wait for the part whose placing failed.
-  if (b_.copies.get() != nullptr) cudaStreamSynchronize(b_.copies.get());
-  if (b_.placing.get() != nullptr) cudaStreamSynchronize(b_.placing.get());
+  // The passes' streams do not wait for the part whose placing failed.
+  for (const Rank& rank : target_.ranks) {
+    const LoadBuffers& b = *rank.buffers;
+    if (b.copies.get() != nullptr) cudaStreamSynchronize(b.copies.get());
+    if (b.placing.get() != nullptr) cudaStreamSynchronize(b.placing.get());
+  }
 }
 
 BlockReader::Plan DeviceChunkLoader::read_plan(ThreadPool& pool) {
@@ -49,12 +65,17 @@ BlockReader::Plan DeviceChunkLoader::read_plan(ThreadPool& pool) {
       std::ranges::any_of(held_, [](const auto& entry) { return entry && !entry->complete; });
   placed_ = first_read_ = whole ? 0 : target_.first_layer;
   BlockReader::Plan plan = {loads_, parts_, first_read_, target_.layers, {}, &pool, {}, {}};
-  for (const auto& slot : b_.host) plan.slots.push_back(slot.data());
+  for (const auto& slot : target_.slots->slots) plan.slots.push_back(slot.data());
   for (const auto& entry : held_) {
     plan.kept.push_back(entry ? BlockReader::Kept{entry->blocks, entry->complete}
                               : BlockReader::Kept());
   }
-  plan.await_unused = [&buffers = b_](size_t nth) { return buffers.events[nth].copied.wait(); };
+  plan.await_unused = [this](size_t nth) -> Status {
+    for (const Rank& rank : target_.ranks) {
+      REPRISE_CHECK(rank.buffers->events[nth].copied.wait());
+    }
+    return {};
+  };
   return plan;
 }
 
@@ -73,29 +94,38 @@ Status DeviceChunkLoader::reserve() {
     rows_ += rows_of(part);
     bytes = std::max(bytes, part.bytes);
   }
-  if (b_.copies.get() == nullptr) {
-    REPRISE_TRY(b_.copies, CudaStream::create());
-    REPRISE_TRY(b_.placing, CudaStream::create());
-    REPRISE_TRY(b_.ready, CudaEvent::create());
-  }
   const bool by_slots = std::ranges::any_of(held_, [](const auto& entry) { return !entry; });
-  for (size_t i = 0; i < LoadBuffers::kSlots; ++i) {
-    if (by_slots) REPRISE_CHECK(b_.host[i].reserve(bytes, kWhat));
-    REPRISE_CHECK(b_.device[i].reserve(bytes, kWhat));
+  for (auto& slot : target_.slots->slots) {
+    if (by_slots) REPRISE_CHECK(slot.reserve(bytes, kWhat));
   }
+  return each_rank([&](const Rank& rank) -> Status {
+    LoadBuffers& b = *rank.buffers;
+    if (b.copies.get() == nullptr) {
+      REPRISE_TRY(b.copies, CudaStream::create());
+      REPRISE_TRY(b.placing, CudaStream::create());
+      REPRISE_TRY(b.ready, CudaEvent::create());
+    }
+    for (auto& slot : b.device) {
+      REPRISE_CHECK(slot.reserve(bytes / target_.ranks.size(), kWhat));
+    }
+    return reserve_events(b, target_.layers * parts_.size());
+  });
+}
+
+Status DeviceChunkLoader::reserve_events(LoadBuffers& buffers, size_t count) {
   // The deque's events stay where they are, as the reader's thread waits for some.
-  while (b_.events.size() < target_.layers * parts_.size()) {
+  while (buffers.events.size() < count) {
     LoadBuffers::Events events;
     for (CudaEvent* event :
          {&events.waits, &events.arrived, &events.copied, &events.placing, &events.placed}) {
       REPRISE_TRY(*event, CudaEvent::create(true));
     }
-    b_.events.push_back(std::move(events));
+    buffers.events.push_back(std::move(events));
   }
   return {};
 }
 
-Status DeviceChunkLoader::send_rows() {
+Status DeviceChunkLoader::send_rows(const Rank& rank) const {
   std::vector<uint32_t> k_rows, v_rows;
   std::vector<int32_t> places, angles_at;
   for (const BlockPart& part : parts_) {
@@ -112,29 +142,33 @@ Status DeviceChunkLoader::send_rows() {
       first += 2 * tokens;
     }
   }
-  REPRISE_CHECK(send(k_rows, b_.k_rows, target_.stream));
-  REPRISE_CHECK(send(v_rows, b_.v_rows, target_.stream));
-  REPRISE_CHECK(send(places, b_.places, target_.stream));
-  REPRISE_CHECK(send(angles_at, b_.angles_at, target_.stream));
+  LoadBuffers& b = *rank.buffers;
+  REPRISE_CHECK(send(k_rows, b.k_rows, rank.stream));
+  REPRISE_CHECK(send(v_rows, b.v_rows, rank.stream));
+  REPRISE_CHECK(send(places, b.places, rank.stream));
+  return send(angles_at, b.angles_at, rank.stream);
+}
+
+Status DeviceChunkLoader::send_angles(const Rank& rank) const {
+  LoadBuffers& b = *rank.buffers;
   for (const RopeTable* table : target_.ropes) {
-    const auto known = std::ranges::find(b_.ropes, table, &LoadBuffers::Rope::table);
-    if (known != b_.ropes.end()) continue;
-    LoadBuffers::Rope& rope = b_.ropes.emplace_back();
+    const auto known = std::ranges::find(b.ropes, table, &LoadBuffers::Rope::table);
+    if (known != b.ropes.end()) continue;
+    LoadBuffers::Rope& rope = b.ropes.emplace_back();
     rope.table = table;
-    REPRISE_CHECK(send(table->inv_freq(), rope.inv_freq, target_.stream));
+    REPRISE_CHECK(send(table->inv_freq(), rope.inv_freq, rank.stream));
   }
-  for (LoadBuffers::Rope& rope : b_.ropes) {
+  for (LoadBuffers::Rope& rope : b.ropes) {
     if (target_.ropes.empty()) break;
     const auto pairs = static_cast<uint32_t>(rope.table->pairs());
     REPRISE_CHECK(rope.cos_sin.reserve(rows_ * pairs * 2, kWhat));
-    REPRISE_CUDA(
-        rotary_rows(rope.inv_freq.data(), pairs, rope.table->attention_factor(),
-                    b_.angles_at.data(), static_cast<uint32_t>(rows_),
-                    std::numeric_limits<int32_t>::max(), rope.cos_sin.data(), target_.stream),
-        "rotary angles");
+    REPRISE_CUDA(rotary_rows(rope.inv_freq.data(), pairs, rope.table->attention_factor(),
+                             b.angles_at.data(), static_cast<uint32_t>(rows_),
+                             std::numeric_limits<int32_t>::max(), rope.cos_sin.data(), rank.stream),
+                 "rotary angles");
   }
-  REPRISE_CHECK(b_.ready.record(target_.stream));
-  return b_.ready.hold(b_.placing.get());
+  REPRISE_CHECK(b.ready.record(rank.stream));
+  return b.ready.hold(b.placing.get());
 }
 
 Status DeviceChunkLoader::load_through(uint32_t layer) {
@@ -151,47 +185,62 @@ Status DeviceChunkLoader::load_through(uint32_t layer) {
 
 Status DeviceChunkLoader::load_part(uint32_t layer, size_t part) {
   const size_t nth = parts_done_;
-  LoadBuffers::Events& events = b_.events[nth];
-  REPRISE_CHECK(events.waits.record(target_.stream));
+  REPRISE_CHECK(each_rank(
+      [&](const Rank& rank) { return rank.buffers->events[nth].waits.record(rank.stream); }));
   if (parts_copied_ == nth) REPRISE_CHECK(copy_next());
-  const cudaStream_t placing = b_.placing.get();
-  REPRISE_CHECK(events.copied.hold(placing));
-  REPRISE_CHECK(events.placing.record(placing));
-  if (layer >= target_.first_layer) {
-    REPRISE_CHECK(place(layer, part, b_.device[nth % LoadBuffers::kSlots].data()));
-  }
-  REPRISE_CHECK(events.placed.record(placing));
-  REPRISE_CHECK(events.placed.hold(target_.stream));
-  REPRISE_CHECK(events.arrived.record(target_.stream));
   ++parts_done_;
-  return {};
+  return each_rank([&](const Rank& rank) -> Status {
+    LoadBuffers& b = *rank.buffers;
+    LoadBuffers::Events& events = b.events[nth];
+    const cudaStream_t placing = b.placing.get();
+    REPRISE_CHECK(events.copied.hold(placing));
+    REPRISE_CHECK(events.placing.record(placing));
+    if (layer >= target_.first_layer) {
+      REPRISE_CHECK(place(rank, layer, part, b.device[nth % kLoadSlots].data()));
+    }
+    REPRISE_CHECK(events.placed.record(placing));
+    REPRISE_CHECK(events.placed.hold(rank.stream));
+    return events.arrived.record(rank.stream);
+  });
 }
 
 Status DeviceChunkLoader::copy_ahead() {
   const bool read = std::ranges::all_of(
       held_, [](const auto& entry) { return entry != nullptr && entry->complete; });
   if (!read || first_read_ == target_.layers) return {};
-  const size_t parts = std::min(parts_.size(), LoadBuffers::kSlots);
+  const size_t parts = std::min(parts_.size(), kLoadSlots);
   while (parts_copied_ < parts) REPRISE_CHECK(copy_next());
   return {};
 }
 
 Status DeviceChunkLoader::copy_next() {
-  const size_t nth = parts_copied_++, slot = nth % LoadBuffers::kSlots;
+  const size_t nth = parts_copied_++;
+  REPRISE_TRY(const std::byte* const in_slot, reader_->next());
+  REPRISE_CHECK(each_rank([&](const Rank& rank) { return copy_part(rank, nth, in_slot); }));
+  reader_->release();
+  return {};
+}
+
+Status DeviceChunkLoader::copy_part(const Rank& rank, size_t nth, const std::byte* in_slot) const {
+  LoadBuffers& b = *rank.buffers;
   const size_t layer = first_read_ + nth / parts_.size();
   const BlockPart& part = parts_[nth % parts_.size()];
-  const cudaStream_t copies = b_.copies.get();
-  REPRISE_TRY(const std::byte* const in_slot, reader_->next());
-  if (nth >= LoadBuffers::kSlots) {
-    REPRISE_CHECK(b_.events[nth - LoadBuffers::kSlots].placed.hold(copies));
-  }
-  std::byte* to = b_.device[slot].data();
+  const cudaStream_t copies = b.copies.get();
+  if (nth >= kLoadSlots) REPRISE_CHECK(b.events[nth - kLoadSlots].placed.hold(copies));
+  const size_t own = size_t{rank.kv.n_kv_head} * rank.kv.head_dim * sizeof(__nv_bfloat16);
+  const size_t all = own * target_.ranks.size();  // bytes of a stored row
+  const size_t offset = own * static_cast<size_t>(&rank - target_.ranks.data());
+  std::byte* to = b.device[nth % kLoadSlots].data();
   std::span<const std::byte> run;  // blocks that lie side by side are copied at once
   const auto copy_run = [&]() -> Status {
     if (run.empty()) return {};
-    REPRISE_CUDA(cudaMemcpyAsync(to, run.data(), run.size(), cudaMemcpyHostToDevice, copies),
+    const size_t rows = run.size() / all;
+    REPRISE_CUDA(own == all
+                     ? cudaMemcpyAsync(to, run.data(), run.size(), cudaMemcpyHostToDevice, copies)
+                     : cudaMemcpy2DAsync(to, own, run.data() + offset, all, own, rows,
+                                         cudaMemcpyHostToDevice, copies),
                  kWhat);
-    to += run.size();
+    to += rows * own;
     return {};
   };
   size_t at = 0;  // in the slot
@@ -206,34 +255,35 @@ Status DeviceChunkLoader::copy_next() {
     at += bytes;
   }
   REPRISE_CHECK(copy_run());
-  REPRISE_CHECK(b_.events[nth].copied.record(copies));
-  reader_->release();
-  return {};
+  return b.events[nth].copied.record(copies);
 }
 
-Status DeviceChunkLoader::place(uint32_t layer, size_t part, const std::byte* blocks) {
+Status DeviceChunkLoader::place(const Rank& rank, uint32_t layer, size_t part,
+                                const std::byte* blocks) const {
+  const LoadBuffers& b = *rank.buffers;
   const size_t first = first_row_[part];
   PlaceRowsArgs args;
   args.stored = reinterpret_cast<const __nv_bfloat16*>(blocks);
-  args.k_rows = b_.k_rows.data() + first;
-  args.v_rows = b_.v_rows.data() + first;
+  args.k_rows = b.k_rows.data() + first;
+  args.v_rows = b.v_rows.data() + first;
   args.rows = rows_of(parts_[part]);
   if (!target_.ropes.empty()) {
-    const auto rope = std::ranges::find(b_.ropes, target_.ropes[layer], &LoadBuffers::Rope::table);
+    const auto rope = std::ranges::find(b.ropes, target_.ropes[layer], &LoadBuffers::Rope::table);
     args.pairs = static_cast<uint32_t>(rope->table->pairs());
     args.cos_sin = rope->cos_sin.data() + first * args.pairs * 2;
   }
-  args.positions = b_.places.data() + first;
-  args.kv = target_.kv;
-  args.pages = target_.tables + size_t{layer} * target_.capacity;
-  REPRISE_CUDA(place_rows(args, b_.placing.get()), kWhat);
+  args.positions = b.places.data() + first;
+  args.kv = rank.kv;
+  args.pages = rank.tables + size_t{layer} * rank.capacity;
+  REPRISE_CUDA(place_rows(args, b.placing.get()), kWhat);
   return {};
 }
 
 void DeviceChunkLoader::add_cost(FusionCost& cost) const {
   cost.loaded_bytes += bytes_;
+  const LoadBuffers& b = *target_.ranks.front().buffers;
   for (size_t nth = 0; nth < parts_done_; ++nth) {
-    const LoadBuffers::Events& events = b_.events[nth];
+    const LoadBuffers::Events& events = b.events[nth];
     cost.wait_ms += events.arrived.ms_since(events.waits).value_or(0.0);
     cost.place_ms += events.placed.ms_since(events.placing).value_or(0.0);
   }

@@ -1,5 +1,6 @@
-// Brings stored chunks into pages on a CUDA device: read into page-locked memory, copied and
-// rotated to their places on streams of their own beside the computing of earlier layers.
+// Brings stored chunks into pages on CUDA devices: read into page-locked memory, copied and
+// rotated to their places on streams of their own beside the computing of earlier layers. Devices
+// that share a model get the KV heads of their share, which are side by side in every row.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -18,9 +19,15 @@
 
 namespace reprise {
 
-/// Memory and events of a loader, kept from one to the next.
+inline constexpr size_t kLoadSlots = 4;
+
+/// Where what is read goes on the host, kept from one loader to the next.
+struct LoadSlots {
+  kernels::cuda::PinnedBuffer<std::byte> slots[kLoadSlots];
+};
+
+/// Memory and events of a device, likewise.
 struct LoadBuffers {
-  static constexpr size_t kSlots = 4;
   struct Events {                      // of a part; timed
     kernels::cuda::CudaEvent waits;    // on the passes' stream, before it waits for the part
     kernels::cuda::CudaEvent arrived;  // there, when it has waited
@@ -30,8 +37,7 @@ struct LoadBuffers {
   };
   kernels::cuda::CudaStream copies, placing;
   kernels::cuda::CudaEvent ready;  // what placing reads was sent
-  kernels::cuda::PinnedBuffer<std::byte> host[kSlots];
-  kernels::cuda::DeviceBuffer<std::byte> device[kSlots];
+  kernels::cuda::DeviceBuffer<std::byte> device[kLoadSlots];
   // Of every loaded row: its place among the rows of its part's blocks, and in the prompt.
   kernels::cuda::DeviceBuffer<uint32_t> k_rows, v_rows;
   kernels::cuda::DeviceBuffer<int32_t> places, angles_at;
@@ -46,20 +52,25 @@ struct LoadBuffers {
 
 class DeviceChunkLoader {
  public:
-  struct Target {
+  /// A device's pages.
+  struct Rank {
     kernels::cuda::PagedKv kv;
     const uint32_t* tables = nullptr;  // [n_layer, capacity] of the sequence, on the device
-    uint32_t capacity = 0, layers = 0;
+    uint32_t capacity = 0;
+    cudaStream_t stream = nullptr;   // of the passes
+    LoadBuffers* buffers = nullptr;  // of no other loader meanwhile
+  };
+  struct Target {
+    std::vector<Rank> ranks;  // of devices 0, 1, ...
+    uint32_t layers = 0;
     uint32_t first_layer = 0;                 // before it nothing is placed
     std::span<const RopeTable* const> ropes;  // [n_layer]; none: keys stay unrotated
-    cudaStream_t stream = nullptr;            // of the passes
     ResidentChunks* resident = nullptr;       // holds chunks, and keeps those that are read
+    LoadSlots* slots = nullptr;               // of no other loader meanwhile
   };
-  /// Works on the device that is current; the stream is idle when it goes. buffers: of no other
-  /// loader meanwhile. pool: nobody else's meanwhile.
+  /// The streams are idle when it goes. pool: nobody else's meanwhile.
   static Result<std::unique_ptr<DeviceChunkLoader>> create(std::vector<ChunkLoad> loads,
-                                                           const Target& target, ThreadPool& pool,
-                                                           LoadBuffers& buffers);
+                                                           Target target, ThreadPool& pool);
   ~DeviceChunkLoader();
 
   /// Begins to copy the first layer before it is asked for, where nothing has to be read first.
@@ -73,19 +84,24 @@ class DeviceChunkLoader {
   void add_cost(FusionCost& cost) const;
 
  private:
-  DeviceChunkLoader(std::vector<ChunkLoad> loads, const Target& target, LoadBuffers& buffers)
-      : loads_(std::move(loads)), target_(target), b_(buffers) {}
+  DeviceChunkLoader(std::vector<ChunkLoad> loads, Target target)
+      : loads_(std::move(loads)), target_(std::move(target)) {}
+  /// body(rank) with its device current.
+  template <class Body>
+  Status each_rank(Body&& body) const;
   Status reserve();
-  Status send_rows();
+  static Status reserve_events(LoadBuffers& buffers, size_t count);
+  Status send_rows(const Rank& rank) const;
+  Status send_angles(const Rank& rank) const;
   BlockReader::Plan read_plan(ThreadPool& pool);
   Status load_part(uint32_t layer, size_t part);
   Status copy_next();
-  Status place(uint32_t layer, size_t part, const std::byte* blocks);
+  Status copy_part(const Rank& rank, size_t nth, const std::byte* in_slot) const;
+  Status place(const Rank& rank, uint32_t layer, size_t part, const std::byte* blocks) const;
   uint32_t rows_of(const BlockPart& part) const;
 
   const std::vector<ChunkLoad> loads_;
   const Target target_;
-  LoadBuffers& b_;
   std::vector<BlockPart> parts_;
   std::vector<size_t> first_row_;  // [parts] among all loaded rows
   size_t rows_ = 0;

@@ -36,6 +36,9 @@ Status LayerRows::begin(std::span<const int32_t> positions, std::span<const int3
   const size_t hidden = parts_.computes.config().hidden;
   REPRISE_CHECK(b_.x.reserve(positions_.size() * hidden, kWhat));
   REPRISE_CHECK(b_.sequences.reserve(parts_.block, kWhat));
+  // What finish() takes: nothing is allocated while ranks wait for each other.
+  REPRISE_CHECK(b_.kept.reserve(1, kWhat));
+  REPRISE_CHECK(b_.kept_x.reserve(hidden, kWhat));
   REPRISE_CHECK(send_steps());
   if (positions_.empty()) return {};
   return parts_.computes.embed(b_.tokens.data(), {rows(), b_.x.data()}, parts_.stream);

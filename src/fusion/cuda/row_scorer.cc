@@ -54,7 +54,8 @@ Status RowScorer::score_values(const LayerHeads& heads, cudaStream_t stream) con
   args.rows = block_.count;
   args.out = b_.scores.data() + block_.first;
   REPRISE_CUDA(value_deviation(args, stream), kWhat);
-  return {};
+  if (parts_.communicator == nullptr) return {};
+  return parts_.communicator->sum(args.out, block_.count, stream);
 }
 
 Status RowScorer::score_question(uint32_t layer, cudaStream_t stream) const {
@@ -73,14 +74,25 @@ Status RowScorer::score_question(uint32_t layer, cudaStream_t stream) const {
   args.q = parts_.executor.queries() + size_t{first - block_.first} * width;
   args.positions = rows_.device_positions() + first;
   args.candidates = b_.candidates.data();
-  args.rows = end - first;
   args.n_head = config.n_head;
   args.keys = keys();
   args.first_own = rows_.positions()[first_asking_];
-  args.scale = 1.0f / std::sqrt(static_cast<float>(width)) * kQueryUnit / config.attention_scale;
+  const uint32_t all_heads = parts_.model.config().n_head * config.head_dim;
+  args.scale =
+      1.0f / std::sqrt(static_cast<float>(all_heads)) * kQueryUnit / config.attention_scale;
   args.workspace = b_.workspace.data();
   args.scores = b_.scores.data();
-  REPRISE_CUDA(question_scores(args, stream), kWhat);
+  for (uint32_t left = end - first; left > 0; left -= args.rows) {
+    args.rows = std::min(left, kScoredRows);
+    REPRISE_CUDA(question_logits(args, stream), kWhat);
+    if (parts_.communicator != nullptr) {
+      const size_t logits = size_t{args.rows} * args.keys;
+      REPRISE_CHECK(parts_.communicator->sum(args.workspace, logits, stream));
+    }
+    REPRISE_CUDA(question_weights(args, stream), kWhat);
+    args.q += size_t{args.rows} * width;
+    args.positions += args.rows;
+  }
   return {};
 }
 

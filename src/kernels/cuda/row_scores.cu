@@ -11,7 +11,6 @@ namespace {
 constexpr uint32_t kThreads = 128, kSumThreads = 256;
 constexpr uint32_t kTileRows = 32, kTileKeys = 32, kTileDims = 32;
 constexpr uint32_t kOwnRows = 4, kOwnKeys = 2;  // of a thread
-constexpr uint32_t kSlab = 64;                  // rows whose logits are there at a time
 
 __device__ const unsigned char* tile_of_key(const PagedKv& kv, const uint32_t* pages, uint32_t key,
                                             uint32_t kv_head) {
@@ -157,26 +156,25 @@ __global__ __launch_bounds__(kSumThreads) void deviation_kernel(
 }  // namespace
 
 size_t question_scores_workspace(uint32_t rows, uint32_t keys) {
-  return size_t{std::min(rows, kSlab)} * (size_t{keys} + 1);
+  return size_t{std::min(rows, kScoredRows)} * (size_t{keys} + 1);
 }
 
-cudaError_t question_scores(const QuestionScoresArgs& args, cudaStream_t stream) {
+cudaError_t question_logits(const QuestionScoresArgs& args, cudaStream_t stream) {
   if (args.kv.head_dim % kTileDims != 0) return cudaErrorNotSupported;
-  const uint32_t keys = args.keys;
-  for (uint32_t first = 0; first < args.rows; first += kSlab) {
-    QuestionScoresArgs slab = args;
-    slab.q += size_t{first} * args.n_head * args.kv.head_dim;
-    slab.positions += first;
-    slab.rows = std::min(kSlab, args.rows - first);
-    float* log_sums = slab.workspace + size_t{slab.rows} * keys;
-    const dim3 tiles((keys + kTileKeys - 1) / kTileKeys, (slab.rows + kTileRows - 1) / kTileRows);
-    logits_kernel<<<tiles, kThreads, 0, stream>>>(slab);
-    row_sums_kernel<<<slab.rows, kSumThreads, 0, stream>>>(slab.workspace, keys, log_sums);
-    key_sums_kernel<<<(keys + kSumThreads - 1) / kSumThreads, kSumThreads, 0, stream>>>(
-        slab.workspace, slab.rows, keys, log_sums, args.scores);
-    if (const cudaError_t status = cudaGetLastError(); status != cudaSuccess) return status;
-  }
-  return cudaSuccess;
+  if (args.rows == 0) return cudaSuccess;
+  const dim3 tiles((args.keys + kTileKeys - 1) / kTileKeys,
+                   (args.rows + kTileRows - 1) / kTileRows);
+  logits_kernel<<<tiles, kThreads, 0, stream>>>(args);
+  return cudaGetLastError();
+}
+
+cudaError_t question_weights(const QuestionScoresArgs& args, cudaStream_t stream) {
+  if (args.rows == 0) return cudaSuccess;
+  float* log_sums = args.workspace + size_t{args.rows} * args.keys;
+  row_sums_kernel<<<args.rows, kSumThreads, 0, stream>>>(args.workspace, args.keys, log_sums);
+  key_sums_kernel<<<(args.keys + kSumThreads - 1) / kSumThreads, kSumThreads, 0, stream>>>(
+      args.workspace, args.rows, args.keys, log_sums, args.scores);
+  return cudaGetLastError();
 }
 
 cudaError_t value_deviation(const ValueDeviationArgs& args, cudaStream_t stream) {

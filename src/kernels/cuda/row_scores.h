@@ -10,25 +10,27 @@ namespace reprise::kernels::cuda {
 
 /// Rows of a question and the keys that they are held against, all heads as one vector.
 struct QuestionScoresArgs {
-  PagedKv kv;                           // rotated keys
-  const uint32_t* pages = nullptr;      // key i is token i % 16 of page pages[i / 16]
-  const __nv_bfloat16* q = nullptr;     // [rows, n_head, head_dim] rotated
-  const int32_t* positions = nullptr;   // [rows] ascending, below keys
-  const uint8_t* candidates = nullptr;  // [keys] 1: its score is wanted
-  uint32_t rows = 0, n_head = 0, keys = 0;
+  PagedKv kv;                               // rotated keys
+  const uint32_t* pages = nullptr;          // key i is token i % 16 of page pages[i / 16]
+  const __nv_bfloat16* q = nullptr;         // [rows, n_head, head_dim] rotated
+  const int32_t* positions = nullptr;       // [rows] ascending, below keys
+  const uint8_t* candidates = nullptr;      // [keys] 1: its score is wanted
+  uint32_t rows = 0, n_head = 0, keys = 0;  // rows: at most kScoredRows
   // Keys from here on are the question's own, which rows from their position on see.
   int32_t first_own = 0;
   float scale = 1.0f;
-  float* workspace = nullptr;  // [question_scores_workspace(rows, keys)]
+  float* workspace = nullptr;  // [question_scores_workspace(rows, keys)], first [rows, keys] logits
   float* scores = nullptr;     // [keys] in, out; those of other keys than candidates mean nothing
 };
 
+inline constexpr uint32_t kScoredRows = 64;
 size_t question_scores_workspace(uint32_t rows, uint32_t keys);
 
-/// Adds to the score of every candidate its weights in the softmax of scale q.k over the candidates
-/// and the question's own keys, summed over rows. head_dim: a multiple of 32, else
-/// cudaErrorNotSupported.
-cudaError_t question_scores(const QuestionScoresArgs& args, cudaStream_t stream);
+/// scale q.k of candidates and the question's own keys, -inf of others. Devices that have some of
+/// the heads add theirs up. head_dim: a multiple of 32, else cudaErrorNotSupported.
+cudaError_t question_logits(const QuestionScoresArgs& args, cudaStream_t stream);
+/// Adds to the score of every candidate its weights in the softmax of each row's logits.
+cudaError_t question_weights(const QuestionScoresArgs& args, cudaStream_t stream);
 
 struct ValueDeviationArgs {
   PagedKv kv;

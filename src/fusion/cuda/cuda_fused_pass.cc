@@ -1,0 +1,192 @@
+#include "fusion/cuda/cuda_fused_pass.h"
+
+#include <algorithm>
+#include <iterator>
+
+#include "base/try.h"
+
+namespace reprise {
+namespace {
+
+using namespace kernels::cuda;
+
+constexpr std::string_view kWhat = "a fused prompt";
+
+/// Stores keys and values and reads nothing: what is left of the last layer.
+class StoreOnly : public DeviceAttentionOp {
+ public:
+  explicit StoreOnly(DeviceExecutor& executor) : executor_(executor) {}
+  Status attend(const LayerHeads& heads, cudaStream_t stream) override {
+    return executor_.store(heads, stream);
+  }
+
+ private:
+  DeviceExecutor& executor_;
+};
+
+}  // namespace
+
+CudaFusedPass::CudaFusedPass(FusionRanks& ranks, const FusedJob& job) : ranks_(ranks), job_(job) {
+  for (uint32_t rank = 0; rank < ranks.count(); ++rank) {
+    rows_.emplace_back(ranks.parts[rank], ranks.buffers[rank].rows);
+  }
+}
+
+Status CudaFusedPass::send_tables() {
+  return ranks_.calls.run([&](uint32_t rank) -> Status {
+    const DeviceModel& model = ranks_.parts[rank].computes;
+    FusionBuffers& own = ranks_.buffers[rank];
+    REPRISE_CHECK(own.logits.reserve(model.logits_room(1), kWhat));
+    return rows_[rank].send_tables(job_.kv, job_.position_free);
+  });
+}
+
+Status CudaFusedPass::start(std::vector<ChunkLoad> loads) {
+  REPRISE_CHECK(send_tables());
+  const DeviceParts& first = ranks_.parts.front();
+  REPRISE_CHECK(ranks_.host_logits.reserve(first.model.config().vocab, kWhat));
+  for (uint32_t i = 0; i < ranks_.layers() && !job_.position_free; ++i) {
+    ropes_.push_back(&first.model.rope(i));
+  }
+  DeviceChunkLoader::Target target;
+  for (uint32_t rank = 0; rank < ranks_.count(); ++rank) {
+    const DeviceParts& parts = ranks_.parts[rank];
+    target.ranks.push_back({parts.kv, rows_[rank].tables(), rows_[rank].capacity(), parts.stream,
+                            &ranks_.buffers[rank].loads});
+  }
+  target.layers = ranks_.layers();
+  target.ropes = ropes_;
+  target.resident = ranks_.resident.get();
+  target.slots = &ranks_.slots;
+  if (std::ranges::all_of(loads, [](const ChunkLoad& load) { return load.shift == 0; })) {
+    target.first_layer = 1;
+    for (const ChunkLoad& load : loads) {
+      for (int32_t at = load.from; at < load.end; ++at) given_.push_back(at);
+    }
+  }
+  REPRISE_TRY(loader_, DeviceChunkLoader::create(std::move(loads), std::move(target), first.pool));
+  return {};
+}
+
+/// Keeps the host two layers ahead of the devices, so that a cancel is noticed.
+Status CudaFusedPass::pace(uint32_t layer) {
+  REPRISE_CHECK(ranks_.mark(layer % 2));
+  const uint64_t rows = rows_.front().positions().size();
+  const uint64_t done = rows * (layer + 1) / ranks_.layers();
+  if (!job_.progress || rows == 0 || job_.progress({"prefill", done, rows, "tokens"})) return {};
+  return fail(ErrorCode::kCancelled, "cancelled in layer {} of {}", layer + 1, ranks_.layers());
+}
+
+/// Keys and values of layer 0 follow from the tokens, and are computed sooner than they are loaded.
+Status CudaFusedPass::store_first_layer(std::span<const int32_t> positions) {
+  REPRISE_CHECK(loader_->copy_ahead());
+  std::vector<int32_t> rest;  // that are not computed anyway
+  std::ranges::set_difference(given_, positions, std::back_inserter(rest));
+  given_.clear();
+  return ranks_.calls.run([&](uint32_t rank) -> Status {
+    REPRISE_CHECK(store_rows(rank, rest));
+    return rows_[rank].begin(positions, job_.prompt.tokens);
+  });
+}
+
+Status CudaFusedPass::store_rows(uint32_t rank, std::span<const int32_t> positions) {
+  const DeviceParts& parts = ranks_.parts[rank];
+  StoreOnly store(parts.executor);
+  for (auto left = positions; !left.empty();) {
+    const auto block = left.first(std::min<size_t>(left.size(), parts.block));
+    REPRISE_CHECK(rows_[rank].begin(block, job_.prompt.tokens));
+    REPRISE_CHECK(rows_[rank].run(0, LayerPart::kStore,
+                                  [&](LayerRows::Block) -> DeviceAttentionOp& { return store; }));
+    left = left.subspan(block.size());
+  }
+  return {};
+}
+
+Status CudaFusedPass::run_layer(uint32_t layer) {
+  REPRISE_CHECK(loader_->load_through(layer));
+  return ranks_.calls.enqueue([&](uint32_t rank) {
+    DeviceExecutor& executor = ranks_.parts[rank].executor;
+    return rows_[rank].run(layer, LayerPart::kWhole,
+                           [&](LayerRows::Block) -> DeviceAttentionOp& { return executor; });
+  });
+}
+
+Status CudaFusedPass::run(uint32_t first_layer) {
+  const uint32_t last = ranks_.layers() - 1;
+  for (uint32_t layer = first_layer; layer < last; ++layer) {
+    REPRISE_CHECK(run_layer(layer));
+    REPRISE_CHECK(pace(layer));
+  }
+  REPRISE_CHECK(loader_->load_through(last));
+  REPRISE_CHECK(ranks_.calls.enqueue([&](uint32_t rank) {
+    StoreOnly store(ranks_.parts[rank].executor);
+    return rows_[rank].run(last, LayerPart::kStore,
+                           [&](LayerRows::Block) -> DeviceAttentionOp& { return store; });
+  }));
+  REPRISE_CHECK(pace(last));
+  REPRISE_CHECK(take_logits());
+  return finish();
+}
+
+/// Every device gets all of them.
+Status CudaFusedPass::take_logits() {
+  return ranks_.calls.enqueue([&](uint32_t rank) -> Status {
+    float* logits = ranks_.buffers[rank].logits.data();
+    REPRISE_CHECK(rows_[rank].finish(logits));
+    if (rank > 0) return {};
+    const auto to = ranks_.host_logits.span();
+    REPRISE_CUDA(cudaMemcpyAsync(to.data(), logits, to.size_bytes(), cudaMemcpyDeviceToHost,
+                                 ranks_.parts[rank].stream),
+                 kWhat);
+    return {};
+  });
+}
+
+/// Waits, and tells policies of the pages that were written.
+Status CudaFusedPass::finish() {
+  REPRISE_CHECK(ranks_.settle());
+  const PagePool& pool = job_.kv.pool();
+  std::vector<uint32_t> frames;
+  const auto first = static_cast<size_t>(job_.kv.length()) / kernels::kPageTokens;
+  for (uint32_t layer = 0; layer < ranks_.layers(); ++layer) {
+    for (const PageId page : job_.kv.pages(layer).subspan(first)) {
+      frames.push_back(pool.frame(layer, page));
+    }
+  }
+  return pool.memory().written(frames);
+}
+
+Status CudaFusedPass::compute(std::span<const int32_t> positions) {
+  REPRISE_CHECK(store_first_layer(positions));
+  return run(0);
+}
+
+Status CudaFusedPass::check(std::span<const int32_t> positions, const RowCheck& check,
+                            const ChooseFn& choose) {
+  const uint32_t at = check_layer(check, ranks_.layers());
+  REPRISE_CHECK(store_first_layer(positions));
+  std::vector<RowScorer> scorers;  // [ranks]
+  for (uint32_t rank = 0; rank < ranks_.count(); ++rank) {
+    scorers.emplace_back(ranks_.parts[rank], ranks_.buffers[rank].scores, check, rows_[rank],
+                         rows_[rank].table(at));
+  }
+  REPRISE_CHECK(ranks_.calls.run([&](uint32_t rank) { return scorers[rank].begin(); }));
+  for (uint32_t layer = 0; layer < at; ++layer) REPRISE_CHECK(run_layer(layer));
+  REPRISE_CHECK(loader_->load_through(at));
+  REPRISE_CHECK(ranks_.calls.enqueue([&](uint32_t rank) {
+    RowScorer& scorer = scorers[rank];
+    return rows_[rank].run(at, LayerPart::kAttend,
+                           [&](LayerRows::Block block) -> DeviceAttentionOp& {
+                             scorer.set_block(block);
+                             return scorer;
+                           });
+  }));
+  REPRISE_CHECK(ranks_.settle());
+  REPRISE_TRY(const std::vector<float> scores, scorers.front().scores());
+  const std::vector<int32_t> kept = choose(scores);
+  if (kept.empty()) return {};
+  REPRISE_CHECK(ranks_.calls.run([&](uint32_t rank) { return rows_[rank].keep(kept); }));
+  return run(at);
+}
+
+}  // namespace reprise
