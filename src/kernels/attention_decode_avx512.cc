@@ -189,7 +189,7 @@ const PageSpan& page_ahead(std::span<const AttendArgs> heads, size_t page, size_
   const AttendArgs& args = heads[head];
   if (page < args.pages.size()) return args.pages[page];
   page -= args.pages.size();
-  return page < args.next.size() ? args.next[page] : args.pages.back();
+  return page < args.next.size() ? args.next[page] : args.pages[args.pages.size() - 1];
 }
 
 }  // namespace

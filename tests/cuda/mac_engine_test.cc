@@ -86,8 +86,9 @@ TEST_F(MacEngine, ReusesWhatItReusesOnTheCpu) {
   for (const std::string rest :
        {"tau=0", "tau=0.2", "tau=0.8", "tau=0.3,mixed=split", "tau=0.3,mode=paper",
         "tau=0.3,chain=anchored", "tau=0.3+quest:budget=128", "tau=0.8+quest:budget=128",
-        "tau=0.3,mixed=split+quest:budget=128", "tau=0.2,ring=q8_0", "tau=0.3,ring=q8_0,mixed=split",
-        "tau=0.3,ring=q8_0,chain=anchored", "tau=0.3,ring=q8_0+quest:budget=128"}) {
+        "tau=0.3,mixed=split+quest:budget=128", "tau=0.2,ring=q8_0",
+        "tau=0.3,ring=q8_0,mixed=split", "tau=0.3,ring=q8_0,chain=anchored",
+        "tau=0.3,ring=q8_0+quest:budget=128"}) {
     const std::string policy = "mac:" + kShort + "," + rest;
     SCOPED_TRACE(policy);
     Request request = request_of(tiny_prompt(300), 100);

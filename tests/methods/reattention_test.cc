@@ -48,6 +48,7 @@ std::vector<int32_t> expected_keys(Toy& toy, size_t layer, size_t first, size_t 
     }
   }
   std::vector<std::tuple<int, double, size_t>> ranked;
+  ranked.reserve(votes.size());
   for (const auto& [key, vote] : votes) ranked.emplace_back(vote.first, vote.second, key);
   std::sort(ranked.rbegin(), ranked.rend());
   std::set<int32_t> keys;
@@ -473,6 +474,7 @@ TEST(Votes, OrderByCountThenScoreThenRecency) {
   std::vector<kernels::RankedKey> picks = {{1, 7}, {5, 3}, {2, 7}, {5, 9}, {0, -1}, {9, 4}};
   const auto candidates = count_votes(picks);
   std::vector<int32_t> order;
+  order.reserve(candidates.size());
   for (const Candidate& candidate : candidates) order.push_back(candidate.key);
   EXPECT_EQ(order, (std::vector<int32_t>{7, 4, 9, 3}));
   EXPECT_EQ(candidates[0].votes, 2u);
