@@ -5,8 +5,8 @@
 #include <string>
 
 #include "cuda/attention_predictor_reference.h"
-#include "cuda/random_net.h"
 #include "methods/cuda/attention_predictor.h"
+#include "methods/random_net.h"
 
 namespace reprise::test {
 namespace {
@@ -194,7 +194,7 @@ TEST_P(AttentionPredictorChoices, AreThoseOfTheCpuOverStepsAndSequences) {
   options.history = 20;
   std::shared_ptr<const ForecastNet> net;
   if (GetParam().network > 0) {
-    net = std::make_shared<const ForecastNet>(random_net(GetParam().network, false));
+    net = std::make_shared<const ForecastNet>(random_net(GetParam().network, false, kFaint));
   }
   Walk walk(options, net);
   const auto go = [&](Walk::Sequence& sequence, int steps) {

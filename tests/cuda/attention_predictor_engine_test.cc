@@ -4,9 +4,9 @@
 #include <fstream>
 #include <string>
 
-#include "cuda/random_net.h"
 #include "cuda/session_testing.h"
 #include "methods/attention_predictor/net_file.h"
+#include "methods/random_net.h"
 #include "model/tensor_source.h"
 
 namespace reprise::test {
@@ -27,7 +27,7 @@ std::string with_net(std::string policy) {
   const std::string path = scratch_folder() + "/net.safetensors";
   const auto source = TensorSource::open(tiny_model({64}));
   std::ofstream(path, std::ios::binary)
-      << forecast_net_file(random_net(16, false), *source->config(), {});
+      << forecast_net_file(random_net(16, false, kFaint), *source->config(), {});
   return policy.replace(at, 3, path);
 }
 

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "cuda/device_testing.h"
-#include "cuda/random_net.h"
 #include "methods/attention_predictor/network.h"
+#include "methods/random_net.h"
 
 namespace reprise::kernels::cuda {
 namespace {
@@ -45,7 +45,8 @@ class Both {
  public:
   explicit Both(const Case& shape)
       : shape_(shape),
-        net_(std::make_shared<const ForecastNet>(test::random_net(shape.rows, shape.published))),
+        net_(std::make_shared<const ForecastNet>(
+            test::random_net(shape.rows, shape.published, test::kFaint))),
         cpu_(kHeads, net_, 0.7f, 0),
         magnitudes_(kHeads, magnitudes_of(*net_), 0.7f, 0),
         average_(kHeads, 0.7f, 0),

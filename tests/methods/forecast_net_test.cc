@@ -11,28 +11,15 @@
 
 #include "methods/attention_predictor/net_file.h"
 #include "methods/attention_predictor/network.h"
+#include "methods/random_net.h"
 #include "methods/selecting.h"
 
 namespace reprise {
 namespace {
 
 using kernels::Phase;
+using test::random_net;
 using testing::Toy;
-
-ForecastNet random_net(uint32_t rows, bool published) {
-  std::mt19937 random(5);
-  std::normal_distribution<float> normal(0.0f, 0.3f);
-  ForecastNet net;
-  net.rows = rows;
-  net.published = published;
-  for (float& x : net.net.conv1) x = normal(random);
-  for (float& x : net.net.bias1) x = normal(random);
-  for (float& x : net.net.conv2) x = normal(random);
-  for (float& x : net.net.bias2) x = normal(random);
-  for (float& x : net.net.conv3) x = normal(random);
-  net.net.bias3 = 0.25f;
-  return net;
-}
 
 ScoreRow random_row(std::mt19937& random, size_t heads, size_t blocks) {
   std::uniform_real_distribution<float> share(0.0f, 2.0f / static_cast<float>(blocks));
@@ -109,6 +96,7 @@ TEST(NetworkPredictor, TheOrderOfRowsMatters) {
   const auto net = std::make_shared<const ForecastNet>(random_net(16, true));
   std::mt19937 random(2);
   std::vector<ScoreRow> rows;
+  rows.reserve(16);
   for (int i = 0; i < 16; ++i) rows.push_back(random_row(random, 1, 40));
   NetworkPredictor forward(1, net, 0.7f, 16), backward(1, net, 0.7f, 16);
   for (size_t i = 0; i < 16; ++i) {

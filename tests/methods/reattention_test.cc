@@ -326,27 +326,36 @@ std::set<int32_t> expected_heavy_keys(Toy& toy, size_t row, size_t picks, double
   return keys;
 }
 
+/// Calls check(toy, row, the far keys that it read) for the last rows of a prompt and the decoded
+/// ones in turns, each of which chooses for itself.
+template <class Check>
+void for_rows_of_their_own(const std::string& options, const Check& check) {
+  Toy toy({1, 6, 2, 64}, 330);
+  toy.prompt_end = 300;
+  Recorder policy(
+      toy,
+      "reattention:sink=5,local=40,span=1,spans=200,activate=60,stride=0,score=raw," + options);
+  SequenceKv kv = toy.new_sequence();
+  for (size_t token = 0; token < 300; token += 20) toy.step(kv, policy, 20, Phase::kPrefill);
+  for (size_t row = 300; row < 330; ++row) {
+    toy.step(kv, policy, 1, row % 2 == 0 ? Phase::kPrefill : Phase::kDecode);
+    std::set<int32_t> keys;
+    for (const int32_t key : testing::keys_of(policy.seen[0].selection.parts.at(0), 0)) {
+      if (key >= 5 && key < static_cast<int32_t>(row) - 39) keys.insert(key);
+    }
+    check(toy, row, keys);
+  }
+}
+
 TEST(ReAttentionPolicy, ARowOfItsOwnReadsOnlyKeysThatWeighTheirShareOfTheNearOnes) {
   size_t read = 0, left = 0;
   for (const double share : {0.02, 0.05, 0.2}) {
-    Toy toy({1, 6, 2, 64}, 330);
-    toy.prompt_end = 300;
-    Recorder policy(toy,
-                    "reattention:sink=5,local=40,span=1,spans=200,decode-picks=20,activate=60,"
-                    "stride=0,score=raw,least=" +
-                        std::to_string(share));
-    SequenceKv kv = toy.new_sequence();
-    for (size_t token = 0; token < 300; token += 20) toy.step(kv, policy, 20, Phase::kPrefill);
-    for (size_t row = 300; row < 330; ++row) {
-      toy.step(kv, policy, 1, row % 2 == 0 ? Phase::kPrefill : Phase::kDecode);
-      std::set<int32_t> keys;
-      for (const int32_t key : testing::keys_of(policy.seen[0].selection.parts.at(0), 0)) {
-        if (key >= 5 && key < static_cast<int32_t>(row) - 39) keys.insert(key);
-      }
+    const auto check = [&](Toy& toy, size_t row, const std::set<int32_t>& keys) {
       ASSERT_EQ(keys, expected_heavy_keys(toy, row, 20, share)) << row;
       read += keys.size();
       left += expected_heavy_keys(toy, row, 20, 0.0).size() - keys.size();
-    }
+    };
+    for_rows_of_their_own("decode-picks=20,least=" + std::to_string(share), check);
   }
   EXPECT_GT(read, 100u);
   EXPECT_GT(left, 100u);
@@ -383,23 +392,12 @@ TEST(ReAttentionPolicy, ARowOfItsOwnReadsSpansOfVotingHeadsWhoseBestKeyLeads) {
   std::vector<size_t> read(cases.size());
   for (size_t i = 0; i < cases.size(); ++i) {
     const auto& [more, lead, heads] = cases[i];
-    Toy toy({1, 6, 2, 64}, 330);
-    toy.prompt_end = 300;
-    Recorder policy(toy,
-                    "reattention:sink=5,local=40,span=1,spans=200,decode-picks=3,activate=60,"
-                    "stride=0,score=raw" +
-                        more);
-    SequenceKv kv = toy.new_sequence();
-    for (size_t token = 0; token < 300; token += 20) toy.step(kv, policy, 20, Phase::kPrefill);
-    for (size_t row = 300; row < 330; ++row) {
-      toy.step(kv, policy, 1, row % 2 == 0 ? Phase::kPrefill : Phase::kDecode);
-      std::set<int32_t> keys;
-      for (const int32_t key : testing::keys_of(policy.seen[0].selection.parts.at(0), 0)) {
-        if (key >= 5 && key < static_cast<int32_t>(row) - 39) keys.insert(key);
-      }
-      ASSERT_EQ(keys, expected_leading_keys(toy, row, 3, lead, heads)) << more << " " << row;
-      read[i] += keys.size();
-    }
+    const auto check = [&read = read[i], lead = lead, heads = heads](
+                           Toy& toy, size_t row, const std::set<int32_t>& keys) {
+      ASSERT_EQ(keys, expected_leading_keys(toy, row, 3, lead, heads)) << row;
+      read += keys.size();
+    };
+    for_rows_of_their_own("decode-picks=3" + more, check);
   }
   EXPECT_GT(read[0], read[1]);
   EXPECT_GT(read[1], read[2]);
