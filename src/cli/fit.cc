@@ -34,8 +34,9 @@ struct KvChoice {
   uint64_t bytes_per_token;  // over all layers, of each device
 };
 
-/// bf16 first, the smallest last.
-std::vector<KvChoice> kv_choices(const ModelConfig& config, bool cuda) {
+/// bf16 first, the smallest last; f32 alone where everything is float.
+std::vector<KvChoice> kv_choices(const ModelConfig& config, bool cuda, bool floats) {
+  if (floats) return {{"f32", kv_bytes_per_token(config, kernels::KvType::kF32)}};
   std::vector<KvChoice> choices;
   if (!cuda) {
     for (const kernels::KvType type : kernels::kKvTypes)
@@ -169,8 +170,8 @@ std::string as_text(const ordered_json& json, const std::vector<KvChoice>& choic
   text += table.text();
   text += tiers_text(json["tiers"], choices);
   if (json.contains("decode_roof")) {
-    text += fmt::format("memory is read at {:.1f} GB/s; decoding one sequence (bf16) is at best:\n",
-                        json["read_gb_s"].get<double>());
+    text += fmt::format("memory is read at {:.1f} GB/s; decoding one sequence ({}) is at best:\n",
+                        json["read_gb_s"].get<double>(), choices.front().name);
     Table roof({"context", "ms per token", "tokens per s"});
     for (const auto& line : json["decode_roof"])
       roof.add({grouped(line["context"]), fmt::format("{:.2f}", line["step_ms"].get<double>()),
@@ -179,11 +180,12 @@ std::string as_text(const ordered_json& json, const std::vector<KvChoice>& choic
   }
   const ordered_json& advice = json["advice"];
   if (advice["ctx"] == 0) return text + "the model does not fit this memory\n";
-  return text + fmt::format("advice: --ctx {} --kv-type {} --policy {}{}{}\n",
-                            advice["ctx"].get<uint64_t>(), advice["kv_type"].get<std::string>(),
-                            advice["policy"].get<std::string>(),
-                            device == "cpu" ? "" : " --device cuda",
-                            tp > 1 ? fmt::format(" --tp {}", tp) : "");
+  const std::string type = advice["kv_type"];  // f32 comes with its flag
+  return text +
+         fmt::format("advice: --ctx {} {} {} --policy {}{}{}\n", advice["ctx"].get<uint64_t>(),
+                     json["precision"] == "f32" ? "--precision" : "--kv-type", type,
+                     advice["policy"].get<std::string>(), device == "cpu" ? "" : " --device cuda",
+                     tp > 1 ? fmt::format(" --tp {}", tp) : "");
 }
 
 class FitCommand : public Command {
@@ -204,7 +206,7 @@ class FitCommand : public Command {
   }
   void declare(FlagSet& flags) override {
     visit_options(engine_, [&](const OptionSpec& spec, auto& field) {
-      const std::string_view shown[] = {"model",   "device",  "tp",
+      const std::string_view shown[] = {"model",   "device",  "tp",          "precision",
                                         "kv-host", "kv-disk", "kv-disk-size"};
       if (std::ranges::find(shown, spec.name) != std::end(shown)) flags.add(spec, field);
     });
@@ -217,18 +219,19 @@ class FitCommand : public Command {
     REPRISE_TRY(const ModelConfig whole, file.config());
     REPRISE_CHECK(check_shards(whole, nullptr, engine_.tp));
     const ModelConfig config = shard_config(whole, engine_.tp);  // what each device computes
-    const bool cuda = engine_.device == "cuda";
+    const bool cuda = engine_.device == "cuda", floats = engine_.precision == "f32";
     ThreadPool pool;
     std::unique_ptr<Roof> roof;  // memory that is named may be another machine's
     if (memory_ == 0 || speed_) {
       REPRISE_TRY(roof, make_roof(engine_, pool));
     }
     const Room room{memory_ > 0 ? memory_ : roof->free_bytes(),
-                    file.tensor_bytes(whole, engine_.tp), kWorkspace, cuda};
-    const std::vector<KvChoice> choices = kv_choices(config, cuda);
+                    file.tensor_bytes(whole, engine_.tp, floats), kWorkspace, cuda};
+    const std::vector<KvChoice> choices = kv_choices(config, cuda, floats);
     ordered_json json = {{"model", file.path()},
                          {"device", engine_.device},
                          {"tp", engine_.tp},
+                         {"precision", engine_.precision},
                          {"trained_context", config.context},
                          {"memory",
                           {{"available", room.available},

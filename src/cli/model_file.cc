@@ -19,12 +19,19 @@ uint64_t ModelFile::tensor_bytes() const {
   return bytes;
 }
 
-uint64_t ModelFile::tensor_bytes(const ModelConfig& config, uint32_t count) const {
-  if (count == 1) return tensor_bytes();
+uint64_t ModelFile::tensor_bytes(const ModelConfig& config, uint32_t count, bool expanded) const {
+  const auto bytes = [&](const TensorView& tensor) {
+    const TensorTypeInfo& type = tensor_type_info(tensor.type);
+    const uint64_t stored = tensor.bytes.size();
+    return expanded ? stored / type.block_bytes * type.block * sizeof(float) : stored;
+  };
+  uint64_t all = 0;
+  for (const TensorView& tensor : tensors()) all += bytes(tensor);
+  if (count == 1) return all;
   const std::string name = std::string(source_->names(config).embedding) + ".weight";
   const TensorView* embedding = source_->find(name);
-  const uint64_t whole = embedding != nullptr ? embedding->bytes.size() : 0;
-  const uint64_t shared = config.tied_embeddings ? tensor_bytes() : tensor_bytes() - whole;
+  const uint64_t whole = embedding != nullptr ? bytes(*embedding) : 0;
+  const uint64_t shared = config.tied_embeddings ? all : all - whole;
   return whole + shared / count;
 }
 

@@ -21,8 +21,8 @@ class ModelFile {
   std::string format() const { return source_->format(); }
   const std::vector<TensorView>& tensors() const { return source_->tensors(); }
   uint64_t tensor_bytes() const;
-  /// What each of count devices that share the model holds: see DeviceModel.
-  uint64_t tensor_bytes(const ModelConfig& config, uint32_t count) const;
+  /// What each of count devices that share the model holds: see DeviceModel; expanded: in F32.
+  uint64_t tensor_bytes(const ModelConfig& config, uint32_t count, bool expanded) const;
   Result<ModelConfig> config() const { return source_->config(); }
   Result<TokenizerData> tokenizer() const;
 

@@ -70,6 +70,26 @@ TEST(Fit, DevicesShareHeadsAndWeights) {
   EXPECT_THAT(cpu.err, HasSubstr("--device cuda"));
 }
 
+// Weights in F32 are four bytes each whatever the file holds; so are keys and values, on any
+// device.
+TEST(Fit, FloatsTakeFourBytesEach) {
+  const auto fit = [](const std::string& device, const std::string& precision) {
+    return run({"fit", "-m", "random:tiny", "--memory", "4G", "--device", device, "--precision",
+                precision, "--json"})
+        .json();
+  };
+  for (const std::string device : {"cpu", "cuda"}) {
+    const auto fast = fit(device, "fast"), floats = fit(device, "f32");
+    EXPECT_EQ(kv_types(floats), std::set<std::string>{"f32"});
+    EXPECT_EQ(kv_bytes(floats, "f32"), 2 * kv_bytes(fast, "bf16"));
+    const uint64_t stored = fast["memory"]["weights"], weights = floats["memory"]["weights"];
+    EXPECT_GT(weights, stored * 3 / 2) << device;
+    EXPECT_LE(weights, stored * 2) << device << ": matrices are bf16 in the file, norms F32";
+  }
+  EXPECT_THAT(run({"fit", "-m", "random:tiny", "--memory", "4G", "--precision", "f32"}).out,
+              HasSubstr("--precision f32 --policy full"));
+}
+
 TEST(Fit, DeviceIsMeasuredOrItsAbsenceIsTold) {
   const Outcome outcome = run({"fit", "-m", "random:tiny", "--device", "cuda", "--json"});
   if (outcome.code == 0) {
