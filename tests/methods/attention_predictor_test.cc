@@ -127,6 +127,18 @@ TEST(AttentionPredictor, WithRoomForAllCandidatesEveryTokenIsReadAtEveryLength) 
   }
 }
 
+TEST(AttentionPredictor, AShortHistoryIsEnoughToChooseFrom) {
+  for (const int history : {1, 4, 8}) {
+    Toy toy({1, 4, 2, 32}, 420);
+    Recorder policy(
+        toy, fmt::format("attention_predictor:budget=96,sink=16,window=16,history={}", history));
+    SequenceKv kv = toy.new_sequence();
+    toy.step(kv, policy, 400, Phase::kPrefill);
+    toy.step(kv, policy, 1, Phase::kDecode);
+    EXPECT_FALSE(policy.seen[0].selection.all) << history;
+  }
+}
+
 TEST(AttentionPredictor, PromptRowsSeeNothingBehindThem) {
   // The history of a prompt is that of a decoded answer with the same rows.
   Toy toy({2, 4, 2, 32}, 420);

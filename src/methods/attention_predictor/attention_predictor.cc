@@ -19,7 +19,7 @@ using Clock = std::chrono::steady_clock;
 constexpr auto kTokens = static_cast<int32_t>(kPageTokens);
 constexpr size_t kParallelFrom = 1 << 15;  // scores
 constexpr uint32_t kSmallestBudget = 64;
-constexpr int32_t kFewestRows = 8;  // of a history; with fewer every key is read
+constexpr int32_t kFewestRows = 8;  // of a longer history; with fewer every key is read
 
 /// "3:512" as a layer and its tokens.
 std::optional<std::pair<uint32_t, uint32_t>> parse_layer_budget(std::string_view text) {
@@ -133,7 +133,7 @@ bool AttentionPredictorPolicy::reads_all(const QueryRows& rows) const {
   const BlockBudget& budget = budgets_[rows.layer];
   const BlockBudget::Choice choice = budget.choice(end);
   return end <= budget.budget || choice.count >= choice.candidates() ||
-         layers_[rows.layer].rows < kFewestRows ||
+         layers_[rows.layer].rows < std::min(kFewestRows, history_) ||
          (calibrates(rows.layer, end) && dense_calibration_);
 }
 
