@@ -9,14 +9,20 @@ function(reprise_cuda_layer name)
   cmake_parse_arguments(ARG "" "" "DEPS" ${ARGN})
   file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/${name}/cuda/*.cu
                                       ${CMAKE_SOURCE_DIR}/src/${name}/cuda/*.cc)
+  set(cuda_warnings -Xcompiler=-Wall,-Wextra)
+  set(cxx_errors)
+  if(REPRISE_WERROR)
+    set(cuda_warnings -Werror=all-warnings -Xcompiler=-Wall,-Wextra,-Werror)
+    set(cxx_errors -Werror)
+  endif()
   add_library(reprise_${name}_cuda STATIC ${sources})
   set_target_properties(reprise_${name}_cuda PROPERTIES POSITION_INDEPENDENT_CODE ON)
   target_include_directories(reprise_${name}_cuda PUBLIC ${CMAKE_SOURCE_DIR}/include
                                                          ${CMAKE_SOURCE_DIR}/src)
   target_compile_features(reprise_${name}_cuda PUBLIC cxx_std_20)
   target_compile_options(reprise_${name}_cuda PRIVATE
-    $<$<COMPILE_LANGUAGE:CUDA>:-std=c++20 -Werror=all-warnings -Xcompiler=-Wall,-Wextra,-Werror>
-    $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wpedantic -Wshadow -Werror>)
+    $<$<COMPILE_LANGUAGE:CUDA>:-std=c++20 ${cuda_warnings}>
+    $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wpedantic -Wshadow ${cxx_errors}>)
   target_link_libraries(reprise_${name}_cuda PUBLIC ${ARG_DEPS} CUDA::cudart_static)
 endfunction()
 

@@ -1,8 +1,9 @@
-# Flags of every target: warnings are errors, C++20 without extensions.
+# Flags of every target: C++20 without extensions; warnings are errors where REPRISE_WERROR is on.
 function(reprise_flags target)
   target_compile_features(${target} PUBLIC cxx_std_20)
   set_target_properties(${target} PROPERTIES CXX_EXTENSIONS OFF)
-  target_compile_options(${target} PRIVATE -Wall -Wextra -Wpedantic -Wshadow -Werror)
+  target_compile_options(${target} PRIVATE -Wall -Wextra -Wpedantic -Wshadow
+                                           $<$<BOOL:${REPRISE_WERROR}>:-Werror>)
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
     target_compile_options(${target} PRIVATE -Wno-restrict)  # false alarms on std::string, PR105651
   endif()

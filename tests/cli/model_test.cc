@@ -200,7 +200,7 @@ TEST_F(ModelTest, InterruptWhileWriting) {
 }
 
 TEST_F(ModelTest, GoneReaderStopsTheAnswerQuietly) {
-  Process process(with_model({"run", "--raw", "-p", "1, 2, 3, 4,", "-n", "8000"}), {});
+  Process process(with_model({"run", "-q", "--raw", "-p", "1, 2, 3, 4,", "-n", "8000"}), {});
   ASSERT_TRUE(process.wait_for_output("6"));
   process.close_output();
   const Outcome outcome = process.finish();

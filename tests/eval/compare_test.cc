@@ -1,5 +1,6 @@
 #include "eval/compare.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -25,17 +26,17 @@ Comparison compared(const std::vector<RunFile>& files, const CompareOptions& opt
   return compare(*settings, options).value();
 }
 
-const TaskComparison& find(const Comparison& comparison, const std::string& task,
-                           const std::string& metric) {
+const TaskComparison& find(const Comparison& comparison, std::string_view task,
+                           std::string_view metric) {
   for (const TaskComparison& one : comparison.tasks)
     if (one.task == task && one.metric == metric) return one;
-  throw std::runtime_error("no table of " + task + " by " + metric);
+  throw std::runtime_error(fmt::format("no table of {} by {}", task, metric));
 }
 
-const Row& find(const TaskComparison& task, const std::string& policy) {
+const Row& find(const TaskComparison& task, std::string_view policy) {
   for (const Row& row : task.rows)
     if (row.policy == policy) return row;
-  throw std::runtime_error("no row of " + policy);
+  throw std::runtime_error(fmt::format("no row of {}", policy));
 }
 
 // One task with a score per sample, at a number of bytes.

@@ -265,9 +265,11 @@ TEST_F(RunnerTest, LengthsReadTheBeginningsOfTexts) {
   const EvalReport report = run(lengths);
   EXPECT_EQ(report.rows[0].summary.n, 4u);
   std::vector<std::string> ids;
-  for (const ordered_json& line : lines("a"))
-    if (line["type"] == "sample" && (ids.empty() || ids.back() != line["id"]))
-      ids.push_back(line["id"]);
+  for (const ordered_json& line : lines("a")) {
+    if (line["type"] != "sample") continue;
+    const auto id = line["id"].get<std::string>();
+    if (ids.empty() || ids.back() != id) ids.push_back(id);
+  }
   EXPECT_THAT(ids, testing::ElementsAre("d0@100", "d0@200", "d1@100", "d1@200"));
 }
 

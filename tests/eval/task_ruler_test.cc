@@ -31,7 +31,9 @@ class RulerTasks : public testing::Test {
     samples_.clear();
   }
 
-  static const std::vector<Sample>& of(const std::string& name) { return samples_.at(name); }
+  static const std::vector<Sample>& of(std::string_view name) {
+    return samples_.at(std::string(name));
+  }
 
   static inline DataFolder* folder_ = nullptr;
   static inline std::map<std::string, std::vector<Sample>> samples_;
