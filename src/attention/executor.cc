@@ -117,12 +117,13 @@ void CpuExecutor::tell_policies(uint32_t layer, const float* q, const float* out
   }
 }
 
-QueryRows CpuExecutor::query_rows(uint32_t layer, size_t index, const float* q) const {
-  const SequenceStep& step = steps_[index];
+QueryRows CpuExecutor::query_rows(uint32_t layer, size_t index, const float* q,
+                                  size_t steps) const {
+  const SequenceStep &step = steps_[index], &last = steps_[index + steps - 1];
   const size_t first = size_t{step.first_row} * config_.n_head * config_.head_dim;
   return {layer,
           step.phase,
-          rows_.subspan(step.first_row, step.rows),
+          rows_.subspan(step.first_row, last.first_row + last.rows - step.first_row),
           q + first,
           &q_rotated_[first],
           step.prompt_end,
@@ -156,6 +157,20 @@ void CpuExecutor::rotate_and_store(uint32_t layer, const float* q, float* k, con
   }
 }
 
+Status CpuExecutor::foresee(uint32_t layer, size_t index, const float* q) {
+  const SequenceKv* kv = steps_[index].kv;
+  if (index > 0 && steps_[index - 1].kv == kv) return {};
+  size_t steps = 1;
+  while (index + steps < steps_.size() && steps_[index + steps].kv == kv) ++steps;
+  if (steps == 1) return {};
+  for (size_t i = index; i < index + steps && pager_.active(); ++i) {
+    REPRISE_CHECK(
+        pager_.hold_keys(layer, i, steps_[i].policy->reads_from(query_rows(layer, i, q))));
+  }
+  steps_[index].policy->foresee(query_rows(layer, index, q, steps));
+  return {};
+}
+
 Status CpuExecutor::select(uint32_t layer, const float* q) {
   plan_.clear();
   for (size_t i = 0; i < steps_.size(); ++i) {
@@ -164,6 +179,7 @@ Status CpuExecutor::select(uint32_t layer, const float* q) {
     Selection& selection = selections_[i];
     selection.reset();
     if (config_.window[layer] == 0) {
+      REPRISE_CHECK(foresee(layer, i, q));
       const QueryRows queries = query_rows(layer, i, q);
       if (pager_.active()) {
         REPRISE_CHECK(pager_.hold_keys(layer, i, step.policy->reads_from(queries)));

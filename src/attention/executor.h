@@ -62,7 +62,9 @@ class CpuExecutor : public AttentionOp {
   Status hold_and_store(uint32_t layer, const float* q, float* k, const float* v);
   Status compute(uint32_t layer, const float* q, float* out);
   void rotate_and_store(uint32_t layer, const float* q, float* k, const float* v);
-  QueryRows query_rows(uint32_t layer, size_t step, const float* q) const;
+  QueryRows query_rows(uint32_t layer, size_t step, const float* q, size_t steps = 1) const;
+  /// Lets the policy of steps of one sequence look at all of them, where `step` is the first.
+  Status foresee(uint32_t layer, size_t step, const float* q);
   Status select(uint32_t layer, const float* q);
   // Selection::shares; each job pools the logits that it has just computed.
   Status list_shares(size_t step, size_t first_job);

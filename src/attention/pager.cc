@@ -25,6 +25,10 @@ void Pager::begin(std::span<const Row> rows, std::span<const SequenceStep> steps
   if (!active_) return;
   held_.resize(std::max(held_.size(), steps.size()));
   marks_.assign(steps.size(), {});
+  owners_.clear();
+  for (size_t i = 0; i < steps.size(); ++i) {
+    owners_.push_back(i > 0 && steps[i].kv == steps[i - 1].kv ? owners_.back() : i);
+  }
   epoch_ = 1;
 }
 
@@ -37,8 +41,8 @@ Pager::Layers& Pager::layers_of(const SequenceKv& kv) {
 Status Pager::hold(uint32_t layer, size_t index) {
   SequenceKv& kv = *steps_[index].kv;
   const auto table = kv.pages(layer);
-  auto& marks = marks_[index];
-  auto& held = held_[index];
+  auto& marks = marks_[owners_[index]];
+  auto& held = held_[owners_[index]];
   const size_t before = held.size();
   marks.resize(std::max(marks.size(), table.size()));
   pages_.clear();
@@ -106,10 +110,11 @@ void Pager::expect_next_layer(const QueryRows& rows, size_t index) {
   const SequenceStep& step = steps_[index];
   const uint32_t next = rows.layer + 1;
   if (mode_ == Prefetch::kNone || !step.kv->paged() || next == config_.n_layer) return;
+  if (index + 1 < steps_.size() && owners_[index + 1] == owners_[index]) return;
   PagePool& pool = step.kv->pool();
   if (step.phase == kernels::Phase::kPrefill) {
     if (config_.window[next] == config_.window[rows.layer]) {
-      list_pages(*step.kv, next, held_[index]);
+      list_pages(*step.kv, next, held_[owners_[index]]);
     } else {
       blocks_.resize(step.kv->pages(next).size());
       std::iota(blocks_.begin(), blocks_.end(), 0u);

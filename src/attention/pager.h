@@ -76,7 +76,8 @@ class Pager {
   bool active_ = false;
   std::span<const Row> rows_;
   std::span<const SequenceStep> steps_;
-  uint32_t epoch_ = 0;                        // of the layer being computed
+  uint32_t epoch_ = 0;          // of the layer being computed
+  std::vector<size_t> owners_;  // [steps] the first of its sequence, which holds for all of them
   std::vector<std::vector<uint32_t>> marks_;  // [steps][blocks] epoch in which it was held last
   std::vector<std::vector<uint32_t>> held_;   // [steps] blocks
   std::vector<uint32_t> blocks_;

@@ -10,7 +10,8 @@
 
 namespace reprise {
 
-/// The rows of one sequence in a forward pass: consecutive rows of the batch.
+/// Rows of one sequence in a forward pass: consecutive rows of the batch. Rows that choose apart
+/// what they read are steps of their own, one after the other.
 struct SequenceStep {
   SequenceKv* kv = nullptr;  // reserved for every row's position
   Policy* policy = nullptr;

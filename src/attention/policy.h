@@ -69,6 +69,9 @@ class Policy {
   /// Fills selection, which arrives reset. Not called for layers whose own sliding window bounds
   /// what is read.
   virtual void select(const QueryRows& rows, Selection& selection) = 0;
+  /// Before the select() of each of several steps of a prompt in one pass: the rows of all of them.
+  /// What is looked for in all keys can be looked for together.
+  virtual void foresee(const QueryRows& /*rows*/) {}
   /// Of keys before this position select() and observe() read none themselves, so that of those
   /// only the selected ones need be in memory.
   virtual int32_t reads_from(const QueryRows&) const { return 0; }
@@ -128,6 +131,9 @@ class Policy {
   virtual int32_t prefill_cell(int32_t position, int32_t /*prompt_end*/) const {
     return prefill_grid() - position % prefill_grid();
   }
+  /// Where there is a grid: whether a pass may hold several cells of a prompt, because what rows of
+  /// a cell read follows from them and from keys alone.
+  virtual bool joins_cells() const { return false; }
   /// Figures of the answer so far; cleared when an answer begins.
   virtual PolicyStats stats() const { return {}; }
   virtual void clear_stats() {}
@@ -169,6 +175,7 @@ class PolicyDecorator : public Policy {
   PolicyDecorator(const PolicyDecorator& other) : Policy(other), inner_(other.inner_->fork()) {}
 
   void select(const QueryRows& rows, Selection& out) override { inner_->select(rows, out); }
+  void foresee(const QueryRows& rows) override { inner_->foresee(rows); }
   bool observes(uint32_t layer) const override { return inner_->observes(layer); }
   void observe(const QueryRows& rows, const AttentionResult& result) override {
     inner_->observe(rows, result);
@@ -197,6 +204,7 @@ class PolicyDecorator : public Policy {
   int32_t prefill_cell(int32_t position, int32_t prompt_end) const override {
     return inner_->prefill_cell(position, prompt_end);
   }
+  bool joins_cells() const override { return inner_->joins_cells(); }
   PolicyStats stats() const override { return inner_->stats(); }
   void clear_stats() override { inner_->clear_stats(); }
   uint64_t state_bytes() const override { return inner_->state_bytes(); }

@@ -52,6 +52,8 @@ class Backend {
   /// Whether tokens can be chosen where the logits are, and a pass started before the one before it
   /// is finished.
   virtual bool samples() const { return false; }
+  /// Whether steps of a pass may be of one sequence, where its policy joins cells.
+  virtual bool joins_cells() const { return false; }
   /// What fuses stored chunks; the backend outlives it. memory: bytes in which a GPU's host keeps
   /// chunks at hand. kUnsupported, kOutOfMemory.
   virtual Result<std::unique_ptr<FusionDevice>> fusion(uint64_t memory) = 0;

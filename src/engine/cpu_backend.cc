@@ -38,6 +38,7 @@ class CpuBackend : public Backend {
     return std::span(logits_).subspan(result * vocab, vocab);
   }
   int32_t token(size_t) const override { return kChosenToken; }
+  bool joins_cells() const override { return true; }
   StepCost cost(size_t step) const override { return executor_.cost(step); }
   Result<std::unique_ptr<FusionDevice>> fusion(uint64_t memory) override {
     if (memory == 0) return cpu_fusion(model_, pool_);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <numeric>
 #include <utility>
 
 #include "base/try.h"
@@ -9,6 +10,7 @@
 namespace reprise {
 namespace {
 
+constexpr size_t kOneRow[] = {1};
 constexpr size_t kSharedStates = 16;  // of policies, of a few per cent of their prompts' KV each
 
 }  // namespace
@@ -108,7 +110,12 @@ bool Scheduler::step() {
 void Scheduler::start(Pass pass) {
   if (pass.planned.empty()) return;
   if (const Status status = backend_.start({pass.rows, pass.steps, pass.results}); !status) {
-    for (const Planned& planned : pass.planned) recover(*planned.running, status.error());
+    const Running* last = nullptr;  // steps of a request stand side by side
+    for (const Planned& planned : pass.planned) {
+      if (planned.running != std::exchange(last, planned.running)) {
+        recover(*planned.running, status.error());
+      }
+    }
     return;
   }
   started_.push_back(std::move(pass));
@@ -255,7 +262,7 @@ Scheduler::Pass Scheduler::plan_rows() {
     if (running->prompt_left() > 0)
       reading.push_back(running.get());
     else
-      plan_request(*running, 1, kernels::Phase::kDecode, pass);
+      plan_request(*running, kOneRow, kernels::Phase::kDecode, pass);
   }
   if (reading.empty()) return pass;
   const size_t first = first_share_++ % reading.size();
@@ -263,25 +270,38 @@ Scheduler::Pass Scheduler::plan_rows() {
   for (size_t i = 0; i < reading.size() && budget > 0; ++i) {
     Running& running = *reading[(first + i) % reading.size()];
     const size_t sharers = reading.size() - i;
-    size_t rows = (budget + sharers - 1) / sharers;
-    if (const Policy& policy = *running.sequence->policy; policy.prefill_grid() > 0) {
-      const auto position = static_cast<int32_t>(running.sequence->tokens.size());
-      const auto prompt_end = static_cast<int32_t>(running.request.prompt.size());
-      rows = static_cast<size_t>(policy.prefill_cell(position, prompt_end));
-    }
-    rows = std::min(rows, running.prompt_left());
-    if (i > 0 && rows > budget) continue;  // a cell is not cut: it waits for its turn
-    budget -= std::min(budget, rows);
-    plan_request(running, rows, kernels::Phase::kPrefill, pass);
+    const std::vector<size_t> cells = next_cells(running, (budget + sharers - 1) / sharers);
+    if (i > 0 && cells.front() > budget) continue;  // a cell is not cut: it waits for its turn
+    budget -= std::min(budget, std::accumulate(cells.begin(), cells.end(), size_t{0}));
+    plan_request(running, cells, kernels::Phase::kPrefill, pass);
   }
   return pass;
 }
 
-void Scheduler::plan_request(Running& running, size_t rows, kernels::Phase phase, Pass& pass) {
+std::vector<size_t> Scheduler::next_cells(const Running& running, size_t share) const {
+  const Policy& policy = *running.sequence->policy;
+  const size_t first = running.sequence->tokens.size(), end = running.request.prompt.size();
+  const auto cell_at = [&](size_t position) {
+    const auto at = static_cast<int32_t>(position);
+    const size_t left = std::min(end, static_cast<size_t>(policy.next_cut(at))) - position;
+    if (policy.prefill_grid() == 0) return std::min(share, left);
+    return std::min(left, static_cast<size_t>(policy.prefill_cell(at, static_cast<int32_t>(end))));
+  };
+  std::vector<size_t> cells = {cell_at(first)};
+  if (!backend_.joins_cells() || !policy.joins_cells()) return cells;
+  size_t position = first + cells.back();
+  while (position < end && position + cell_at(position) - first <= share) {
+    cells.push_back(cell_at(position));
+    position += cells.back();
+  }
+  return cells;
+}
+
+void Scheduler::plan_request(Running& running, std::span<const size_t> cells, kernels::Phase phase,
+                             Pass& pass) {
   Sequence& sequence = *running.sequence;
   const size_t position = sequence.tokens.size();
-  const auto cut = static_cast<size_t>(sequence.policy->next_cut(static_cast<int32_t>(position)));
-  rows = std::min(rows, cut - position);
+  size_t rows = std::accumulate(cells.begin(), cells.end(), size_t{0});
   if (sequence.kv.paged()) {
     const uint64_t layer = PageMap::blocks_of(position + rows);
     if (pass.paged > 0 && pass.paged + layer > pool_.pageable()) return;  // in a later pass
@@ -292,25 +312,34 @@ void Scheduler::plan_request(Running& running, size_t rows, kernels::Phase phase
     running.result = tl::unexpected<Error>(status.error());
     return;
   }
-  const auto first = static_cast<uint32_t>(pass.rows.size());
-  for (size_t i = 0; i < rows; ++i) {
-    const int32_t token = phase == kernels::Phase::kDecode ? running.next_token
-                                                           : running.request.prompt[position + i];
-    pass.rows.push_back(
-        {static_cast<uint32_t>(pass.steps.size()), static_cast<int32_t>(position + i), token});
+  size_t done = 0;
+  for (const size_t cell : cells) {
+    const size_t count = std::min(cell, rows - done);  // memory may have room for fewer
+    add_step(running, position + done, count, phase, pass);
+    done += count;
   }
-  const bool has_result = phase == kernels::Phase::kDecode || rows == running.prompt_left();
-  if (has_result) {
-    const Request& request = running.request;
-    const bool forced = running.answer.tokens.size() < request.forced.size();
-    const bool chosen = backend_.samples() && !request.on_logits && !forced;
-    pass.results.push_back({static_cast<uint32_t>(pass.rows.size() - 1),
-                            chosen ? &request.sampling : nullptr, sequence.tokens});
+  if (phase == kernels::Phase::kPrefill && rows < running.prompt_left()) return;
+  pass.planned.back().has_result = true;
+  const Request& request = running.request;
+  const bool forced = running.answer.tokens.size() < request.forced.size();
+  const bool chosen = backend_.samples() && !request.on_logits && !forced;
+  pass.results.push_back({static_cast<uint32_t>(pass.rows.size() - 1),
+                          chosen ? &request.sampling : nullptr, sequence.tokens});
+}
+
+void Scheduler::add_step(Running& running, size_t position, size_t rows, kernels::Phase phase,
+                         Pass& pass) {
+  Sequence& sequence = *running.sequence;
+  const auto& prompt = running.request.prompt;
+  const auto step = static_cast<uint32_t>(pass.steps.size());
+  const auto first = static_cast<uint32_t>(pass.rows.size()), count = static_cast<uint32_t>(rows);
+  for (size_t at = position; at < position + rows; ++at) {
+    const int32_t token = phase == kernels::Phase::kDecode ? running.next_token : prompt[at];
+    pass.rows.push_back({step, static_cast<int32_t>(at), token});
   }
-  const auto count = static_cast<uint32_t>(rows);
-  const auto prompt_end = static_cast<int32_t>(running.request.prompt.size());
-  pass.steps.push_back({&sequence.kv, sequence.policy.get(), first, count, phase, prompt_end});
-  pass.planned.push_back({&running, first, count, has_result});
+  pass.steps.push_back({&sequence.kv, sequence.policy.get(), first, count, phase,
+                        static_cast<int32_t>(prompt.size())});
+  pass.planned.push_back({&running, first, count, false});
 }
 
 bool Scheduler::may_run_ahead(const Running& running) const {

@@ -105,7 +105,7 @@ class Scheduler {
     std::vector<int32_t> tokens;
     std::unique_ptr<Policy> policy;  // after truncate() to them
   };
-  struct Planned {     // rows of one request in a pass
+  struct Planned {     // rows of one request in a step
     Running* running;  // null once it was cancelled
     uint32_t first_row, rows;
     bool has_result;
@@ -136,7 +136,11 @@ class Scheduler {
   Status check_tokens(std::span<const int32_t> tokens) const;
   Pass plan();
   Pass plan_rows();
-  void plan_request(Running& running, size_t rows, kernels::Phase phase, Pass& pass);
+  /// Rows of steps of a prompt that make up its share of a pass, in order.
+  std::vector<size_t> next_cells(const Running& running, size_t share) const;
+  void plan_request(Running& running, std::span<const size_t> cells, kernels::Phase phase,
+                    Pass& pass);
+  void add_step(Running& running, size_t position, size_t rows, kernels::Phase phase, Pass& pass);
   /// The pass after the one that is being computed: one more token of each of its requests, if
   /// nothing has to be known of it before.
   std::optional<Pass> plan_ahead();

@@ -68,15 +68,20 @@ class Toy {
   int32_t prompt_end = 0;  // what policies are told; 0: every prefill step ends a prompt
 
   /// Computes the next count tokens of a sequence; returns [layers][count][n_head, head_dim].
-  std::vector<float> step(SequenceKv& kv, Policy& policy, size_t count, kernels::Phase phase) {
+  /// apart: each row is a step of its own.
+  std::vector<float> step(SequenceKv& kv, Policy& policy, size_t count, kernels::Phase phase,
+                          bool apart = false) {
     const int32_t first = kv.length();
     std::vector<Row> rows;
     for (size_t i = 0; i < count; ++i) rows.push_back({0, first + static_cast<int32_t>(i), 0});
     EXPECT_TRUE(kv.reserve(count));
     const auto end = first + static_cast<int32_t>(count);
-    const SequenceStep step = {
-        &kv, &policy, 0, static_cast<uint32_t>(count), phase, prompt_end > 0 ? prompt_end : end};
-    executor_.begin(rows, {&step, 1});
+    const auto size = static_cast<uint32_t>(apart ? 1 : count);
+    std::vector<SequenceStep> steps;
+    for (uint32_t row = 0; row < count; row += size) {
+      steps.push_back({&kv, &policy, row, size, phase, prompt_end > 0 ? prompt_end : end});
+    }
+    executor_.begin(rows, steps);
     std::vector<float> out(config_.n_layer * count * width());
     const size_t kv_width = size_t{config_.n_kv_head} * config_.head_dim;
     for (uint32_t layer = 0; layer < config_.n_layer; ++layer) {

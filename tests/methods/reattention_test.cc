@@ -446,6 +446,34 @@ TEST(ReAttentionPolicy, ForksAndTruncatedSequencesGoOnAsIfAlone) {
   EXPECT_EQ(decode(copy_kv, *copy, 100), want);
 }
 
+TEST(ReAttentionPolicy, RowsOfTheirOwnReadTheSameInOnePassAsInMany) {
+  for (const std::string options :
+       {"score=mean", "score=raw,least=0.5", "lead=0.3", "heads=0:1/0:4", "fill=true,alone=9"}) {
+    Toy toy({2, 6, 2, 64, KvType::kBF16}, 330);
+    toy.prompt_end = 320;
+    const std::string spec =
+        "reattention:sink=5,local=40,span=6,spans=7,activate=60,stride=0," + options;
+    std::vector<std::vector<float>> outputs;
+    for (const bool together : {false, true}) {
+      const auto policy = testing::make_policy(toy, spec);
+      SequenceKv kv = toy.new_sequence();
+      for (size_t token = 0; token < 300; token += 20) toy.step(kv, *policy, 20, Phase::kPrefill);
+      std::vector<float>& out = outputs.emplace_back(2 * 20 * toy.width());
+      const size_t rows = together ? 20 : 1;
+      for (size_t row = 0; row < 20; row += rows) {
+        const auto some = toy.step(kv, *policy, rows, Phase::kPrefill, together);
+        for (size_t layer = 0; layer < 2; ++layer) {
+          std::copy_n(&some[layer * rows * toy.width()], rows * toy.width(),
+                      &out[(layer * 20 + row) * toy.width()]);
+        }
+      }
+      const auto decoded = toy.step(kv, *policy, 1, Phase::kDecode);
+      out.insert(out.end(), decoded.begin(), decoded.end());
+    }
+    EXPECT_EQ(outputs[0], outputs[1]) << options;
+  }
+}
+
 TEST(ReAttentionPolicy, OptionsThatDoNotFitTheModelAreRefused) {
   ModelConfig config = testing::toy_config({});
   config.context = 1024;

@@ -1,6 +1,7 @@
 #include "methods/reattention/reattention.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "base/try.h"
 #include "methods/key_list.h"
@@ -140,6 +141,21 @@ void ReAttentionPolicy::select(const QueryRows& rows, Selection& selection) {
   stats_.ranges += rows.rows.size() * part.ranges.size();
 }
 
+void ReAttentionPolicy::foresee(const QueryRows& rows) {
+  together_ = {};
+  const auto count = static_cast<size_t>(
+      std::max(0, rows.end() - std::max(rows.first(), rows.prompt_end - settings_.alone)));
+  QueryRows first = rows;
+  first.rows = rows.rows.subspan(rows.rows.size() - count).first(std::min<size_t>(count, 1));
+  if (count < 2 || is_left_alone(rows.layer) || !settings_.votes(rows.layer, 1)) return;
+  const KeyRange middle = middle_of(first);  // those of later rows hold more
+  if (middle.begin >= middle.end) return;
+  std::vector<size_t> which(count);
+  std::iota(which.begin(), which.end(), rows.rows.size() - count);
+  together_ = {first.first(), rows.end(), middle,
+               best_keys(rows, which, middle, settings_.ranks_of(1), angles(rows.layer), *config_)};
+}
+
 KeyRange ReAttentionPolicy::middle_of(const QueryRows& rows) const {
   const int32_t length = rows.end();
   if (length <= settings_.reads_all_until(rows.prompt_end)) return {};
@@ -176,13 +192,12 @@ std::vector<kernels::RankedKey> ReAttentionPolicy::pick(const QueryRows& rows,
   for (size_t row = rows.rows.size(); row > 0; row -= std::min(step, row)) {
     which.push_back(row - 1);
   }
-  const auto kind =
-      config_->layer_rope.empty() ? LayerRope::kGlobal : config_->layer_rope[rows.layer];
   const size_t picks = settings_.picks_of(rows.rows.size());
   const size_t ranks = settings_.ranks_of(rows.rows.size());
-  auto best =
-      best_keys(rows, which, middle, ranks, settings_.angles[static_cast<size_t>(kind)], *config_);
-  if (rows.rows.size() == 1) drop_weak(rows, middle, kind, best);
+  const bool alone = rows.rows.size() == 1;
+  auto best = alone ? best_of_row(rows, middle)
+                    : best_keys(rows, which, middle, ranks, angles(rows.layer), *config_);
+  if (alone) drop_weak(rows, middle, rope_of(rows.layer), best);
   std::vector<kernels::RankedKey> picked(which.size() * config_->n_head * picks);
   for (size_t i = 0; i < picked.size(); ++i) {
     const size_t head = i / picks;
@@ -190,6 +205,38 @@ std::vector<kernels::RankedKey> ReAttentionPolicy::pick(const QueryRows& rows,
     if (votes) picked[i] = best[head * ranks + i % picks];
   }
   return picked;
+}
+
+LayerRope ReAttentionPolicy::rope_of(uint32_t layer) const {
+  return config_->layer_rope.empty() ? LayerRope::kGlobal : config_->layer_rope[layer];
+}
+
+std::span<const float> ReAttentionPolicy::angles(uint32_t layer) const {
+  return settings_.angles[static_cast<size_t>(rope_of(layer))];
+}
+
+std::vector<kernels::RankedKey> ReAttentionPolicy::best_of_row(const QueryRows& rows,
+                                                               KeyRange middle) const {
+  constexpr size_t kOnly[] = {0};
+  const size_t ranks = settings_.ranks_of(1), heads = config_->n_head;
+  const bool known = rows.first() >= together_.first && rows.first() < together_.end;
+  if (known) middle.begin = together_.keys.end;
+  std::vector<kernels::RankedKey> best(heads * ranks, {-std::numeric_limits<float>::infinity()});
+  if (middle.begin < middle.end) {
+    best = best_keys(rows, kOnly, middle, ranks, angles(rows.layer), *config_);
+  }
+  if (!known) return best;
+  const auto row = static_cast<size_t>(rows.first() - together_.first);
+  std::vector<kernels::RankedKey> both(2 * ranks);
+  for (size_t head = 0; head < heads; ++head) {
+    const auto own = best.begin() + static_cast<std::ptrdiff_t>(head * ranks);
+    const auto others =
+        together_.best.begin() + static_cast<std::ptrdiff_t>((row * heads + head) * ranks);
+    std::merge(own, own + static_cast<std::ptrdiff_t>(ranks), others,
+               others + static_cast<std::ptrdiff_t>(ranks), both.begin(), kernels::ranks_before);
+    std::copy_n(both.begin(), ranks, own);
+  }
+  return best;
 }
 
 void ReAttentionPolicy::drop_weak(const QueryRows& rows, KeyRange middle, LayerRope kind,
@@ -218,6 +265,7 @@ int32_t ReAttentionPolicy::prefill_cell(int32_t position, int32_t prompt_end) co
 }
 
 void ReAttentionPolicy::truncate(int32_t) {
+  together_ = {};
   for (Layer& layer : layers_) layer = {};
 }
 

@@ -167,12 +167,14 @@ class ReAttentionPolicy : public Policy {
     return std::make_unique<ReAttentionPolicy>(*this);
   }
   void select(const QueryRows& rows, Selection& selection) override;
+  void foresee(const QueryRows& rows) override;
   int32_t reads_from(const QueryRows& rows) const override;
   void truncate(int32_t length) override;
   bool position_free() const override { return true; }
   bool unbounded() const override { return unbounded_; }
   int32_t prefill_grid() const override { return settings_.chunk; }
   int32_t prefill_cell(int32_t position, int32_t prompt_end) const override;
+  bool joins_cells() const override { return true; }
   void leave_alone(uint32_t layer) override;
   const Settings& settings() const { return settings_; }
   PolicyStats stats() const override;
@@ -184,6 +186,12 @@ class ReAttentionPolicy : public Policy {
     std::vector<KeyRange> spans;
     int32_t chosen_at = -1;  // length when they were chosen, or -1
   };
+  /// The best keys of rows that each choose for themselves, of those that all of them see.
+  struct Together {
+    int32_t first = 0, end = 0;  // rows
+    KeyRange keys;
+    std::vector<kernels::RankedKey> best;  // [rows, n_head, ranks_of(1)]
+  };
   struct Stats {
     uint64_t rows = 0, keys = 0, ranges = 0;  // of decoded rows in all layers
   };
@@ -194,6 +202,10 @@ class ReAttentionPolicy : public Policy {
   KeyRange middle_of(const QueryRows& rows) const;
   bool keeps_spans(const QueryRows& rows, const Layer& layer) const;
   std::vector<KeyRange> choose(const QueryRows& rows, KeyRange middle) const;
+  std::span<const float> angles(uint32_t layer) const;
+  LayerRope rope_of(uint32_t layer) const;
+  /// [n_head, ranks_of(1)] best keys of the only row.
+  std::vector<kernels::RankedKey> best_of_row(const QueryRows& rows, KeyRange middle) const;
   /// [rows that vote, n_head, picks]
   std::vector<kernels::RankedKey> pick(const QueryRows& rows, KeyRange middle) const;
   /// Takes back picks of the only row whose keys do not weigh or lead enough.
@@ -204,6 +216,7 @@ class ReAttentionPolicy : public Policy {
   Settings settings_;
   bool unbounded_ = true;
   std::vector<Layer> layers_;
+  Together together_;  // of the layer being computed
   Stats stats_;
 };
 
