@@ -14,7 +14,9 @@ namespace {
 
 size_t round_up(size_t value, size_t unit) { return (value + unit - 1) / unit * unit; }
 
-bool rounds_to_bf16(KvType type) { return type == KvType::kBF16 || type == KvType::kQ8_0; }
+[[maybe_unused]] bool rounds_to_bf16(KvType type) {
+  return type == KvType::kBF16 || type == KvType::kQ8_0;
+}
 
 // Kernels skip pages that no row sees.
 void clear_logits(const AttendArgs& args) {

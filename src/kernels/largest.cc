@@ -105,7 +105,8 @@ void largest(const float* scores, size_t n, size_t k, int32_t* indices) {
   largest_ref(scores, n, k, indices);
 }
 
-void mark_largest(const float* scores, size_t n, size_t k, int32_t& near, uint16_t* marks) {
+void mark_largest(const float* scores, size_t n, size_t k, [[maybe_unused]] int32_t& near,
+                  uint16_t* marks) {
 #if defined(__x86_64__)
   if (cpu_isa() >= Isa::kAvx512) {
     thread_local std::vector<int32_t> orders;

@@ -5,13 +5,14 @@
 #include "kernels/matmul_phase.h"
 
 namespace reprise::kernels {
-const MatmulKernels& matmul_kernels(Isa isa) {
-  static constexpr size_t kVectorSteps = 9, kTileSteps = 18;
+const MatmulKernels& matmul_kernels([[maybe_unused]] Isa isa) {
+  static constexpr size_t kVectorSteps = 9;
   static constexpr auto kNothing = [] {};
   static constexpr MatmulKernels kRef = {round_codes_ref, decode_ref, round_bf16_ref, expand_ref,
                                          kVectorSteps,    kNothing,   kNothing,       multiply_ref,
                                          write_ref,       nullptr};
 #if defined(__x86_64__)
+  static constexpr size_t kTileSteps = 18;
   static constexpr MatmulKernels kAvx2 = {
       round_codes_avx2, decode_avx2, round_bf16_avx2, expand_avx2, kVectorSteps,
       kNothing,         kNothing,    multiply_avx2,   write_avx2,  nullptr};

@@ -81,7 +81,7 @@ double retrieval(std::string_view prediction, std::string_view reference) {
 std::string ruler_cleaned(std::string_view prediction) {
   std::string text(stripped(prediction));
   std::replace_if(
-      text.begin(), text.end(), [](char c) { return c >= '\0' && c < ' '; }, '\n');
+      text.begin(), text.end(), [](unsigned char c) { return c < ' '; }, '\n');
   return std::string(stripped(text));
 }
 
