@@ -16,7 +16,7 @@ uint16_t code_sum(const CodeSumsArgs& args, size_t row, size_t key) {
   const uint8_t* codes = args.codes[key / kCodeBlock] + key % kCodeBlock;
   unsigned sum = 0;
   for (const size_t plane : args.used) {
-    const unsigned byte = codes[plane * kCodeBlock];
+    const unsigned byte = codes[plane * args.stride];
     const uint8_t* entries = table + plane * 2 * kCodeEntries;
     sum += entries[byte & 15u] + entries[kCodeEntries + (byte >> 4)];
   }

@@ -35,6 +35,7 @@ void code_tables(const CodeTablesArgs& args);
 struct CodeSumsArgs {
   size_t planes = 0;                      // bytes of codes per key, at most kMostPlanes
   const uint8_t* const* codes = nullptr;  // [blocks][planes, 256], two per byte, the low one first
+  size_t stride = kCodeBlock;             // bytes from a plane to the next
   size_t blocks = 0;                      // of 256 keys
   std::span<const uint16_t> used;         // planes that are summed
   size_t rows = 0;                        // queries

@@ -25,7 +25,7 @@ inline Sums sum_keys(const CodeSumsArgs& args, const uint8_t* table, const uint8
   for (const size_t plane : args.used) {
     const uint8_t* entries = table + plane * 2 * kCodeEntries;
     const __m256i pair =
-        _mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes + plane * kCodeBlock));
+        _mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes + plane * args.stride));
     const __m256i first_codes = _mm256_and_si256(pair, low);
     const __m256i second_codes = _mm256_and_si256(_mm256_srli_epi16(pair, 4), low);
     const __m256i both =

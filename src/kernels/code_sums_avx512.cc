@@ -8,7 +8,7 @@ namespace reprise::kernels {
 namespace {
 
 constexpr size_t kGroupRows = 4, kVectors = 2, kLanes = 64, kStep = kVectors * kLanes;
-constexpr size_t kAhead = 2;  // blocks; reading only some planes is no stream that hardware follows
+constexpr size_t kAhead = 2;  // blocks; some planes of small ones are no stream to hardware
 
 // Sums of 64 keys in 16 bits: those at even places and those at odd ones.
 struct Sums {
@@ -26,7 +26,7 @@ inline void sum_keys(const CodeSumsArgs& args, size_t row, const uint8_t* codes,
   for (const size_t plane : args.used) {
     __m512i first_codes[kVectors], second_codes[kVectors];
     for (size_t v = 0; v < kVectors; ++v) {
-      const size_t at = plane * kCodeBlock + v * kLanes;
+      const size_t at = plane * args.stride + v * kLanes;
       const __m512i pair = _mm512_loadu_si512(codes + at);
       __builtin_prefetch(next + at);
       first_codes[v] = _mm512_and_si512(pair, low);
@@ -64,32 +64,33 @@ inline void store_sums(const Sums& sums, uint16_t* out) {
   _mm512_storeu_si512(out + 32, _mm512_permutex2var_epi64(low, second, high));
 }
 
-// The largest sums of each 16 keys.
-inline void store_tops(const Sums& sums, uint16_t* out) {
-  __m512i top = _mm512_max_epu16(sums.even, sums.odd);
-  top = _mm512_max_epu16(top, _mm512_shuffle_epi32(top, static_cast<_MM_PERM_ENUM>(0x4e)));
-  top = _mm512_max_epu16(top, _mm512_shuffle_epi32(top, static_cast<_MM_PERM_ENUM>(0xb1)));
-  top = _mm512_max_epu16(top, _mm512_srli_epi32(top, 16));
-  const __m512i firsts = _mm512_setr_epi64(0, 2, 4, 6, 0, 0, 0, 0);
-  const __m256i words = _mm512_castsi512_si256(_mm512_permutexvar_epi64(firsts, top));
-  _mm_storel_epi64(reinterpret_cast<__m128i*>(out), _mm256_cvtepi64_epi16(words));
+// The largest sums of each 16 keys, which lie in a quarter of a vector.
+inline void store_tops(const Sums (&sums)[kVectors], uint16_t* out) {
+  static_assert(kVectors == 2);
+  const __m512i a = _mm512_max_epu16(sums[0].even, sums[0].odd);
+  const __m512i b = _mm512_max_epu16(sums[1].even, sums[1].odd);
+  __m512i top = _mm512_max_epu16(_mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b));
+  top = _mm512_max_epu16(top, _mm512_srli_epi64(top, 32));
+  top = _mm512_max_epu16(top, _mm512_srli_epi64(top, 16));
+  const __m512i in_order = _mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7);
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(out),
+                   _mm512_cvtepi64_epi16(_mm512_permutexvar_epi64(in_order, top)));
 }
 
 template <int R, bool kTops>
 void group_sums(const CodeSumsArgs& args, size_t row) {
+  const size_t to_next = args.stride == kCodeBlock ? kAhead : 0;
   for (size_t key = 0; key < args.blocks * kCodeBlock; key += kStep) {
     const size_t block = key / kCodeBlock, at = key % kCodeBlock;
-    const size_t ahead = block + kAhead < args.blocks ? block + kAhead : block;
+    const size_t ahead = block + to_next < args.blocks ? block + to_next : block;
     Sums sums[R][kVectors];
     sum_keys<R>(args, row, args.codes[block] + at, args.codes[ahead] + at, sums);
     for (int r = 0; r < R; ++r) {
       uint16_t* out = args.out + (row + r) * args.out_stride;
-      for (size_t v = 0; v < kVectors; ++v) {
-        if constexpr (kTops) {
-          store_tops(sums[r][v], out + (key + v * kLanes) / 16);
-        } else {
-          store_sums(sums[r][v], out + key + v * kLanes);
-        }
+      if constexpr (kTops) {
+        store_tops(sums[r], out + key / 16);
+      } else {
+        for (size_t v = 0; v < kVectors; ++v) store_sums(sums[r][v], out + key + v * kLanes);
       }
     }
   }

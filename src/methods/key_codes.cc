@@ -58,7 +58,7 @@ KeyPoints KeyCodes::points(const kernels::KvLayout* layout,
 void KeyCodes::train(const QueryRows& rows, int32_t begin, int32_t end, PartMetrics metrics) {
   Layer& layer = layers_[rows.layer];
   layer.metrics = std::make_shared<PartMetrics>(std::move(metrics));
-  layer.heads.assign(config_->n_kv_head, {});
+  layer.heads.assign(config_->n_kv_head, {nullptr, CodeBlocks(key_bytes())});
   for (Head& head : layer.heads) head.book = make_book();
   rows.pool->run(layer.heads.size() * parts_.size(), [&](size_t task, int) {
     const size_t index = task / parts_.size(), part = task % parts_.size();
@@ -93,21 +93,14 @@ void KeyCodes::prepare(Codebook& book, const KeyPoints& points, size_t part) con
                   &book.halves[part * clusters_]);
 }
 
-void KeyCodes::own_blocks(Head& head, int32_t first, int32_t end) const {
-  head.blocks.resize(blocks_of(end));
-  for (size_t i = static_cast<size_t>(first) / kernels::kCodeBlock; i < head.blocks.size(); ++i) {
-    std::shared_ptr<Block>& block = head.blocks[i];
-    if (block == nullptr) block = std::make_shared<Block>(key_bytes() * kernels::kCodeBlock);
-    if (block.use_count() > 1) block = std::make_shared<Block>(*block);
-  }
-}
-
 void KeyCodes::encode(const QueryRows& rows, int32_t end) {
   constexpr size_t kBlock = kernels::kCodeBlock;
   Layer& layer = layers_[rows.layer];
   const int32_t first = layer.coded;
   if (first >= end) return;
-  for (Head& head : layer.heads) own_blocks(head, first, end);
+  for (Head& head : layer.heads) {
+    head.codes.own(static_cast<size_t>(first), static_cast<size_t>(end));
+  }
   const int32_t first_piece = first / kPieceTokens;
   const auto pieces = static_cast<size_t>((end - 1) / kPieceTokens + 1 - first_piece);
   rows.pool->run(layer.heads.size() * pieces, [&](size_t task, int) {
@@ -126,14 +119,23 @@ void KeyCodes::encode(const QueryRows& rows, int32_t end) {
         const kernels::PageSpan& page = pages[i / kPageTokens];
         if ((page.slots >> i % kPageTokens & 1) == 0) continue;
         const auto key = static_cast<size_t>(page.index) + i % kPageTokens;
-        uint8_t& byte = (*head.blocks[key / kBlock])[part / per_byte_ * kBlock + key % kBlock];
+        uint8_t& byte = head.codes.block(key)[part / per_byte_ * kBlock + key % kBlock];
         const unsigned shift = 4 * (part % per_byte_),
                        kept = part % per_byte_ > 0 ? byte & 15u : 0u;
         byte = static_cast<uint8_t>(kept | static_cast<unsigned>(nearest[i]) << shift);
       }
     }
   });
+  for (Head& head : layer.heads) head.codes.join(static_cast<size_t>(end));
   layer.coded = end;
+}
+
+void KeyCodes::copy_block(uint32_t layer, size_t kv_head, size_t index, uint8_t* codes) const {
+  constexpr size_t kBlock = kernels::kCodeBlock;
+  const CodeBlocks::Place from = layers_[layer].heads[kv_head].codes.place(index * kBlock);
+  for (size_t byte = 0; byte < key_bytes(); ++byte) {
+    std::copy_n(from.codes + byte * from.stride, kBlock, codes + byte * kBlock);
+  }
 }
 
 // Those that tell most, as many as leave no more than the share that may be skipped.
@@ -155,9 +157,28 @@ void KeyCodes::choose_planes(std::span<const float> spans, std::vector<uint16_t>
   std::ranges::sort(planes);
 }
 
-uint64_t KeyCodes::packed_logits(void (*kernel)(const kernels::CodeSumsArgs&), const Head& head,
-                                 const float* q, size_t begin, size_t end, size_t unit,
-                                 float* logits, size_t stride) const {
+void KeyCodes::sum_codes(SumCodes kernel, const CodeBlocks& codes, size_t first, size_t blocks,
+                         size_t unit, kernels::CodeSumsArgs args) {
+  constexpr size_t kBlock = CodeBlocks::kBlock;
+  thread_local std::vector<const uint8_t*> places;
+  uint16_t* out = args.out;
+  for (size_t at = first; at < first + blocks;) {  // those in runs, then those behind
+    args.stride = codes.place(at * kBlock).stride;
+    places.clear();
+    for (; at < first + blocks; ++at) {
+      const CodeBlocks::Place place = codes.place(at * kBlock);
+      if (place.stride != args.stride) break;
+      places.push_back(place.codes);
+    }
+    args.codes = places.data();
+    args.blocks = places.size();
+    args.out = out + (at - first - places.size()) * kBlock / unit;
+    kernel(args);
+  }
+}
+
+uint64_t KeyCodes::packed_logits(SumCodes kernel, const Head& head, const float* q, size_t begin,
+                                 size_t end, size_t unit, float* logits, size_t stride) const {
   if (begin == end) return 0;
   constexpr size_t kBlock = kernels::kCodeBlock;
   const size_t group = config_->n_head / config_->n_kv_head, dim = config_->head_dim;
@@ -181,9 +202,13 @@ uint64_t KeyCodes::packed_logits(void (*kernel)(const kernels::CodeSumsArgs&), c
   const size_t room = blocks * kBlock / unit, skipped = begin % kBlock / unit;
   thread_local std::vector<uint16_t> sums;
   sums.resize(group * room);
-  std::vector<const uint8_t*> codes;
-  for (size_t i = 0; i < blocks; ++i) codes.push_back(head.blocks[first + i]->data());
-  kernel({key_bytes(), codes.data(), blocks, planes, group, tables.data(), sums.data(), room});
+  sum_codes(kernel, head.codes, first, blocks, unit,
+            {.planes = key_bytes(),
+             .used = planes,
+             .rows = group,
+             .tables = tables.data(),
+             .out = sums.data(),
+             .out_stride = room});
   for (size_t row = 0; row < group; ++row) {
     const uint16_t* found = &sums[row * room + skipped];
     const float least = low[row], level = step[row];
@@ -205,7 +230,6 @@ uint64_t KeyCodes::page_tops(uint32_t layer, size_t kv_head, const float* q, int
 // Queries are looked up kLanes at a time, whose entries lie side by side.
 uint64_t KeyCodes::logits(uint32_t layer, size_t kv_head, const float* q, int32_t begin,
                           int32_t end, float* logits, size_t stride) const {
-  constexpr size_t kBlock = kernels::kCodeBlock;
   const Head& head = layers_[layer].heads[kv_head];
   const size_t group = config_->n_head / config_->n_kv_head, dim = config_->head_dim;
   const auto first = static_cast<size_t>(begin), count = static_cast<size_t>(end - begin);
@@ -217,10 +241,10 @@ uint64_t KeyCodes::logits(uint32_t layer, size_t kv_head, const float* q, int32_
     const size_t lanes = std::min(kLanes, group - row);
     fill_table(*head.book, q + row * dim, lanes, table);
     for (size_t i = 0; i < count; ++i) {
-      const uint8_t* codes = head.blocks[(first + i) / kBlock]->data() + (first + i) % kBlock;
-      Lanes sum = table[codes[0]];
+      const CodeBlocks::Place place = head.codes.place(first + i);
+      Lanes sum = table[place.codes[0]];
       for (size_t byte = 1; byte < key_bytes(); ++byte) {
-        const Lanes& entry = table[byte * kByteValues + codes[byte * kBlock]];
+        const Lanes& entry = table[byte * kByteValues + place.codes[byte * place.stride]];
         for (size_t lane = 0; lane < kLanes; ++lane) sum[lane] += entry[lane];
       }
       for (size_t lane = 0; lane < lanes; ++lane) logits[(row + lane) * stride + i] = sum[lane];
@@ -253,7 +277,7 @@ void KeyCodes::truncate(int32_t length) {
     if (length < layer.trained_end) layer = {};
     if (length >= layer.coded) continue;
     layer.coded = length;
-    for (Head& head : layer.heads) head.blocks.resize(blocks_of(length));
+    for (Head& head : layer.heads) head.codes.truncate(static_cast<size_t>(length));
   }
 }
 
@@ -270,7 +294,7 @@ uint64_t KeyCodes::bytes() const {
       bytes += (book.centroids.size() + book.transposed.size() + book.directions.size() +
                 book.halves.size()) *
                sizeof(float);
-      bytes += head.blocks.size() * key_bytes() * kernels::kCodeBlock;
+      bytes += head.codes.bytes();
     }
   }
   return bytes;

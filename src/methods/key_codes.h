@@ -9,7 +9,7 @@
 
 #include "attention/policy.h"
 #include "base/state_bytes.h"
-#include "kernels/code_sums.h"
+#include "methods/code_blocks.h"
 #include "methods/kmeans.h"
 
 namespace reprise {
@@ -65,25 +65,22 @@ class KeyCodes {
   uint32_t clusters() const { return static_cast<uint32_t>(clusters_); }
   int32_t coded(uint32_t layer) const { return layers_[layer].coded; }
   const PartMetrics& metrics(uint32_t layer) const { return *layers_[layer].metrics; }
-  /// [key_bytes, 256] codes of keys from 256 index on.
-  std::span<const uint8_t> block(uint32_t layer, size_t kv_head, size_t index) const {
-    return *layers_[layer].heads[kv_head].blocks[index];
-  }
+  /// Writes the [key_bytes, 256] codes of keys from 256 index on.
+  void copy_block(uint32_t layer, size_t kv_head, size_t index, uint8_t* codes) const;
   /// Takes a layer over, whose codes the caller writes to block(). centroids: [n_kv_head, clusters,
   /// head_dim].
   void adopt(uint32_t layer, int32_t trained_end, int32_t coded, PartMetrics metrics,
              std::span<const float> centroids);
   std::span<uint8_t> block(uint32_t layer, size_t kv_head, size_t index) {
-    return *layers_[layer].heads[kv_head].blocks[index];
+    return layers_[layer].heads[kv_head].codes.block(index * CodeBlocks::kBlock);
   }
   uint64_t code_bytes() const { return size_t{config_->n_kv_head} * key_bytes(); }  // of a key
   uint64_t codebook_bytes() const;                                                  // of one layer
   uint64_t bytes() const;
   /// Index of a key's centroid, if the key has codes.
   size_t code(uint32_t layer, size_t kv_head, size_t part, size_t key) const {
-    constexpr size_t kBlock = kernels::kCodeBlock;
-    const Block& block = *layers_[layer].heads[kv_head].blocks[key / kBlock];
-    const uint8_t byte = block[part / per_byte_ * kBlock + key % kBlock];
+    const CodeBlocks::Place place = layers_[layer].heads[kv_head].codes.place(key);
+    const uint8_t byte = place.codes[part / per_byte_ * place.stride];
     return per_byte_ == 1 ? byte : byte >> 4 * (part % 2) & 15;
   }
   /// [clusters, head_dim]: the dims of every part hold that part's centroids.
@@ -99,10 +96,9 @@ class KeyCodes {
     std::vector<float> directions;  // [clusters, head_dim] and
     std::vector<float> halves;      // [parts, clusters]: see weigh_centroids()
   };
-  using Block = std::vector<uint8_t>;  // [key_bytes, 256] codes
-  struct Head {                        // copies share what is whole
+  struct Head {  // copies share what is whole
     std::shared_ptr<Codebook> book;
-    std::vector<std::shared_ptr<Block>> blocks;
+    CodeBlocks codes;
   };
   struct Layer {
     int32_t trained_end = 0;  // keys from here on did not shape the codebooks; 0 = none yet
@@ -111,6 +107,7 @@ class KeyCodes {
     std::shared_ptr<const PartMetrics> metrics = std::make_shared<PartMetrics>();
   };
 
+  using SumCodes = void (*)(const kernels::CodeSumsArgs&);
   static constexpr size_t kLanes = 4;
   using Lanes = std::array<float, kLanes>;
 
@@ -120,15 +117,12 @@ class KeyCodes {
   /// The same for all parts of a KV head.
   void prepare(const Layer& layer, size_t index) const;
   size_t key_bytes() const { return (parts_.size() + per_byte_ - 1) / per_byte_; }
-  static size_t blocks_of(int32_t keys) {
-    return (static_cast<size_t>(keys) + kernels::kCodeBlock - 1) / kernels::kCodeBlock;
-  }
-  /// Makes blocks for keys [first, end) that no copy shares.
-  void own_blocks(Head& head, int32_t first, int32_t end) const;
   /// A kernel over keys [begin, end), whose sums become logits. unit: keys of a sum.
-  uint64_t packed_logits(void (*kernel)(const kernels::CodeSumsArgs&), const Head& head,
-                         const float* q, size_t begin, size_t end, size_t unit, float* logits,
-                         size_t stride) const;
+  uint64_t packed_logits(SumCodes kernel, const Head& head, const float* q, size_t begin,
+                         size_t end, size_t unit, float* logits, size_t stride) const;
+  /// The kernel over whole blocks; args but for where the codes lie.
+  static void sum_codes(SumCodes kernel, const CodeBlocks& codes, size_t first, size_t blocks,
+                        size_t unit, kernels::CodeSumsArgs args);
   void load_head(StateReader& in, Layer& layer, size_t index) const;
   /// The bytes of codes that are read, given the spans of products: [group, parts].
   void choose_planes(std::span<const float> spans, std::vector<uint16_t>& planes) const;

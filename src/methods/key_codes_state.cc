@@ -18,10 +18,11 @@ void KeyCodes::save(StateWriter& out) const {
     }
     for (const Head& head : layer.heads) {
       out.array(head.book->centroids.data(), head.book->centroids.size());
-      for (size_t i = 0; i < head.blocks.size(); ++i) {
-        const size_t keys = std::min(kBlock, static_cast<size_t>(layer.coded) - i * kBlock);
+      const auto coded = static_cast<size_t>(layer.coded);
+      for (size_t first = 0; first < coded; first += kBlock) {
+        const CodeBlocks::Place place = head.codes.place(first);
         for (size_t byte = 0; byte < key_bytes(); ++byte) {
-          out.array(head.blocks[i]->data() + byte * kBlock, keys);
+          out.array(place.codes + byte * place.stride, std::min(kBlock, coded - first));
         }
       }
     }
@@ -46,7 +47,7 @@ void KeyCodes::load(StateReader& in, int32_t length) {
     }
     layer.metrics = std::make_shared<PartMetrics>(std::move(read));
     if (!in.ok()) return;
-    layer.heads.resize(config_->n_kv_head);
+    layer.heads.assign(config_->n_kv_head, {nullptr, CodeBlocks(key_bytes())});
     for (size_t head = 0; head < layer.heads.size(); ++head) {
       load_head(in, layer, head);
       if (!in.ok()) return;
@@ -69,13 +70,13 @@ void KeyCodes::adopt(uint32_t index, int32_t trained_end, int32_t coded, PartMet
   layer.trained_end = trained_end;
   layer.coded = coded;
   layer.metrics = std::make_shared<PartMetrics>(std::move(metrics));
-  layer.heads.resize(config_->n_kv_head);
+  layer.heads.assign(config_->n_kv_head, {nullptr, CodeBlocks(key_bytes())});
   for (size_t head = 0; head < layer.heads.size(); ++head) {
     Head& own = layer.heads[head];
     own.book = make_book();
     std::copy_n(&centroids[head * book], book, own.book->centroids.begin());
     prepare(layer, head);
-    own_blocks(own, 0, coded);
+    own.codes.own(0, static_cast<size_t>(coded));
   }
 }
 
@@ -89,12 +90,15 @@ void KeyCodes::load_head(StateReader& in, Layer& layer, size_t index) const {
     const size_t keys = std::min(kBlock, static_cast<size_t>(layer.coded) - first);
     in.array(codes, key_bytes() * keys);
     if (!in.ok()) return;
-    Block& block = *head.blocks.emplace_back(std::make_shared<Block>(key_bytes() * kBlock));
+    head.codes.own(first, first + keys);
+    const std::span<uint8_t> block = head.codes.block(first);
     for (size_t byte = 0; byte < key_bytes(); ++byte) {
       std::copy_n(&codes[byte * keys], keys, &block[byte * kBlock]);
     }
   }
-  if (in.ok()) prepare(layer, index);
+  if (!in.ok()) return;
+  head.codes.join(static_cast<size_t>(layer.coded));
+  prepare(layer, index);
 }
 
 }  // namespace reprise

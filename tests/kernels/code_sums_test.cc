@@ -16,19 +16,20 @@ class CodeSums : public IsaTest<> {};
 
 INSTANTIATE_TEST_SUITE_P(Isas, CodeSums, ::testing::Values(Isa::kScalar, Isa::kAvx2, Isa::kAvx512));
 
-/// Random codes and tables with entries up to `largest`.
+/// Random codes and tables with entries up to `largest`; blocks lie side by side in runs of stride.
 struct Case {
-  Case(size_t planes, size_t blocks, size_t rows, unsigned largest)
-      : codes(blocks * planes * kCodeBlock),
+  Case(size_t planes, size_t blocks, size_t rows, unsigned largest, size_t stride = kCodeBlock)
+      : codes((blocks * kCodeBlock + stride - 1) / stride * stride * planes),
         tables(rows * planes * 32),
         planes_(planes),
+        stride_(stride),
         blocks_(blocks),
         rows_(rows) {
     std::mt19937 random(static_cast<unsigned>(planes * 1000 + blocks * 10 + rows));
     for (size_t i = 0; i < planes; ++i) {
       if (i % 5 != 2) used.push_back(static_cast<uint16_t>(i));
     }
-    for (size_t i = 0; i < blocks; ++i) pointers.push_back(&codes[i * planes * kCodeBlock]);
+    for (size_t i = 0; i < blocks; ++i) pointers.push_back(&codes[place(0, i * kCodeBlock)]);
     for (uint8_t& byte : codes) byte = static_cast<uint8_t>(random());
     for (uint8_t& entry : tables) {
       entry = static_cast<uint8_t>(largest == 0 ? 127 : random() % (largest + 1));
@@ -36,17 +37,21 @@ struct Case {
   }
   CodeSumsArgs args(std::vector<uint16_t>& out, size_t stride) const {
     out.assign(rows_ * stride, 7);
-    return {planes_, pointers.data(), blocks_, used, rows_, tables.data(), out.data(), stride};
+    return {planes_, pointers.data(), stride_,    blocks_, used,
+            rows_,   tables.data(),   out.data(), stride};
   }
   unsigned sum(size_t row, size_t key) const {
     unsigned sum = 0;
     for (const size_t plane : used) {
       const uint8_t* table = &tables[(row * planes_ + plane) * 32];
-      const uint8_t byte =
-          codes[(key / kCodeBlock * planes_ + plane) * kCodeBlock + key % kCodeBlock];
+      const uint8_t byte = codes[place(plane, key)];
       sum += table[byte % 16u] + table[16 + byte / 16];
     }
     return sum;
+  }
+
+  size_t place(size_t plane, size_t key) const {
+    return (key / stride_ * planes_ + plane) * stride_ + key % stride_;
   }
 
   std::vector<uint8_t> codes, tables;
@@ -54,14 +59,15 @@ struct Case {
   std::vector<uint16_t> used;
 
  private:
-  size_t planes_, blocks_, rows_;
+  size_t planes_, stride_, blocks_, rows_;
 };
 
 TEST_P(CodeSums, AddTheNamedEntries) {
   for (const size_t planes : {1, 2, 8, 9, 256}) {
     for (const size_t blocks : {0, 1, 2, 3, 4, 5}) {
       for (const size_t rows : {1, 2, 3, 4, 5, 9}) {
-        const Case problem(planes, blocks, rows, planes == 256 ? 0 : 127);
+        const size_t stride = rows % 2 == 0 ? 4 * kCodeBlock : kCodeBlock;
+        const Case problem(planes, blocks, rows, planes == 256 ? 0 : 127, stride);
         const size_t keys = blocks * kCodeBlock;
         std::vector<uint16_t> out;
         code_sums(problem.args(out, keys + 3));
@@ -78,7 +84,8 @@ TEST_P(CodeSums, FindTheLargestOfPages) {
   for (const size_t planes : {1, 8, 256}) {
     for (const size_t blocks : {0, 1, 2, 3, 5}) {
       for (const size_t rows : {1, 3, 4, 5, 6}) {
-        const Case problem(planes, blocks, rows, planes == 256 ? 0 : 127);
+        const size_t stride = rows % 2 == 0 ? 4 * kCodeBlock : kCodeBlock;
+        const Case problem(planes, blocks, rows, planes == 256 ? 0 : 127, stride);
         const size_t pages = 16 * blocks;
         std::vector<uint16_t> out;
         code_page_tops(problem.args(out, pages + 1));

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include <utility>
+#include <algorithm>
 
 #include "methods/selecting.h"
 
@@ -124,6 +124,41 @@ TEST(CodeIndex, KeysAddedOneByOneGetTheSameCodes) {
   }
 }
 
+TEST(CodeIndex, LogitsDoNotDependOnWhereCodesLie) {
+  Filled filled({1, 2, 1, 32, KvType::kBF16}, 4400);
+  for (const uint32_t bits : {4u, 5u}) {
+    CodeIndex index({16, bits, 2, 1}, filled.toy.config());
+    index.take_queries(filled.rows(0, 400), {0, 400});
+    index.build(filled.rows(0, 400), {0, 400});
+    KeyCodes& codes = *index.key_codes();
+    const float* q = &filled.q[399 * filled.toy.width()];
+    std::vector<float> want(2 * 4400), got(2 * 4400);
+    for (int32_t end = 400; end <= 4400; end += 400) {
+      codes.encode(filled.rows(0, 4400), end);
+      const int32_t first = end == 400 ? 0 : end - 400;  // keys that are in no run yet
+      codes.logits(0, 0, q, first, end, &want[static_cast<size_t>(first)], 4400);
+    }
+    codes.logits(0, 0, q, 0, 4400, got.data(), 4400);
+    EXPECT_EQ(got, want);
+    StateWriter out;
+    codes.save(out);
+    const std::string state = out.take();
+    KeyCodes loaded({16, bits, 2, 1}, filled.toy.config());
+    StateReader in(state);
+    loaded.load(in, 4400);
+    ASSERT_TRUE(in.ended());
+    loaded.logits(0, 0, q, 0, 4400, got.data(), 4400);
+    EXPECT_EQ(got, want);
+    if (bits > 4) continue;
+    std::vector<float> tops(2 * 275);
+    codes.page_tops(0, 0, q, 0, 4400, tops.data(), 275);
+    for (size_t i = 0; i < tops.size(); ++i) {
+      const float* page = &want[i / 275 * 4400 + i % 275 * 16];
+      EXPECT_EQ(tops[i], *std::max_element(page, page + 16)) << i;
+    }
+  }
+}
+
 // As a device does it.
 TEST(CodeIndex, CodesThatAreTakenOverGoOnAsTheOriginal) {
   Filled filled({1, 4, 2, 64, KvType::kBF16}, 600);
@@ -143,7 +178,7 @@ TEST(CodeIndex, CodesThatAreTakenOverGoOnAsTheOriginal) {
     other.adopt(0, codes.trained_end(0), codes.coded(0), codes.metrics(0), centroids);
     for (size_t head = 0; head < 2; ++head) {
       for (size_t i = 0; i < 2; ++i) {
-        std::ranges::copy(std::as_const(codes).block(0, head, i), other.block(0, head, i).begin());
+        codes.copy_block(0, head, i, other.block(0, head, i).data());
       }
     }
     codes.encode(filled.rows(0, 600), 600);

@@ -120,7 +120,7 @@ Result<bool> DeviceCodeIndex::adopt(const KeyCodes& codes, cudaStream_t stream) 
   std::vector<uint8_t> block(shape.block_bytes());
   for (size_t i = 0; i < blocks_.size(); ++i) {
     for_coded_heads(codes, shape, layers, i, [&](uint32_t layer, uint32_t head, size_t offset) {
-      std::ranges::copy(codes.block(layer, head, i), &block[offset]);
+      codes.copy_block(layer, head, i, &block[offset]);
     });
     REPRISE_CUDA(cudaMemcpyAsync(pool_->codes() + blocks_[i] * block.size(), block.data(),
                                  block.size(), cudaMemcpyHostToDevice, stream),
