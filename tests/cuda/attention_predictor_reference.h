@@ -10,6 +10,7 @@
 #include "cuda/page_shares_case.h"
 #include "methods/attention_predictor/attention_predictor.h"
 #include "methods/attention_predictor/average.h"
+#include "methods/random_net.h"
 
 namespace reprise::test {
 
@@ -52,13 +53,14 @@ class Reference {
         options_(policy.options()),
         budget_(policy.budgets()[layer]),
         layer_(layer),
-        predictor_(make_predictor(policy)) {}
+        predictor_(make_predictor(policy, false)),
+        changes_(make_predictor(policy, true)) {}
 
   bool calibrates(uint32_t row) const {
     const auto end = static_cast<uint32_t>(kFirst) + row + 1;
     return options_.period > 0 && (end + layer_) % options_.period == 0;
   }
-  void push_whole(uint32_t row) { predictor_->push(whole(row)); }
+  void push_whole(uint32_t row) { push(whole(row)); }
 
   // Pages that a row reads, for each KV head.
   std::vector<std::vector<uint32_t>> choose(uint32_t row, bool calibrates) {
@@ -112,18 +114,54 @@ class Reference {
       }
       scores.offsets.push_back(static_cast<uint32_t>(scores.read.size()));
     }
-    predictor_->push(scores);
+    push(scores);
+  }
+  // How much better a row's worst page of one choice is than the best of another one's that is not
+  // in it, less what rounding may do to a network's forecasts.
+  double lost(uint32_t row, uint32_t head, const std::vector<uint32_t>& want,
+              const std::vector<uint32_t>& got) {
+    const BlockBudget::Choice choice = budget_.choice(kFirst + static_cast<int32_t>(row) + 1);
+    std::vector<float> forecasts(choice.candidates()), changes(forecasts);
+    predictor_->forecast(head, choice.first, choice.last, forecasts.data());
+    if (changes_ != nullptr) {
+      changes_->forecast(head, choice.first, choice.last, changes.data());
+    }
+    double best = -1e9, worst = 1e9;
+    const auto missing = [&](uint32_t page, const std::vector<uint32_t>& from) {
+      return std::ranges::find(from, page) == from.end();
+    };
+    for (const uint32_t page : want) {
+      if (!missing(page, got)) continue;
+      const size_t at = page - choice.first;
+      best = std::max(best, forecasts[at] - kHalfError * changes[at]);
+    }
+    for (const uint32_t page : got) {
+      if (!missing(page, want)) continue;
+      if (page < choice.first || page >= choice.last) return 1e9;
+      const size_t at = page - choice.first;
+      worst = std::min(worst, forecasts[at] + kHalfError * changes[at]);
+    }
+    return best - worst;
   }
   uint32_t q_row(uint32_t row) const { return layer_ * kRows + row; }
 
  private:
-  static std::unique_ptr<Predictor> make_predictor(const AttentionPredictorPolicy& policy) {
+  // changes: what comes of inputs, if there is a network.
+  static std::unique_ptr<Predictor> make_predictor(const AttentionPredictorPolicy& policy,
+                                                   bool changes) {
     const AttentionPredictorOptions& own = policy.options();
     if (policy.network() == nullptr) {
+      if (changes) return nullptr;
       return std::make_unique<AveragePredictor>(2, own.factor, own.period);
     }
+    const ForecastNet& net = *policy.network();
     return std::make_unique<NetworkPredictor>(
-        2, std::make_shared<const ForecastNet>(*policy.network()), own.factor, own.period);
+        2, std::make_shared<const ForecastNet>(changes ? magnitudes_of(net, false) : net),
+        own.factor, own.period);
+  }
+  void push(const ScoreRow& row) {
+    predictor_->push(row);
+    if (changes_ != nullptr) changes_->push(row);
   }
   float share(uint32_t row, uint32_t head, uint32_t page, const std::vector<float>& total) const {
     const uint32_t left = static_cast<uint32_t>(kFirst) + row + 1 - page * 16;
@@ -148,7 +186,7 @@ class Reference {
   AttentionPredictorOptions options_;
   BlockBudget budget_;
   uint32_t layer_;
-  std::unique_ptr<Predictor> predictor_;
+  std::unique_ptr<Predictor> predictor_, changes_;
 };
 
 }  // namespace reprise::test

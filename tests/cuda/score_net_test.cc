@@ -25,19 +25,8 @@ struct Case {
   uint32_t prompt;
 };
 
-// The network with the magnitudes of its weights: what errors of its sums are in proportion to.
-std::shared_ptr<ForecastNet> magnitudes_of(const ForecastNet& net) {
-  auto made = std::make_shared<ForecastNet>(net);
-  const auto all = [](auto& values) {
-    for (float& x : values) x = std::abs(x);
-  };
-  all(made->net.conv1);
-  all(made->net.bias1);
-  all(made->net.conv2);
-  all(made->net.bias2);
-  all(made->net.conv3);
-  made->net.bias3 = std::abs(net.net.bias3);
-  return made;
+std::shared_ptr<const ForecastNet> shared(const ForecastNet& net) {
+  return std::make_shared<const ForecastNet>(net);
 }
 
 // The CPU's predictor and the device's arrays, told the same rows.
@@ -45,12 +34,12 @@ class Both {
  public:
   explicit Both(const Case& shape)
       : shape_(shape),
-        net_(std::make_shared<const ForecastNet>(
-            test::random_net(shape.rows, shape.published, test::kFaint))),
+        net_(shared(test::random_net(shape.rows, shape.published, test::kFaint))),
         cpu_(kHeads, net_, 0.7f, 0),
-        magnitudes_(kHeads, magnitudes_of(*net_), 0.7f, 0),
+        magnitudes_(kHeads, shared(test::magnitudes_of(*net_)), 0.7f, 0),
+        changes_(kHeads, shared(test::magnitudes_of(*net_, false)), 0.7f, 0),
         average_(kHeads, 0.7f, 0),
-        device_net_(std::vector<ScoreNet>{net_->net}),
+        device_net_(std::vector<ScoreNetImage>{score_net_image(net_->net)}),
         rows_(size_t{kSlots} * kHeads * shape.rows * kCapacity, 0xff),
         parts_(size_t{kSlots} * kHeads * shape.rows * kCapacity, 0xff),
         averages_(size_t{kSlots} * kHeads * kCapacity),
@@ -63,6 +52,7 @@ class Both {
     for (float& x : row.scores) x = std::exponential_distribution<float>(40.0f)(random_);
     cpu_.push(row);
     magnitudes_.push(row);
+    changes_.push(row);
     average_.push(row);
     for (uint32_t head = 0; head < kHeads; ++head) {
       std::vector<float> values(kCapacity), averages(kCapacity);
@@ -99,14 +89,17 @@ class Both {
     const uint32_t last = std::max((end - std::min(end, kRecent)) / 16, kSink);
     const auto got = forecasts_.host();
     for (uint32_t head = 0; head < kHeads; ++head) {
-      std::vector<float> want(last - kSink), most(last - kSink);
+      std::vector<float> want(last - kSink), most(want), changes(want), roots(want);
       cpu_.forecast(head, kSink, last, want.data());
       magnitudes_.forecast(head, kSink, last, most.data());
+      changes_.forecast(head, kSink, last, changes.data());
+      if (!shape_.published) average_.forecast(head, kSink, last, roots.data());
       for (uint32_t i = 0; i < want.size(); ++i) {
         // Sums of 10, 145 and 32 numbers, of the rows and of two, rounded here and there.
         const double roundings = 10 + 145 + 32 + shape_.rows + 2;
-        ASSERT_NEAR(got[(kSlot * kHeads + head) * kCapacity + kSink + i], want[i],
-                    2 * roundings * 0x1p-24 * most[i])
+        const double change = changes[i] - std::sqrt(roots[i]);
+        const double error = 2 * roundings * 0x1p-24 * most[i] + test::kHalfError * change;
+        ASSERT_NEAR(got[(kSlot * kHeads + head) * kCapacity + kSink + i], want[i], error)
             << "head " << head << ", column " << i << " of " << want.size();
       }
       const float* beyond = &got[(kSlot * kHeads + head) * kCapacity + last];
@@ -125,9 +118,9 @@ class Both {
   Case shape_;
   std::mt19937 random_{4};
   std::shared_ptr<const ForecastNet> net_;
-  NetworkPredictor cpu_, magnitudes_;
+  NetworkPredictor cpu_, magnitudes_, changes_;
   AveragePredictor average_;
-  DeviceArray<ScoreNet> device_net_;
+  DeviceArray<ScoreNetImage> device_net_;
   DeviceArray<float> rows_, parts_, averages_, forecasts_;
   DeviceArray<uint32_t> slots_;
 };

@@ -40,8 +40,7 @@ TEST_P(WholeShares, AreThoseOfRowsThatHaveTheirTurn) {
   }
   const DeviceArray<uint8_t> kv(attention.bytes());
   const DeviceArray<uint16_t> q(attention.q());
-  const DeviceArray<uint32_t> device_pages(pages), device_slots(slots), score_rows(kRows),
-      arrived(size_t{kRows} * n_kv_head);
+  const DeviceArray<uint32_t> device_pages(pages), device_slots(slots);
   const DeviceArray<int32_t> device_positions(positions);
   const DeviceArray<float> device_averages(averages), shares(size_t{kRows} * row_size, 0xff),
       logs(size_t{2} * kRows * n_head * kCapacity, 0xff);
@@ -60,14 +59,8 @@ TEST_P(WholeShares, AreThoseOfRowsThatHaveTheirTurn) {
   args.averages = device_averages.get();
   args.shares = shares.get();
   args.capacity = kCapacity;
-  args.score_rows = score_rows.get();
-  args.shares_row = 70;
-  args.averages_row = 30;
   args.logs = logs.get();
-  args.arrived = arrived.get();
-  ASSERT_EQ(whole_shares(args, nullptr), cudaSuccess);
-  EXPECT_EQ(score_rows.host(), (std::vector<uint32_t>{70, 34, 72, 31}));
-  EXPECT_EQ(arrived.host(), std::vector<uint32_t>(kRows * n_kv_head));
+  ASSERT_EQ(whole_shares(args, nullptr, nullptr), cudaSuccess);
   const auto got = shares.host(), after = device_averages.host();
   for (uint32_t i = 0; i < got.size(); ++i) {
     const uint32_t row = i / row_size, page = i % kCapacity;
@@ -106,7 +99,7 @@ TEST_P(WholeShares, OfAPromptAreAveragedRowByRow) {
   }
   const DeviceArray<uint8_t> kv(attention.bytes());
   const DeviceArray<uint16_t> q(attention.q());
-  const DeviceArray<uint32_t> device_table(table), arrived(size_t{kRows} * n_kv_head);
+  const DeviceArray<uint32_t> device_table(table);
   const DeviceArray<int32_t> device_positions(positions);
   constexpr uint32_t kHistory = 8;
   const DeviceArray<float> averages(size_t{n_kv_head} * kCapacity, 0xff),
@@ -124,13 +117,12 @@ TEST_P(WholeShares, OfAPromptAreAveragedRowByRow) {
   args.shares = shares.get();
   args.capacity = kCapacity;
   args.logs = logs.get();
-  args.arrived = arrived.get();
   for (const bool first : {true, false}) {
     const uint32_t from = first ? 0 : kFirst;
     args.rows = first ? kFirst : kRows - kFirst;
     args.positions = device_positions.get() + from;
     args.q = bf16(q) + size_t{from} * n_head * GetParam().head_dim;
-    ASSERT_EQ(whole_shares(args, nullptr), cudaSuccess);
+    ASSERT_EQ(whole_shares(args, nullptr, nullptr), cudaSuccess);
     ASSERT_EQ(average_rows({shares.get(),
                             args.positions,
                             args.rows,

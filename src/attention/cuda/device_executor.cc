@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 #include "base/try.h"
 #include "kernels/cuda/float_attention.h"
@@ -15,6 +16,7 @@ using namespace kernels::cuda;
 namespace {
 
 constexpr uint32_t kTokens = kernels::cuda::kPageTokens;
+constexpr uint32_t kLearnLayers = 8;  // that policies learn about at once
 
 }  // namespace
 
@@ -37,6 +39,9 @@ Result<std::unique_ptr<DeviceExecutor>> DeviceExecutor::create(
 
 Status DeviceExecutor::reserve(std::span<const RopeTable* const> ropes) {
   constexpr std::string_view kWhat = "attention";
+  REPRISE_TRY(learn_stream_, CudaStream::create());
+  REPRISE_TRY(attended_, CudaEvent::create());
+  REPRISE_TRY(learned_, CudaEvent::create());
   for (const RopeTable* table : ropes) {
     auto known = std::find_if(ropes_.begin(), ropes_.end(),
                               [&](const Rope& rope) { return rope.table == table; });
@@ -46,10 +51,11 @@ Status DeviceExecutor::reserve(std::span<const RopeTable* const> ropes) {
   constexpr uint32_t kAnyCapacity = std::numeric_limits<uint32_t>::max();
   if (has_windows_) REPRISE_CHECK(windows_.reserve(limits_.sequences, kAnyCapacity));
   const size_t heads = size_t{limits_.rows} * config_.n_head;
+  const size_t kept = size_t{config_.n_layer} * limits_.sequences * config_.n_head;
   if (in_float()) return q_exact_.reserve(heads * config_.head_dim, kWhat);
-  REPRISE_CHECK(q_.reserve(heads * config_.head_dim, kWhat));
+  REPRISE_CHECK(q_.reserve((heads + kept) * config_.head_dim, kWhat));
   REPRISE_CHECK(q_exact_.reserve(limits_.sequences * q_width(), kWhat));
-  REPRISE_CHECK(lse_.reserve(heads, kWhat));
+  REPRISE_CHECK(lse_.reserve(heads + kept, kWhat));
   REPRISE_CHECK(keys_.reserve(limits_.sequences, kWhat));
   REPRISE_CHECK(
       decode_workspace_.reserve(paged_decode_workspace(limits_.sequences, config_.n_head,
@@ -123,6 +129,8 @@ Status DeviceExecutor::reserve_parts() {
 
 Status DeviceExecutor::begin(const DeviceRows& rows, cudaStream_t stream) {
   rows_ = rows;
+  learning_ = false;
+  learned_layers_ = 0;
   in_parts_ = std::any_of(rows.groups.begin(), rows.groups.end(),
                           [](const DeviceGroup& group) { return group.policy != nullptr; });
   REPRISE_CHECK(make_angles(stream));
@@ -141,6 +149,34 @@ Status DeviceExecutor::begin(const DeviceRows& rows, cudaStream_t stream) {
 }
 
 Status DeviceExecutor::attend(const LayerHeads& heads, cudaStream_t stream) {
+  REPRISE_CHECK(attend_rows(heads, stream));
+  const uint32_t done = heads.layer + 1;
+  return done % kLearnLayers == 0 || done == config_.n_layer ? learn(done, stream) : Status();
+}
+
+Status DeviceExecutor::follow(cudaStream_t stream) {
+  learning_ = true;
+  REPRISE_CHECK(attended_.record(stream));
+  return attended_.hold(learn_stream_.get());
+}
+
+Status DeviceExecutor::learn(uint32_t end, cudaStream_t stream) {
+  const uint32_t first = std::exchange(learned_layers_, end);
+  for (const DeviceGroup& group : rows_.groups) {
+    const bool decodes = group.policy != nullptr && group.first < rows_.decode_rows;
+    if (!decodes || !group.policy->learns() || learns_by_layer(group)) continue;
+    REPRISE_CHECK(follow(stream));
+    DeviceQueries queries;
+    queries.layer = first;
+    queries.first = group.first;
+    queries.count = group.count;
+    queries.positions = rows_.positions + group.first;
+    REPRISE_CHECK(group.policy->learn(queries, end - first, learn_stream_.get()));
+  }
+  return {};
+}
+
+Status DeviceExecutor::attend_rows(const LayerHeads& heads, cudaStream_t stream) {
   if (memory_.hot() != nullptr && brings_next_layer(limits_.prefetch)) {
     REPRISE_CHECK(memory_.hot()->join(stream));  // queries are used meanwhile, too
   }
@@ -174,6 +210,9 @@ Status DeviceExecutor::attend(const LayerHeads& heads, cudaStream_t stream) {
 
 Status DeviceExecutor::store(const LayerHeads& heads, cudaStream_t stream) {
   REPRISE_CHECK(memory_.await(heads.layer));
+  const size_t kept = in_float() ? 0 : size_t{heads.layer} * limits_.sequences;
+  own_q_ = q_.data() + kept * q_width();
+  own_lse_ = lse_.data() + kept * config_.n_head;
   const Rope& rope = ropes_[layer_rope_[heads.layer]];
   HeadsArgs args;
   args.q = heads.q;
@@ -193,7 +232,7 @@ Status DeviceExecutor::store(const LayerHeads& heads, cudaStream_t stream) {
   args.capacity = rows_.capacity;
   args.q_scale = config_.attention_scale / kQueryUnit;
   args.exact_rows = in_float() ? rows_.rows : rows_.decode_rows;
-  args.q_rotated = {q_.data(), q_exact_.data()};
+  args.q_rotated = {own_q_, q_exact_.data()};
   if (keys_apart_) args.cos_sin_keys = rope.cos_sin_keys.data();
   if (heads.q_norm != nullptr) args.q_plain = q_plain_.data();
   if (capped_) {
@@ -225,7 +264,7 @@ Status DeviceExecutor::read(const LayerHeads& heads, const DeviceRead& what, uin
   args.scale = kQueryUnit;
   args.soft_cap = config_.attention_soft_cap;
   args.out = heads.decode_out + at;
-  args.lse = lse_.data() + head;
+  args.lse = own_lse_ + head;
   args.workspace = decode_workspace_.data();
   REPRISE_CUDA(paged_decode(args, stream), "decode attention");
   return {};
@@ -260,7 +299,7 @@ DeviceQueries DeviceExecutor::queries_of(const LayerHeads& heads, const DeviceGr
   queries.keys = keys_.data() + group.first;
   queries.pages = rows_.table(heads.layer) + size_t{group.first} * rows_.capacity;
   queries.capacity = rows_.capacity;
-  queries.q = q_.data() + at;
+  queries.q = own_q_ + at;
   queries.kv = kv_;
   if (group.policy->reads_plain_queries()) queries.q_plain = plain_queries(heads) + at;
   if (group.policy->packs()) queries.angles = position_free_.positions(layer_rope_[heads.layer]);
@@ -278,7 +317,7 @@ Status DeviceExecutor::read_group(const LayerHeads& heads, const DeviceGroup& gr
     const DeviceQueries queries = queries_of(heads, group);
     const size_t head = size_t{group.first} * config_.n_head, at = group.first * q_width();
     if (group.policy->attends()) {
-      return group.policy->attend(queries, {heads.decode_out + at, lse_.data() + head}, stream);
+      return group.policy->attend(queries, {heads.decode_out + at, own_lse_ + head}, stream);
     }
     REPRISE_CHECK(group.policy->select(queries, what, stream));
     if (has_hot_pages(group, heads.layer)) {
@@ -291,9 +330,11 @@ Status DeviceExecutor::read_group(const LayerHeads& heads, const DeviceGroup& gr
     return {};
   }
   const DeviceQueries queries = queries_of(heads, group);
-  const float* lse = lse_.data() + size_t{group.first} * config_.n_head;
-  REPRISE_CHECK(group.policy->observe(queries, what, lse, stream));
-  return learns_beside(group, heads.layer) ? Status() : group.policy->learn(queries, stream);
+  const float* lse = own_lse_ + size_t{group.first} * config_.n_head;
+  // What is looked up of pages in the host's memory lasts for a layer.
+  if (memory_.hot() != nullptr) return group.policy->observe(queries, what, lse, stream);
+  REPRISE_CHECK(follow(stream));
+  return group.policy->observe(queries, what, lse, learn_stream_.get());
 }
 
 }  // namespace reprise

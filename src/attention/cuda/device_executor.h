@@ -12,6 +12,7 @@
 #include "attention/cuda/device_ranges.h"
 #include "attention/cuda/position_free_keys.h"
 #include "attention/pager.h"
+#include "kernels/cuda/cuda_stream.h"
 #include "kernels/cuda/device_buffer.h"
 #include "kv/cuda/device_page_memory.h"
 #include "model/cuda/device_model.h"
@@ -49,8 +50,8 @@ class DeviceExecutor : public DeviceAttentionOp {
   Status store(const LayerHeads& heads, cudaStream_t stream);
   /// [rows, n_head, head_dim] of the layer that was stored last, rotated and in units of
   /// attention_scale / kQueryUnit.
-  const __nv_bfloat16* queries() const { return q_.data(); }
-  /// Enqueues what ends a pass.
+  const __nv_bfloat16* queries() const { return own_q_; }
+  /// Enqueues what ends the layers of a pass, while positions are still those of its rows.
   Status end(cudaStream_t stream);
 
  private:
@@ -81,6 +82,11 @@ class DeviceExecutor : public DeviceAttentionOp {
   /// As if no row stood right of cap.
   Status fill_angles(const Rope& rope, RowRange rows, int32_t cap, float factor,
                      kernels::cuda::DeviceBuffer<float>& angles, cudaStream_t stream) const;
+  Status attend_rows(const LayerHeads& heads, cudaStream_t stream);
+  /// Lets the stream that policies learn on wait for what was enqueued.
+  Status follow(cudaStream_t stream);
+  /// Lets policies learn of layers before one, as far as they have not yet.
+  Status learn(uint32_t end, cudaStream_t stream);
   /// Decode rows [first, first + count).
   Status read(const LayerHeads& heads, const DeviceRead& what, uint32_t first, uint32_t count,
               cudaStream_t stream);
@@ -95,7 +101,8 @@ class DeviceExecutor : public DeviceAttentionOp {
                         cudaStream_t stream);
   Status expect_next_layer(const DeviceGroup& group, DeviceQueries queries, cudaStream_t stream);
   Status expect_next_token(const LayerHeads& heads, cudaStream_t stream);
-  bool learns_beside(const DeviceGroup& group, uint32_t layer) const;
+  /// Whether every layer's pages of the next token are asked for as soon as they are known.
+  bool learns_by_layer(const DeviceGroup& group) const;
   Status merge_more(float* out, uint32_t first, uint32_t rows, cudaStream_t stream);
   /// Of steps [step, step + steps), which have so many rows.
   kernels::cuda::PagedPrefillArgs prefill_args(const LayerHeads& heads, uint32_t step,
@@ -133,12 +140,20 @@ class DeviceExecutor : public DeviceAttentionOp {
   DeviceRows rows_;
   bool in_parts_ = false, capped_ = false;  // prefill steps are read one by one; q_capped_ is used
   bool keys_apart_ = false;                 // keys of some rows are not rotated
+  bool learning_ = false;                   // there is something on learn_stream_
+  uint32_t learned_layers_ = 0;             // of the pass
+  kernels::cuda::CudaStream learn_stream_;  // beside the pass
+  kernels::cuda::CudaEvent attended_, learned_;
   PositionFreeKeys position_free_;
-  kernels::cuda::DeviceBuffer<__nv_bfloat16> q_;  // [rows, n_head, head_dim] rotated
+  // Of rows, those of a layer [sequences] after those of the one before: decode rows of a layer are
+  // there until the pass ends. [.., n_head, head_dim] rotated queries, and [.., n_head].
+  kernels::cuda::DeviceBuffer<__nv_bfloat16> q_;
+  kernels::cuda::DeviceBuffer<float> lse_;
+  __nv_bfloat16* own_q_ = nullptr;  // of the layer that was stored last
+  float* own_lse_ = nullptr;
   // [sequences, n_head, head_dim] of decode rows; [rows, ..] of all where KV is float
   kernels::cuda::DeviceBuffer<float> q_exact_;
   kernels::cuda::DeviceBuffer<float> q_plain_;  // as q_, normed only; empty if nobody asks
-  kernels::cuda::DeviceBuffer<float> lse_;      // [rows, n_head]
   kernels::cuda::DeviceBuffer<int32_t> keys_;   // [sequences] keys that full attention reads
   // Where pages may lie in the host's memory: those of a sequence and layer.
   kernels::cuda::DeviceBuffer<std::byte> copies_;

@@ -197,15 +197,16 @@ class DevicePolicy {
   /// own last. It may be asked about the layer to come with the queries of this one
   /// (DeviceQueries::guess), while this layer's numbers of keys are still in use.
   virtual bool chooses_pages() const { return false; }
-  /// Whether it wants to know what decode rows read. After them observe() takes what it needs of
-  /// buffers that later layers overwrite; then, perhaps beside later layers, comes learn(), and
-  /// predict(), if it is asked, names what the next row will read, but for its last page.
+  /// Whether it wants to know what decode rows read. After them observe() is told, and then learn()
+  /// about so many layers from that of the queries on, which name no pages and no keys if there are
+  /// several; both are enqueued beside what follows of the pass. predict(), if it is asked, names
+  /// what the next row will read, but for its last page.
   virtual bool learns() const { return false; }
   virtual Status observe(const DeviceQueries&, const DeviceRead&, const float* /*lse*/,
                          cudaStream_t) {
     return {};
   }
-  virtual Status learn(const DeviceQueries&, cudaStream_t) { return {}; }
+  virtual Status learn(const DeviceQueries&, uint32_t /*layers*/, cudaStream_t) { return {}; }
   virtual Status predict(const DeviceQueries&, DeviceRead& /*read*/, cudaStream_t) { return {}; }
   /// Whether it computes decode rows itself: attend() is called in place of select().
   virtual bool attends() const { return false; }

@@ -40,13 +40,16 @@ Status DeviceExecutor::expect_next_layer(const DeviceGroup& group, DeviceQueries
   return hot.fetch(next, 0, false);
 }
 
-bool DeviceExecutor::learns_beside(const DeviceGroup& group, uint32_t layer) const {
-  return limits_.prefetch == Prefetch::kToken && has_hot_pages(group, layer);
+bool DeviceExecutor::learns_by_layer(const DeviceGroup& group) const {
+  return memory_.hot() != nullptr && limits_.prefetch == Prefetch::kToken &&
+         group.policy->chooses_pages();
 }
 
 /// After all groups of a layer: what is brought takes the place of what they may have read.
 Status DeviceExecutor::expect_next_token(const LayerHeads& heads, cudaStream_t stream) {
-  const auto asks = [&](const DeviceGroup& group) { return learns_beside(group, heads.layer); };
+  const auto asks = [&](const DeviceGroup& group) {
+    return has_hot_pages(group, heads.layer) && learns_by_layer(group);
+  };
   if (!std::any_of(rows_.groups.begin(), rows_.groups.end(), asks)) return {};
   HotPages& hot = *memory_.hot();
   REPRISE_CHECK(hot.follow(stream));
@@ -55,7 +58,7 @@ Status DeviceExecutor::expect_next_token(const LayerHeads& heads, cudaStream_t s
     if (!asks(group) || !group.policy->learns()) continue;
     const DeviceQueries queries = queries_of(heads, group);
     DeviceRead next;
-    REPRISE_CHECK(group.policy->learn(queries, hot.stream()));
+    REPRISE_CHECK(group.policy->learn(queries, 1, hot.stream()));
     REPRISE_CHECK(group.policy->predict(queries, next, hot.stream()));
     ahead = 1;
     REPRISE_CHECK(hot.expect(heads.layer, group.count, next.lists, ahead));
@@ -85,6 +88,10 @@ Status DeviceExecutor::bring_pages(uint32_t step, kernels::cuda::PagedPrefillArg
 }
 
 Status DeviceExecutor::end(cudaStream_t stream) {
+  if (learning_) {
+    REPRISE_CHECK(learned_.record(learn_stream_.get()));
+    REPRISE_CHECK(learned_.hold(stream));
+  }
   return memory_.hot() != nullptr ? memory_.hot()->end(stream) : Status();
 }
 

@@ -18,13 +18,13 @@ PagedPrefillArgs DeviceExecutor::prefill_args(const LayerHeads& heads, uint32_t 
   args.capacity = rows_.capacity;
   args.n_head = config_.n_head;
   args.rows = rows;
-  args.q = q_.data() + rows_.decode_rows * q_width();  // sequences name rows from here on
+  args.q = own_q_ + rows_.decode_rows * q_width();  // sequences name rows from here on
   if (rows_.scattered) args.positions = rows_.positions + rows_.decode_rows;
   args.scale = kQueryUnit;
   args.soft_cap = config_.attention_soft_cap;
   args.window = static_cast<int32_t>(config_.window[heads.layer]);
   args.out = heads.prefill_out;
-  args.lse = lse_.data() + size_t{rows_.decode_rows} * config_.n_head;
+  args.lse = own_lse_ + size_t{rows_.decode_rows} * config_.n_head;
   args.workspace = prefill_workspace_.data();
   return args;
 }
@@ -70,9 +70,9 @@ DevicePrompt DeviceExecutor::prompt_of(const LayerHeads& heads, uint32_t step) c
   prompt.positions = rows_.positions + row;
   prompt.pages = rows_.table(heads.layer) + size_t{step} * rows_.capacity;
   prompt.capacity = rows_.capacity;
-  prompt.q = q_.data() + row * q_width();
+  prompt.q = own_q_ + row * q_width();
   prompt.q_plain = plain_queries(heads) + row * q_width();
-  prompt.lse = lse_.data() + row * config_.n_head;
+  prompt.lse = own_lse_ + row * config_.n_head;
   prompt.kv = kv_;
   return prompt;
 }
@@ -113,7 +113,7 @@ Status DeviceExecutor::read_copies(const PositionFreeKeys& keys,
 
 Status DeviceExecutor::merge_more(float* out, uint32_t first, uint32_t rows, cudaStream_t stream) {
   const size_t head = size_t{first} * config_.n_head;
-  REPRISE_CUDA(merge_partials(out + head * config_.head_dim, lse_.data() + head,
+  REPRISE_CUDA(merge_partials(out + head * config_.head_dim, own_lse_ + head,
                               more_out_.data() + head * config_.head_dim, more_lse_.data() + head,
                               rows * config_.n_head, config_.head_dim, stream),
                "merging parts");

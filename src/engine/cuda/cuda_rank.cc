@@ -253,10 +253,10 @@ Status CudaRank::enqueue_rows(const DeviceRows& rows, uint32_t results) {
   pass.results = results;
   pass.logits = logits_.data();
   REPRISE_CHECK(model_->forward(pass, *executor_, stream_.get()));
-  if (samples_) {
-    REPRISE_CUDA(sample(sample_args(rows, results), stream_.get()), "choosing tokens");
-  }
-  return executor_->end(stream_.get());
+  REPRISE_CHECK(executor_->end(stream_.get()));
+  if (!samples_) return {};
+  REPRISE_CUDA(sample(sample_args(rows, results), stream_.get()), "choosing tokens");
+  return {};
 }
 
 /// After a pass of decode rows alone its tokens and positions are the next pass's.

@@ -65,13 +65,17 @@ struct TopPagesArgs {
   uint32_t n_kv_head = 0;
   uint32_t sink_pages = 0;               // first ones, which are always chosen
   uint32_t recent_tokens = 0;            // pages of these last keys are always chosen, too
-  RowTurns whole;                        // rows that have their turn read every page
+  RowTurns turns;                        // if it has a period: of rows that have their turn only
+  bool whole = false;                    // every page is chosen
   const float* scores = nullptr;         // [count, n_kv_head, capacity]
   const uint32_t* score_rows = nullptr;  // [count] which row of scores a row has; null: its own
   uint32_t* lists = nullptr;    // [count, n_kv_head, list_capacity] out: page ids, in order
   uint32_t* numbers = nullptr;  // as lists, if not null, out: where the pages stand in the table
   int32_t* keys = nullptr;      // [count, n_kv_head] out: tokens of a list, to the row's own
   uint32_t list_capacity = 0;   // >= min(budget_pages, capacity); whole: >= capacity
+  // Layers, and how many elements lie from one's arrays to the next one's.
+  uint32_t layers = 1;
+  size_t page_stride = 0, score_stride = 0, list_stride = 0, key_stride = 0;
 };
 
 /// Lists, as KeyLists without slots, of the budget_pages - 1 best full pages and, last, the row's

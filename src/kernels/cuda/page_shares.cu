@@ -86,12 +86,23 @@ __device__ void keep_row(const AverageSharesArgs& a, const float* averages, floa
   }
 }
 
+__device__ AverageSharesArgs of_layer(AverageSharesArgs a, uint32_t layer) {
+  a.numbers += layer * a.list_stride;
+  a.shares += layer * a.list_stride;
+  a.keys += layer * a.key_stride;
+  a.averages += layer * a.average_stride;
+  if (a.history.rows != nullptr) a.history.rows += layer * a.average_stride * a.history.count;
+  a.turns.offset += layer;
+  return a;
+}
+
 // A block per list.
 __global__ __launch_bounds__(kAverageThreads) void average_kernel(
-    const __grid_constant__ AverageSharesArgs a) {
+    const __grid_constant__ AverageSharesArgs layers) {
   __shared__ float warps[kAverageThreads / 32];
   allow_next_kernel();
   wait_for_kernels_before();
+  const AverageSharesArgs a = of_layer(layers, blockIdx.y);
   const uint32_t list = blockIdx.x, row = list / a.n_kv_head;
   const uint32_t read = (static_cast<uint32_t>(a.keys[list]) + kPageTokens - 1) / kPageTokens;
   if (read == 0 || (a.turns.period > 0 && has_turn(a.turns, a.positions[row]))) return;
@@ -191,8 +202,8 @@ cudaError_t read_shares(const ReadSharesArgs& args, cudaStream_t stream) {
 
 cudaError_t average_shares(const AverageSharesArgs& args, cudaStream_t stream) {
   if (args.rows == 0) return cudaSuccess;
-  return launch_overlapped(average_kernel, dim3(args.rows * args.n_kv_head), kAverageThreads,
-                           stream, args);
+  return launch_overlapped(average_kernel, dim3(args.rows * args.n_kv_head, args.layers),
+                           kAverageThreads, stream, args);
 }
 
 cudaError_t weigh_rows(const WeighRowsArgs& args, cudaStream_t stream) {

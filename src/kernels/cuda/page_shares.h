@@ -6,6 +6,7 @@
 #include <cuda_bf16.h>
 #include <cuda_runtime_api.h>
 
+#include "kernels/cuda/page_bounds.h"
 #include "kernels/cuda/paged_decode.h"
 #include "kernels/cuda/row_turns.h"
 
@@ -48,17 +49,15 @@ struct WholeSharesArgs {
   float* averages = nullptr;            // [slots, n_kv_head, capacity] in, out; null: none
   float* shares = nullptr;              // [rows, n_kv_head, capacity] out
   uint32_t capacity = 0;
-  // [rows] out: shares_row + row where it has its turn, else averages_row + slot. null: not wanted.
-  uint32_t* score_rows = nullptr;
-  uint32_t shares_row = 0, averages_row = 0;
-  float* logs = nullptr;        // [rows, n_head, capacity] scratch, twice as much if largest
-  uint32_t* arrived = nullptr;  // [rows, n_kv_head] zero, and so again after
-  ShareHistory history;         // out: shares, if there are averages
+  float* logs = nullptr;  // [rows, n_head, capacity] scratch, twice as much if largest
+  ShareHistory history;   // out: shares, if there are averages
 };
 
 /// share = mean over a KV head's query heads of the attention that every key of a page would get if
-/// all were read; average = factor average + (1 - factor) share.
-cudaError_t whole_shares(const WholeSharesArgs& args, cudaStream_t stream);
+/// all were read; average = factor average + (1 - factor) share. choice, if not null: what
+/// top_pages() is to choose for the same rows by what was written here.
+cudaError_t whole_shares(const WholeSharesArgs& args, const TopPagesArgs* choice,
+                         cudaStream_t stream);
 
 struct AverageSharesArgs {
   const uint32_t* numbers = nullptr;  // [rows, n_kv_head, list_capacity] pages of the sequence
@@ -71,10 +70,14 @@ struct AverageSharesArgs {
   float* averages = nullptr;        // [slots, n_kv_head, capacity] in, out
   uint32_t capacity = 0;
   float fade = 1.0f;                   // what is left of the average of a page that was not read
-  RowTurns turns;                      // rows that have theirs are left alone
+  RowTurns turns;                      // of the first layer; rows that have theirs are left alone
   const int32_t* positions = nullptr;  // [rows], if any may have, or there is a history
   // Out: what was read got (1 - e) share, what was not its faded average before the row.
   ShareHistory history;
+  // Layers, whose turns follow one another, and how many elements lie from one's arrays to the
+  // next one's; histories are so many times farther apart than averages as they have rows.
+  uint32_t layers = 1;
+  size_t list_stride = 0, key_stride = 0, average_stride = 0;
 };
 
 /// average = factor average + (1 - factor) (1 - e) share of pages that were read, where e is the

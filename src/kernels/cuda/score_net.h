@@ -10,8 +10,26 @@
 
 namespace reprise::kernels::cuda {
 
+/// A network as tensor cores take it: operands are f16, scaled by powers of two. Of activations
+/// behind the first convolution only what inputs change goes through the second one, so that
+/// rounding is in proportion to inputs, however small beside the biases; what the second one makes
+/// of activations without inputs is in `still`.
+struct ScoreNetImage {
+  uint32_t conv1[kNetInner / 8][32][2];     // of inputs 4 row + column; by lane, as mma takes them
+  uint32_t conv2[9][kNetOuter / 8][32][2];  // [row, column] likewise
+  float bias1[kNetInner];
+  // Bit r: the r-th row is there; bit 0 and 1: the left and the right column is not.
+  float still[8][4][kNetOuter];
+  float conv3[kNetOuter];
+  float bias3;
+  float unit1, inner_scale, unit2;  // of products; what changes of activations are multiplied by
+};
+/// What inputs are multiplied by: shares of attention, or their roots, are below 2.
+inline constexpr float kNetInputScale = 0x1p14f;
+ScoreNetImage score_net_image(const ScoreNet& net);
+
 struct ForecastArgs {
-  const ScoreNet* net = nullptr;  // in device memory
+  const ScoreNetImage* net = nullptr;  // in device memory
   ShareHistory history;
   float* parts = nullptr;              // as history.rows: projections, in, out
   bool anew = false;                   // none of them is known
@@ -22,6 +40,10 @@ struct ForecastArgs {
   uint32_t sink_pages = 0, recent_tokens = 0;
   const float* averages = nullptr;  // [slots, n_kv_head, capacity]; as published: null
   float* forecasts = nullptr;       // likewise, out
+  // Layers, and how many elements lie from one's averages and forecasts to the next one's;
+  // histories and parts are so many times farther apart as they have rows.
+  uint32_t layers = 1;
+  size_t layer_stride = 0;
 };
 
 /// forecast = mean over time of the projections, and the square root of the average. To be called

@@ -14,7 +14,7 @@ __global__ __launch_bounds__(top::kThreads) void top_kernel(
   __shared__ __align__(16) top::Shared s;
   allow_next_kernel();
   wait_for_kernels_before();
-  top::choose_list(a, blockIdx.x, s);
+  top::choose_list(top::of_layer(a, blockIdx.y), blockIdx.x, s);
 }
 
 // Scores and chooses. So many warps need few loads each on their way.
@@ -35,7 +35,7 @@ __global__ __launch_bounds__(top::kThreads) void choose_kernel(
 
 cudaError_t check(const TopPagesArgs& args) {
   const PageRows& rows = args.rows;
-  const uint32_t most = args.whole.period > 0 ? rows.capacity : rows.budget_pages;
+  const uint32_t most = args.whole ? rows.capacity : rows.budget_pages;
   const bool fits = rows.budget_pages > 0 && args.list_capacity >= std::min(most, rows.capacity);
   return fits ? cudaSuccess : cudaErrorInvalidValue;
 }
@@ -52,8 +52,8 @@ cudaError_t launch_choose(const PageScoreArgs& score, const TopPagesArgs& args,
 cudaError_t top_pages(const TopPagesArgs& args, cudaStream_t stream) {
   if (args.rows.count == 0 || args.n_kv_head == 0) return cudaSuccess;
   if (const cudaError_t error = check(args); error != cudaSuccess) return error;
-  return launch_overlapped(top_kernel, dim3(args.rows.count * args.n_kv_head), top::kThreads,
-                           stream, args);
+  return launch_overlapped(top_kernel, dim3(args.rows.count * args.n_kv_head, args.layers),
+                           top::kThreads, stream, args);
 }
 
 cudaError_t choose_pages(const PageScoreArgs& score, const TopPagesArgs& args,

@@ -207,15 +207,25 @@ class Competitors {
   uint32_t begin_, end_;
 };
 
+__device__ inline TopPagesArgs of_layer(TopPagesArgs a, uint32_t layer) {
+  a.rows.pages += layer * a.page_stride;
+  a.scores += layer * a.score_stride;
+  a.lists += layer * a.list_stride;
+  if (a.numbers != nullptr) a.numbers += layer * a.list_stride;
+  a.keys += layer * a.key_stride;
+  return a;
+}
+
 // The list of a row and KV head, the index-th. All threads of the block call.
 __device__ inline void choose_list(const TopPagesArgs& a, uint32_t index, Shared& s) {
   const uint32_t row = index / a.n_kv_head;
+  if (a.turns.period > 0 && !has_turn(a.turns, a.rows.positions[row])) return;
   if (!has_own_page(a.rows, row)) {
     if (threadIdx.x == 0) a.keys[index] = 0;
     return;
   }
   const uint32_t own = full_pages(a.rows, row), most = a.rows.budget_pages - 1;
-  const uint32_t chosen = has_turn(a.whole, a.rows.positions[row]) ? own : min(own, most);
+  const uint32_t chosen = a.whole ? own : min(own, most);
   const uint32_t* table = a.rows.pages + size_t{row} * a.rows.capacity;
   const size_t list = size_t{index} * a.list_capacity;
   const auto write = [&](uint32_t at, uint32_t page) {

@@ -31,6 +31,8 @@ struct BlockBudget {
             static_cast<size_t>(std::max(0, budget - sink - (end - recent)) / kTokens)};
   }
 
+  friend bool operator==(const BlockBudget&, const BlockBudget&) = default;
+
   static constexpr auto kTokens = static_cast<int32_t>(kPageTokens);
 };
 

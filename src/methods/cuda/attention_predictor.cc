@@ -44,15 +44,13 @@ Status DeviceAttentionPredictor::reserve(const DeviceRoom& room) {
   const size_t rows = size_t{room.sequences} * config_.n_kv_head, lists = rows * longest_list_;
   REPRISE_CHECK(numbers_.reserve(config_.n_layer * lists, kWhat));
   REPRISE_CHECK(shares_.reserve(config_.n_layer * lists, kWhat));
-  REPRISE_CHECK(lists_.reserve(lists, kWhat));
+  REPRISE_CHECK(lists_.reserve(config_.n_layer * lists, kWhat));
   REPRISE_CHECK(next_lists_.reserve(lists, kWhat));
-  REPRISE_CHECK(keys_.reserve(rows, kWhat));
+  REPRISE_CHECK(keys_.reserve(config_.n_layer * rows, kWhat));
   REPRISE_CHECK(next_keys_.reserve(rows, kWhat));
   REPRISE_CHECK(device_slots_.reserve(room.sequences, kWhat));
-  REPRISE_CHECK(score_rows_.reserve(room.sequences, kWhat));
   const size_t scored = scored_rows(room);
   REPRISE_CHECK(logs_.reserve((largest_ ? 2 : 1) * scored * config_.n_head * room.capacity, kWhat));
-  REPRISE_CHECK(arrived_.reserve(scored * config_.n_kv_head, kWhat));
   for (auto& staged : staged_) REPRISE_CHECK(staged.reserve(room.sequences, kWhat));
   if (scores_rows()) return {};
   REPRISE_CHECK(votes_.reserve(size_t{config_.n_head} * kTokens * room.capacity, kWhat));
@@ -86,7 +84,8 @@ Status DeviceAttentionPredictor::grow(const DeviceRoom& room) {
     REPRISE_CHECK(widen(forecasts_, rows, scored));
     REPRISE_CHECK(widen(history_rows_, rows * net_->rows, 0));
     REPRISE_CHECK(widen(parts_, rows * net_->rows, 0));
-    REPRISE_CHECK(upload(std::span<const kernels::ScoreNet>(&net_->net, 1), device_net_, kWhat));
+    const ScoreNetImage image = score_net_image(net_->net);
+    REPRISE_CHECK(upload(std::span(&image, 1), device_net_, kWhat));
   }
   capacity_ = room.capacity;
   sequences_ = room.sequences;
@@ -109,43 +108,6 @@ size_t DeviceAttentionPredictor::lists_of(uint32_t layer, uint32_t row) const {
          (size_t{layer} * sequences_ * longest_list_ + size_t{row} * list_capacity(layer));
 }
 
-RowTurns DeviceAttentionPredictor::turns_of(uint32_t layer) const {
-  return {options_.period, layer, static_cast<uint32_t>(budgets_[layer].budget)};
-}
-
-DeviceAttentionPredictor::Lists DeviceAttentionPredictor::lists(const DeviceQueries& queries,
-                                                                bool next) const {
-  const size_t row = size_t{queries.first} * config_.n_kv_head;
-  const size_t list = row * list_capacity(queries.layer);
-  if (next) return {next_lists_.data() + list, nullptr, next_keys_.data() + row};
-  return {lists_.data() + list, numbers_.data() + lists_of(queries.layer, queries.first),
-          keys_.data() + row};
-}
-
-Status DeviceAttentionPredictor::choose(const DeviceQueries& queries, const int32_t* positions,
-                                        const Lists& lists, bool calibrates, DeviceRead& read,
-                                        cudaStream_t stream) const {
-  const BlockBudget& budget = budgets_[queries.layer];
-  const bool scored = calibrates && scores_;
-  TopPagesArgs top;
-  top.rows = {positions, queries.pages, queries.count, queries.capacity,
-              static_cast<uint32_t>(budget.budget) / kTokens};
-  top.n_kv_head = config_.n_kv_head;
-  top.sink_pages = static_cast<uint32_t>(budget.sink) / kTokens;
-  top.recent_tokens = static_cast<uint32_t>(budget.window);
-  if (calibrates && dense_) top.whole = turns_of(queries.layer);
-  top.scores = scores_of(scored ? 0 : queries.layer, 0);
-  top.score_rows = (scored ? score_rows_ : device_slots_).data() + queries.first;
-  top.lists = lists.pages;
-  top.numbers = lists.numbers;
-  top.keys = lists.keys;
-  top.list_capacity = list_capacity(queries.layer);
-  REPRISE_CUDA(top_pages(top, stream), "choosing pages");
-  read.lists = {lists.pages, nullptr, lists.keys, config_.n_kv_head, top.list_capacity};
-  read.numbers = lists.numbers;
-  return {};
-}
-
 WholeSharesArgs DeviceAttentionPredictor::whole_args() const {
   WholeSharesArgs args;
   args.n_head = config_.n_head;
@@ -156,7 +118,7 @@ WholeSharesArgs DeviceAttentionPredictor::whole_args() const {
   return args;
 }
 
-Status DeviceAttentionPredictor::calibrate(const DeviceQueries& queries,
+Status DeviceAttentionPredictor::calibrate(const DeviceQueries& queries, TopPagesArgs choice,
                                            cudaStream_t stream) const {
   WholeSharesArgs args = whole_args();
   args.kv = queries.kv;
@@ -170,21 +132,12 @@ Status DeviceAttentionPredictor::calibrate(const DeviceQueries& queries,
   args.averages = averages_of(queries.layer, 0);
   args.shares = scores_of(config_.n_layer, queries.first);
   args.history = history_of(queries.layer, 0);
-  args.score_rows = score_rows_.data() + queries.first;
-  args.shares_row = config_.n_layer * sequences_ + queries.first;
-  args.averages_row = queries.layer * sequences_;
   const size_t logs = size_t{queries.first} * config_.n_head * capacity_;
   args.logs = logs_.data() + (largest_ ? 2 : 1) * logs;
-  args.arrived = arrived_.data() + size_t{queries.first} * config_.n_kv_head;
-  REPRISE_CUDA(whole_shares(args, stream), kWhat);
+  choice.scores = args.shares;
+  choice.score_rows = nullptr;
+  REPRISE_CUDA(whole_shares(args, &choice, stream), kWhat);
   return {};
-}
-
-Status DeviceAttentionPredictor::select(const DeviceQueries& queries, DeviceRead& read,
-                                        cudaStream_t stream) {
-  // A guess has no queries of its own.
-  if (scores_ && !queries.guess) REPRISE_CHECK(calibrate(queries, stream));
-  return choose(queries, queries.positions, lists(queries, false), !queries.guess, read, stream);
 }
 
 Status DeviceAttentionPredictor::observe(const DeviceQueries& queries, const DeviceRead& read,
@@ -204,7 +157,18 @@ Status DeviceAttentionPredictor::observe(const DeviceQueries& queries, const Dev
   return {};
 }
 
-Status DeviceAttentionPredictor::learn(const DeviceQueries& queries, cudaStream_t stream) {
+Status DeviceAttentionPredictor::learn(const DeviceQueries& queries, uint32_t layers,
+                                       cudaStream_t stream) {
+  for (const LayerRange& range : this->layers(queries.layer, layers)) {
+    DeviceQueries own = queries;
+    own.layer = range.first;
+    REPRISE_CHECK(learn_range(own, range.count, stream));
+  }
+  return {};
+}
+
+Status DeviceAttentionPredictor::learn_range(const DeviceQueries& queries, uint32_t layers,
+                                             cudaStream_t stream) {
   const Lists read = lists(queries, false);
   AverageSharesArgs args;
   args.numbers = read.numbers;
@@ -221,20 +185,20 @@ Status DeviceAttentionPredictor::learn(const DeviceQueries& queries, cudaStream_
   if (scores_) args.turns = turns_of(queries.layer);
   args.positions = queries.positions;
   args.history = history_of(queries.layer, 0);
+  args.layers = layers;
+  args.list_stride = lists_of(1, 0);
+  args.key_stride = keys_of(1, 0);
+  args.average_stride = layer_averages();
   REPRISE_CUDA(average_shares(args, stream), kWhat);
   if (!net_) return {};
   ForecastArgs forecast = forecast_args(queries.layer, 0);
   forecast.positions = queries.positions;
   forecast.slots = args.slots;
   forecast.rows = queries.count;
+  forecast.layers = layers;
+  forecast.layer_stride = layer_averages();
   REPRISE_CUDA(forecast_shares(forecast, stream), kWhat);
   return {};
-}
-
-Status DeviceAttentionPredictor::predict(const DeviceQueries& queries, DeviceRead& read,
-                                         cudaStream_t stream) {
-  // Keys that a row reads are the next row's position.
-  return choose(queries, queries.keys, lists(queries, true), false, read, stream);
 }
 
 bool DeviceAttentionPredictor::calibrates(const DeviceRow& row) const {

@@ -18,13 +18,15 @@ class DeviceAttentionPredictor : public DevicePolicy {
   DeviceAttentionPredictor(const AttentionPredictorPolicy& policy, const ModelConfig& config);
   Status reserve(const DeviceRoom& room) override;
   Status plan(const DevicePlan& plan, cudaStream_t stream) override;
+  uint64_t variant(const DeviceGroup& group) const override;
+  Status begin(const DeviceRows& rows, const PagedKv& kv, cudaStream_t stream) override;
   Status after_prefill(const DevicePrompt& prompt, cudaStream_t stream) override;
   Status select(const DeviceQueries& queries, DeviceRead& read, cudaStream_t stream) override;
   bool chooses_pages() const override { return true; }
   bool learns() const override { return true; }
   Status observe(const DeviceQueries& queries, const DeviceRead& read, const float* lse,
                  cudaStream_t stream) override;
-  Status learn(const DeviceQueries& queries, cudaStream_t stream) override;
+  Status learn(const DeviceQueries& queries, uint32_t layers, cudaStream_t stream) override;
   Status predict(const DeviceQueries& queries, DeviceRead& read, cudaStream_t stream) override;
   uint64_t keys_read(const DeviceRow& row) const override;
   uint64_t index_bytes_read(const DeviceRow& row) const override;
@@ -42,12 +44,19 @@ class DeviceAttentionPredictor : public DevicePolicy {
     uint32_t* numbers;  // null: not wanted
     int32_t* keys;
   };
+  struct LayerRange {
+    uint32_t first, count;
+  };
+  /// Of layers from first on those in which pages are chosen, side by side where budgets are equal.
+  std::vector<LayerRange> layers(uint32_t first, uint32_t count) const;
   /// next: of the rows after them.
   Lists lists(const DeviceQueries& queries, bool next) const;
   uint32_t slot_of(const Policy* owner);
   History history_of(const SequenceStep& step, int32_t position) const;
   Status grow(const DeviceRoom& room);
   float* averages_of(uint32_t layer, uint32_t slot) const;
+  /// Elements from the averages of a layer to the next one's.
+  size_t layer_averages() const { return size_t{sequences_} * config_.n_kv_head * capacity_; }
   /// What pages of a row of a layer are chosen by: forecasts; of layer n_layer: what rows scored.
   float* scores_of(uint32_t layer, uint32_t slot) const;
   kernels::cuda::ShareHistory history_of(uint32_t layer, uint32_t slot) const;
@@ -55,10 +64,17 @@ class DeviceAttentionPredictor : public DevicePolicy {
   kernels::cuda::ForecastArgs forecast_args(uint32_t layer, uint32_t slot) const;
   /// Pages of a list.
   uint32_t list_capacity(uint32_t layer) const;
-  /// Where lists begin of a layer and row.
+  /// Where lists begin of a layer and row, and numbers of their keys.
   size_t lists_of(uint32_t layer, uint32_t row) const;
+  size_t keys_of(uint32_t layer, uint32_t row) const {
+    return (size_t{layer} * sequences_ + row) * config_.n_kv_head;
+  }
   /// Rows that calibrate.
   kernels::cuda::RowTurns turns_of(uint32_t layer) const;
+  /// One bit: of the turns that steps are captured for, that of a layer.
+  uint64_t captured_turn(uint32_t layer) const;
+  /// That of the layers in which a row calibrates; 0: there is none.
+  uint64_t captured_turn_at(int32_t position) const;
   bool calibrates(const DeviceRow& row) const;
   /// Scores rows of a prompt over every key, one by one.
   Status score_rows(const DevicePrompt& prompt, const History& own, cudaStream_t stream);
@@ -68,11 +84,14 @@ class DeviceAttentionPredictor : public DevicePolicy {
   /// Whether rows of prompts are scored, because votes for keys do not tell what is wanted.
   bool scores_rows() const { return largest_ || net_; }
   uint32_t scored_rows(const DeviceRoom& room) const;
-  /// Scores every key for the rows that have their turn.
-  Status calibrate(const DeviceQueries& queries, cudaStream_t stream) const;
-  /// Chooses for rows at the positions; calibrates: those whose turn it is do otherwise.
-  Status choose(const DeviceQueries& queries, const int32_t* positions, const Lists& lists,
-                bool calibrates, DeviceRead& read, cudaStream_t stream) const;
+  /// Of layers with one budget.
+  Status learn_range(const DeviceQueries& queries, uint32_t layers, cudaStream_t stream);
+  /// Scores every key for the rows that have their turn, and chooses by that.
+  Status calibrate(const DeviceQueries& queries, kernels::cuda::TopPagesArgs choice,
+                   cudaStream_t stream) const;
+  /// Choices for rows of a layer.
+  kernels::cuda::TopPagesArgs choice(const DeviceQueries& queries, const Lists& lists) const;
+  kernels::cuda::KeyLists key_lists(const DeviceQueries& queries, const Lists& lists) const;
 
   const ModelConfig& config_;
   AttentionPredictorOptions options_;
@@ -88,6 +107,7 @@ class DeviceAttentionPredictor : public DevicePolicy {
   std::vector<uint64_t> used_;          // [sequences] the last pass
   std::vector<History> histories_;      // [steps] of the pass
   std::vector<uint32_t> slots_, sent_;  // of decode rows
+  std::vector<uint64_t> due_;           // [decode rows] captured_turn_at() theirs
   kernels::cuda::PinnedBuffer<uint32_t> staged_[2];
   kernels::cuda::DeviceBuffer<uint32_t> device_slots_;  // [sequences]
   // [n_layer, sequences, n_kv_head, capacity]; what scores_of() names is followed by what rows
@@ -95,15 +115,11 @@ class DeviceAttentionPredictor : public DevicePolicy {
   kernels::cuda::DeviceBuffer<float> averages_, forecasts_;
   // [n_layer, sequences, n_kv_head, rows of the network, capacity]
   kernels::cuda::DeviceBuffer<float> history_rows_, parts_;
-  kernels::cuda::DeviceBuffer<kernels::ScoreNet> device_net_;
-  kernels::cuda::DeviceBuffer<float> logs_;           // as WholeSharesArgs, of a layer
-  kernels::cuda::DeviceBuffer<uint32_t> score_rows_;  // [sequences] of scores_of(), in a layer
-  kernels::cuda::DeviceBuffer<uint32_t> arrived_;     // [scored_rows, n_kv_head]
-  // [n_layer, sequences, n_kv_head, longest_list]
-  kernels::cuda::DeviceBuffer<uint32_t> numbers_;
+  kernels::cuda::DeviceBuffer<kernels::cuda::ScoreNetImage> device_net_;
+  kernels::cuda::DeviceBuffer<float> logs_;  // as WholeSharesArgs, of a layer
+  // [n_layer, sequences, n_kv_head, longest_list or 1]; of the next rows: of one layer
+  kernels::cuda::DeviceBuffer<uint32_t> numbers_, lists_, next_lists_;
   kernels::cuda::DeviceBuffer<float> shares_;
-  // [sequences, n_kv_head, longest_list or 1] of one layer
-  kernels::cuda::DeviceBuffer<uint32_t> lists_, next_lists_;
   kernels::cuda::DeviceBuffer<int32_t> keys_, next_keys_;
   kernels::cuda::DeviceBuffer<float> votes_;    // [n_head, 16 capacity]
   kernels::cuda::DeviceBuffer<float> weighed_;  // [history, n_head]

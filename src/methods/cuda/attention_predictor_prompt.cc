@@ -42,6 +42,7 @@ DeviceAttentionPredictor::History DeviceAttentionPredictor::history_of(const Seq
 Status DeviceAttentionPredictor::plan(const DevicePlan& plan, cudaStream_t stream) {
   ++pass_;
   slots_.assign(sequences_, 0);
+  due_.assign(sequences_, 0);
   histories_.assign(plan.steps.size(), {});
   for (const DeviceGroup& group : plan.groups) {
     if (group.policy != this) continue;
@@ -49,6 +50,7 @@ Status DeviceAttentionPredictor::plan(const DevicePlan& plan, cudaStream_t strea
       const uint32_t slot = slot_of(plan.acting[i]);
       if (i < plan.decode_rows) {
         slots_[i] = slot;
+        due_[i] = captured_turn_at(plan.rows[plan.steps[i].first_row].position);
         continue;
       }
       const SequenceStep& step = plan.steps[i];
@@ -81,13 +83,12 @@ Status DeviceAttentionPredictor::score_rows(const DevicePrompt& prompt, const Hi
   whole.one_table = true;
   whole.shares = scores_of(config_.n_layer, 0);
   whole.logs = logs_.data();
-  whole.arrived = arrived_.data();
   for (uint32_t done = 0; done < own.rows; done += whole.rows) {
     const uint32_t row = own.first_row + done;
     whole.rows = std::min(kScoredRows, own.rows - done);
     whole.positions = prompt.positions + row;
     whole.q = prompt.q + size_t{row} * config_.n_head * config_.head_dim;
-    REPRISE_CUDA(whole_shares(whole, stream), kWhat);
+    REPRISE_CUDA(whole_shares(whole, nullptr, stream), kWhat);
     REPRISE_CUDA(
         average_rows({whole.shares, whole.positions, whole.rows, config_.n_kv_head, capacity_,
                       own.first && done == 0, options_.factor, averages_of(prompt.layer, own.slot),
