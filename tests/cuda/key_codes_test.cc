@@ -176,7 +176,7 @@ CpuTops cpu_tops(const CodeCase& c, const std::vector<float>& books,
   std::vector<uint16_t> used(c.shape.planes());
   std::iota(used.begin(), used.end(), uint16_t{0});
   made.tops.resize(size_t{group} * blocks * kBlockPages);
-  code_page_tops({used.size(), pointers.data(), blocks, used, group, tables.data(),
+  code_page_tops({used.size(), pointers.data(), kCodeBlock, blocks, used, group, tables.data(),
                   made.tops.data(), size_t{blocks} * kBlockPages});
   return made;
 }
