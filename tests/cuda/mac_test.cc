@@ -209,6 +209,20 @@ TEST(Mac, ManySequencesShareBlocks) {
   }
 }
 
+// Shares hold some chunks of a band, of one row or of two.
+TEST(Mac, LongBandsAreReadInFewerPieces) {
+  REPRISE_NEEDS_DEVICE();
+  for (const int32_t rows : {12, 40}) {
+    SCOPED_TRACE(std::to_string(rows) + " rows");
+    std::vector<int32_t> starts;
+    for (int32_t i = 0; i < rows; ++i) starts.push_back(i % 9 == 5 ? -1 : i * 137 % 900);
+    const bool coded = rows == 12;
+    MacCase({16, 8, 64, 64, KvType::kBF16, coded}, rules(16, 700, 16, 64, 20.0f), starts, 11, 6)
+        .run();
+    if (HasFailure()) return;
+  }
+}
+
 // Nothing that launches of other batches left in a workspace is taken for a message.
 TEST(Mac, BatchesShareAWorkspace) {
   REPRISE_NEEDS_DEVICE();

@@ -112,6 +112,7 @@ bool is_few(uint32_t pairs) { return pairs <= device_limits().multiprocessors / 
 void cut_lists(const MacArgs& args, uint32_t warps, Params& params) {
   constexpr uint32_t kFewPages = 11;  // whereby more blocks read the pages of few pairs
   params.chunk_pages = is_few(params.pairs) ? std::min(warps, kFewPages) : warps;
+  params.joins = params.chunk_pages == warps;
   const ChunkCounts chunks(args.rules, params.chunk_pages);
   params.fresh_chunks = chunks.fresh;
   params.chunks = chunks.fresh + chunks.near;

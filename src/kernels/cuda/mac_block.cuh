@@ -43,9 +43,9 @@ class Block {
   __device__ void run(SearchShared& searched) {
     Search<S> search(p_, lists_, searched, true);
     // Chunks go to the last blocks that read.
-    const uint32_t share = blockIdx.x < p_.blocks ? p_.blocks - 1 - blockIdx.x : p_.blocks;
-    first_chunk_ = p_.near.begin(share);
-    near_count_ = (p_.near.begin(share + 1) - first_chunk_) * S::kWarps;
+    share_ = blockIdx.x < p_.blocks ? p_.blocks - 1 - blockIdx.x : p_.blocks;
+    first_chunk_ = p_.near.begin(share_);
+    near_count_ = (p_.near.begin(share_ + 1) - first_chunk_) * S::kWarps;
     const uint32_t warp = threadIdx.x / 32;
     Stream stream({p_, lists_, first_chunk_, near_count_}, p_.pages, p_.n_kv_head, warp,
                   near_count_, shared_.pages[warp], &shared_.full[warp]);
@@ -75,14 +75,23 @@ class Block {
   }
 
  private:
+  // What follows in a list goes with a chunk where chunks are joined.
   __device__ Unit near_unit(uint32_t at) const {
     const uint32_t number = first_chunk_ + at / S::kWarps;
     const Chunk chunk = Chunk::of(p_, lists_, number);
-    uint32_t end = chunk.end;
-    if (decided_ && !chunk.fresh) end = min(end, lists_.captured_pages(chunk.pair));
+    const uint32_t pair = chunk.pair, first = p_.first_chunk(pair, chunk.fresh);
+    uint32_t unit_end = at + S::kWarps, row = number;
+    if (p_.joins) {
+      const uint32_t list_end = p_.first_chunk(pair + !chunk.fresh, !chunk.fresh);
+      unit_end = min(near_count_, at + (list_end - number) * S::kWarps);
+      row = first + share_ - p_.near.owner(first);
+    }
+    uint32_t end = chunk.fresh ? lists_.row(p_, pair).fresh : lists_.row(p_, pair).near;
+    if (decided_ && !chunk.fresh) end = min(end, lists_.captured_pages(pair));
+    end = min(end, chunk.begin + (unit_end - at) / S::kWarps * p_.chunk_pages);
     const uint32_t pages = end - min(end, chunk.begin);
     const Unit::Kind kind = chunk.fresh ? Unit::kFresh : Unit::kNear;
-    return {chunk.pair, kind, at, at + S::kWarps, chunk.begin, pages, number};
+    return {pair, kind, at, unit_end, chunk.begin, pages, row};
   }
 
   __device__ Unit far_unit(uint32_t at) {
@@ -95,9 +104,10 @@ class Block {
   }
 
   // Whether it may be attended to before it is known which of its pages are read: a result is then
-  // reused for all of a page or nothing.
+  // reused for all of a page or nothing, and a warp has one.
   __device__ bool goes_first(const Unit& unit) const {
-    return unit.end > 0 && (unit.kind == Unit::kFresh || p_.rules.align % kPageTokens == 0);
+    const bool one_each = unit.end == S::kWarps && p_.rules.align % kPageTokens == 0;
+    return unit.end > 0 && (unit.kind == Unit::kFresh || one_each);
   }
 
   // Once all blocks have compared, if any does. All threads.
@@ -197,18 +207,20 @@ class Block {
     __syncthreads();
   }
 
-  __device__ uint32_t chunks_of(uint32_t pages) const {
-    return (pages + p_.chunk_pages - 1) / p_.chunk_pages;
+  // Pieces of a list of a pair of which so many pages are read.
+  __device__ uint32_t pieces_of(uint32_t first_chunk, uint32_t pages) const {
+    const uint32_t chunks = (pages + p_.chunk_pages - 1) / p_.chunk_pages;
+    if (!p_.joins || chunks == 0) return chunks;
+    return p_.near.owner(first_chunk + chunks - 1) - p_.near.owner(first_chunk) + 1;
   }
 
   __device__ PairPieces pieces(uint32_t pair) const {
     const Row& row = lists_.row(p_, pair);
-    const uint32_t captured = lists_.captured_pages(pair), first = pair * p_.chunks;
     PairPieces all;
-    all.fresh = chunks_of(row.fresh);
-    all.near = chunks_of(min(row.near, captured));
-    all.fresh_row = first;
-    all.near_row = first + p_.fresh_chunks;
+    all.fresh_row = p_.first_chunk(pair, true);
+    all.near_row = p_.first_chunk(pair, false);
+    all.fresh = pieces_of(all.fresh_row, row.fresh);
+    all.near = pieces_of(all.near_row, min(row.near, lists_.captured_pages(pair)));
     const uint32_t from = lists_.blocks[pair] & 0xffff, to = lists_.blocks[pair] >> 16;
     all.far = lists_.far_pages(p_, pair) > 0 ? to - from + 1 : 0;
     all.far_row = p_.pairs * p_.chunks + pair + from;
@@ -247,7 +259,7 @@ class Block {
   GridBarrier barrier_;
   bool decided_ = false, compares_;  // compares_: any block
   Shares far_;
-  uint32_t first_chunk_ = 0, near_count_ = 0;
+  uint32_t share_ = 0, first_chunk_ = 0, near_count_ = 0;
   uint32_t far_begin_ = 0, far_count_ = 0, far_pair_ = 0;
 };
 

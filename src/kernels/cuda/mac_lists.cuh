@@ -3,7 +3,8 @@
 // between, from the last page down, as far as no result is reused for them. The part of that list
 // that a match cannot spare is near: with the fresh list, it is known before what matches. Both are
 // cut into chunks of at most a page for every warp of a block, equally many for all pairs, of which
-// some may be empty. What is left of the captured lists is far: pages of all pairs lie end to end.
+// some may be empty. Where chunks have a page for every warp, a block makes one piece of those that
+// it reads of a list. What is left of the captured lists is far: pages of all pairs lie end to end.
 // Where lists name some of the keys (sparse), heads without a match read what those name between
 // sinks and band, near keys too, as far lists.
 #pragma once

@@ -47,6 +47,7 @@ struct Params : decode::Params {
   uint32_t slots, units;          // slots of a ring that a block compares with at once; such units
   uint32_t chunks, fresh_chunks;  // of a pair: see mac_lists.cuh
   uint32_t chunk_pages;           // at most as many as a block has warps
+  bool joins;                     // chunks of one list in a share become one piece
   Divider by_kv_head, by_group, by_units, by_chunks, by_window;
   Shares searches, near;  // of units and of chunks, of all pairs
 
@@ -54,6 +55,10 @@ struct Params : decode::Params {
   // The ring of a pair, of all layers' rings of KV heads; number: of the sequence.
   __device__ size_t ring_of(uint32_t number, uint32_t pair) const {
     return size_t{number} * n_kv_head + pair - row_of(pair) * n_kv_head;
+  }
+  // Of a pair's fresh or near list.
+  __device__ uint32_t first_chunk(uint32_t pair, bool fresh) const {
+    return pair * chunks + (fresh ? 0 : fresh_chunks);
   }
   // Keys that the result of a position leaves out begin here.
   __device__ int32_t cut(int32_t position) const {
