@@ -7,6 +7,10 @@ function(reprise_flags target)
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
     target_compile_options(${target} PRIVATE -Wno-restrict)  # false alarms on std::string, PR105651
   endif()
+  if(NOT CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+    # One rounding more or less would depend on what a loop leaves out.
+    target_compile_options(${target} PRIVATE -ffp-contract=off)
+  endif()
   if(REPRISE_SANITIZE)
     target_compile_options(${target} PUBLIC -fsanitize=${REPRISE_SANITIZE} -fno-omit-frame-pointer
                                             -fno-sanitize-recover=all)
