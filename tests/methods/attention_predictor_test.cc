@@ -8,6 +8,7 @@
 #include <set>
 
 #include "methods/attention_predictor/average.h"
+#include "methods/policy_laws.h"
 #include "methods/selecting.h"
 
 namespace reprise {
@@ -215,43 +216,15 @@ INSTANTIATE_TEST_SUITE_P(
                       "attention_predictor:budget=96,period=1"));
 
 TEST_P(EveryPredictor, ChunksOfThePromptChangeNoBit) {
-  Toy toy({2, 6, 2, 32, KvType::kBF16}, 440);
-  toy.prompt_end = 400;
-  SequenceKv a = toy.new_sequence(), b = toy.new_sequence();
-  const size_t whole[] = {400}, chunks[] = {100, 1, 271, 28};
-  EXPECT_TRUE(run(toy, *testing::make_policy(toy, GetParam()), a, whole, 40) ==
-              run(toy, *testing::make_policy(toy, GetParam()), b, chunks, 40));
+  testing::expect_chunks_and_threads_change_no_bit(GetParam());
 }
 
 TEST_P(EveryPredictor, TruncationForgetsEveryTokenBehindIt) {
-  Toy toy({2, 4, 2, 32}, 500);
-  toy.prompt_end = 400;
-  const auto used = testing::make_policy(toy, GetParam()),
-             fresh = testing::make_policy(toy, GetParam());
-  SequenceKv kv = toy.new_sequence();
-  const size_t prompt[] = {400};
-  run(toy, *used, kv, prompt, 50);
-  kv.truncate(100);
-  used->truncate(100);
-  SequenceKv fresh_kv = kv;
-  testing::change_tokens(toy, 100, 500);
-  const size_t rest[] = {300};
-  EXPECT_TRUE(run(toy, *used, kv, rest, 50) == run(toy, *fresh, fresh_kv, rest, 50));
+  testing::expect_truncation_forgets_what_is_behind(GetParam());
 }
 
 TEST_P(EveryPredictor, SavedStateGoesOnAsTheOriginal) {
-  Toy toy({2, 4, 2, 32, KvType::kBF16}, 500);
-  toy.prompt_end = 400;
-  const auto original = testing::make_policy(toy, GetParam()),
-             restored = testing::make_policy(toy, GetParam());
-  SequenceKv kv = toy.new_sequence();
-  const size_t prompt[] = {400};
-  run(toy, *original, kv, prompt, 7);
-  const std::string state = original->save_state();
-  ASSERT_TRUE(restored->restore_state(state, 407));
-  SequenceKv again = kv;
-  EXPECT_TRUE(run(toy, *original, kv, {}, 60) == run(toy, *restored, again, {}, 60));
-  EXPECT_EQ(original->save_state(), restored->save_state());
+  testing::expect_saved_state_goes_on(GetParam(), 407);
 }
 
 TEST_P(EveryPredictor, WhatIsNoStateIsRefused) { testing::expect_state_is_checked(GetParam()); }

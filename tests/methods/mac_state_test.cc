@@ -3,6 +3,7 @@
 
 #include <map>
 
+#include "methods/policy_laws.h"
 #include "methods/selecting.h"
 
 namespace reprise {

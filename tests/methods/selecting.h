@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <map>
-#include <random>
 
 #include "attention/toy.h"
 #include "methods/registry.h"
@@ -28,35 +27,6 @@ inline Outputs run(Toy& toy, Policy& policy, SequenceKv& kv, std::span<const siz
   for (const size_t chunk : chunks) toy.step(kv, policy, chunk, Phase::kPrefill);
   for (size_t i = 0; i < decoded; ++i) outputs.push_back(toy.step(kv, policy, 1, Phase::kDecode));
   return outputs;
-}
-
-/// Cut, longer and damaged states are refused, or accepted and harmless.
-inline void expect_state_is_checked(std::string_view spec) {
-  Toy toy({2, 4, 2, 32, kernels::KvType::kBF16}, 401);
-  toy.prompt_end = 400;
-  const auto policy = make_policy(toy, spec);
-  SequenceKv kv = toy.new_sequence();
-  const size_t prompt[] = {400};
-  run(toy, *policy, kv, prompt, 0);
-  const std::string state = policy->save_state();
-  const auto other = make_policy(toy, spec);
-  for (size_t length = 0; length < state.size(); length += 1 + length / 8) {
-    EXPECT_FALSE(other->restore_state(state.substr(0, length), 400)) << length;
-  }
-  EXPECT_FALSE(other->restore_state(state + "x", 400));
-  EXPECT_FALSE(other->restore_state(state, 300));  // of more keys than there are
-  std::mt19937 random(1);
-  for (int i = 0; i < 300; ++i) {  // whatever is accepted must not lead out of memory
-    std::string damaged = state;
-    for (int flips = 0; flips < 3; ++flips) {
-      const size_t at = i % 2 == 0 ? random() % 64 : random() % state.size();
-      damaged[at] = static_cast<char>(random());
-    }
-    if (other->restore_state(damaged, 400)) {
-      SequenceKv fork = kv;
-      toy.step(fork, *other, 1, kernels::Phase::kDecode);
-    }
-  }
 }
 
 /// Remembers, for every layer, the last selection and the queries it was made for.
