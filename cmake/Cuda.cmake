@@ -1,29 +1,64 @@
 # CUDA is optional: without nvcc everything else is built.
 include(CheckLanguage)
 
-# The part of a layer that lies in src/NAME/cuda, where there is CUDA.
-function(reprise_cuda_layer name)
-  if(NOT REPRISE_HAS_CUDA)
-    return()
-  endif()
-  cmake_parse_arguments(ARG "" "" "DEPS" ${ARGN})
-  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/${name}/cuda/*.cu
-                                      ${CMAKE_SOURCE_DIR}/src/${name}/cuda/*.cc)
+function(reprise_cuda_compile target)
   set(cuda_warnings -Xcompiler=-Wall,-Wextra)
   set(cxx_errors)
   if(REPRISE_WERROR)
     set(cuda_warnings -Werror=all-warnings -Xcompiler=-Wall,-Wextra,-Werror)
     set(cxx_errors -Werror)
   endif()
-  add_library(reprise_${name}_cuda STATIC ${sources})
-  set_target_properties(reprise_${name}_cuda PROPERTIES POSITION_INDEPENDENT_CODE ON)
-  target_include_directories(reprise_${name}_cuda PUBLIC ${CMAKE_SOURCE_DIR}/include
-                                                         ${CMAKE_SOURCE_DIR}/src)
-  target_compile_features(reprise_${name}_cuda PUBLIC cxx_std_20)
-  target_compile_options(reprise_${name}_cuda PRIVATE
+  set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE ON)
+  target_include_directories(${target} PUBLIC ${CMAKE_SOURCE_DIR}/include ${CMAKE_SOURCE_DIR}/src)
+  target_compile_features(${target} PUBLIC cxx_std_20)
+  target_compile_options(${target} PRIVATE
     $<$<COMPILE_LANGUAGE:CUDA>:-std=c++20 ${cuda_warnings}>
     $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wpedantic -Wshadow ${cxx_errors}>)
+endfunction()
+
+# The part of a layer that lies in src/NAME/cuda, where there is CUDA. Files *_kv.cu take minutes for
+# one KV type: each is compiled for every type apart, with REPRISE_KV_TYPE.
+function(reprise_cuda_layer name)
+  if(NOT REPRISE_HAS_CUDA)
+    return()
+  endif()
+  cmake_parse_arguments(ARG "" "" "DEPS" ${ARGN})
+  set(folder ${CMAKE_SOURCE_DIR}/src/${name}/cuda)
+  file(GLOB sources CONFIGURE_DEPENDS ${folder}/*.cu ${folder}/*.cc)
+  set(of_kv_types ${sources})
+  list(FILTER sources EXCLUDE REGEX "_kv\\.cu$")
+  list(FILTER of_kv_types INCLUDE REGEX "_kv\\.cu$")
+  add_library(reprise_${name}_cuda STATIC ${sources})
+  reprise_cuda_compile(reprise_${name}_cuda)
   target_link_libraries(reprise_${name}_cuda PUBLIC ${ARG_DEPS} CUDA::cudart_static)
+  if(NOT of_kv_types)
+    return()
+  endif()
+  foreach(type BF16 F16 FP8)
+    add_library(reprise_${name}_cuda_${type} OBJECT ${of_kv_types})
+    reprise_cuda_compile(reprise_${name}_cuda_${type})
+    target_compile_definitions(reprise_${name}_cuda_${type} PRIVATE REPRISE_KV_TYPE=k${type})
+    target_link_libraries(reprise_${name}_cuda_${type} PRIVATE ${ARG_DEPS})
+    target_sources(reprise_${name}_cuda PRIVATE $<TARGET_OBJECTS:reprise_${name}_cuda_${type}>)
+  endforeach()
+endfunction()
+
+# Ampere and later take the code of 8.0; 9.0a has Hopper's own instructions. Half the time where the
+# GPUs of this machine need one of them; both where it has none.
+function(reprise_gpu_architectures result)
+  execute_process(COMMAND nvidia-smi --query-gpu=compute_cap --format=csv,noheader
+                  OUTPUT_VARIABLE answer ERROR_QUIET RESULT_VARIABLE failed)
+  set(architectures)
+  if(NOT failed)
+    string(REGEX MATCHALL "[0-9]+\\.[0-9]+" capabilities "${answer}")
+    list(TRANSFORM capabilities REPLACE "^9\\.0$" "90a" OUTPUT_VARIABLE architectures)
+    list(TRANSFORM architectures REPLACE "^.*\\..*$" "80")
+    list(REMOVE_DUPLICATES architectures)
+  endif()
+  if(NOT architectures)
+    set(architectures 80 90a)
+  endif()
+  set(${result} ${architectures} PARENT_SCOPE)
 endfunction()
 
 if(REPRISE_CUDA STREQUAL "AUTO")
@@ -38,8 +73,7 @@ endif()
 
 set(REPRISE_HAS_CUDA TRUE)
 if(NOT CMAKE_CUDA_ARCHITECTURES)
-  # Ampere and later by the code of 8.0; 9.0a has Hopper's own instructions.
-  set(CMAKE_CUDA_ARCHITECTURES 80 90a)
+  reprise_gpu_architectures(CMAKE_CUDA_ARCHITECTURES)
 endif()
 enable_language(CUDA)
 find_package(CUDAToolkit REQUIRED)

@@ -26,23 +26,28 @@ cudaError_t with_head_dim(uint32_t head_dim, F&& f) {
   }
 }
 
-/// f(type as a constant, head size as a constant).
+/// f(type as a constant).
 template <typename F>
-cudaError_t with_kv_shape(KvType type, uint32_t head_dim, F&& f) {
-  const auto with_type = [&](auto constant) {
-    return with_head_dim(head_dim, [&](auto dim) { return f(constant, dim); });
-  };
+cudaError_t with_kv_type(KvType type, F&& f) {
   switch (type) {
     case KvType::kBF16:
-      return with_type(std::integral_constant<KvType, KvType::kBF16>());
+      return f(std::integral_constant<KvType, KvType::kBF16>());
     case KvType::kF16:
-      return with_type(std::integral_constant<KvType, KvType::kF16>());
+      return f(std::integral_constant<KvType, KvType::kF16>());
     case KvType::kFP8:
-      return with_type(std::integral_constant<KvType, KvType::kFP8>());
+      return f(std::integral_constant<KvType, KvType::kFP8>());
     case KvType::kF32:
       return cudaErrorNotSupported;
   }
   return cudaErrorInvalidValue;
+}
+
+/// f(type as a constant, head size as a constant).
+template <typename F>
+cudaError_t with_kv_shape(KvType type, uint32_t head_dim, F&& f) {
+  return with_kv_type(type, [&](auto constant) {
+    return with_head_dim(head_dim, [&](auto dim) { return f(constant, dim); });
+  });
 }
 
 }  // namespace reprise::kernels::cuda

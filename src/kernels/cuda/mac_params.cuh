@@ -11,6 +11,8 @@ namespace reprise::kernels::cuda {
 
 namespace mac {
 
+constexpr uint32_t kMaxGroup = 16;
+
 // The nearest entry of a share of a ring: squared distance, then how far back it lies, then whether
 // it is risky: the least is the nearest and the newest of equally near ones.
 constexpr uint64_t kNothing = ~uint64_t{0};

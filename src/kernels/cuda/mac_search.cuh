@@ -12,8 +12,6 @@ namespace reprise::kernels::cuda {
 
 namespace mac {
 
-constexpr uint32_t kMaxGroup = 16;
-
 // Sums over the four lanes of a quad.
 __device__ inline float quad_sum(float x) {
   x += __shfl_xor_sync(~0u, x, 1);

@@ -1,11 +1,6 @@
-// Few pairs of a sequence and a KV head: each gets an equal number of blocks, and uses as many of
-// them as its length is worth. Many pairs: their pages are laid end to end, and every block reads
-// an equal share (stream-K, Osama et al. 2023). Blocks that share a pair leave partial results,
-// which the last of them merges. Warps take pages in turn.
-#include "kernels/cuda/hopper.cuh"
 #include "kernels/cuda/kv_dispatch.cuh"
 #include "kernels/cuda/launch.cuh"
-#include "kernels/cuda/paged_decode_block.cuh"
+#include "kernels/cuda/paged_decode_params.cuh"
 
 namespace reprise::kernels::cuda {
 namespace {
@@ -14,54 +9,6 @@ using namespace decode;
 
 // Partial results: two of each block, two blocks of a multiprocessor.
 constexpr size_t kMaxRows = 4;
-
-template <typename S>
-size_t shared_bytes(uint32_t group, uint32_t pairs) {
-  return sizeof(Shared<S>) + size_t{S::kWarps} * group * S::kHeadDim * 4 + (size_t{pairs} + 1) * 4;
-}
-
-template <typename S>
-__global__ __launch_bounds__(S::kThreads,
-                             S::kBlocks) void attend_kernel(const __grid_constant__ Params p) {
-  extern __shared__ __align__(128) unsigned char memory[];
-  Shared<S>& shared = *reinterpret_cast<Shared<S>*>(memory);
-#if __CUDA_ARCH__ >= 900
-  if (threadIdx.x < S::kWarps) barrier_init(&shared.full[threadIdx.x], 1);
-  publish_barriers();
-#endif
-  wait_for_kernels_before();
-  attend_pairs(p, shared, [](uint32_t) {});
-}
-
-template <typename S>
-cudaError_t launch(Params params, const DeviceLimits& device, cudaStream_t stream) {
-  const uint32_t blocks = device.multiprocessors * S::kBlocks;
-  params.splits = blocks / params.pairs;
-  const size_t bytes = shared_bytes<S>(params.group, params.pairs);
-  const cudaError_t status = allow_all_shared(attend_kernel<S>);
-  if (status != cudaSuccess) return status;
-  const uint32_t grid = params.splits > 0 ? params.splits * params.pairs : blocks;
-  return launch_overlapped(attend_kernel<S>, dim3(grid), S::kThreads, bytes, stream, params);
-}
-
-template <KvType type, int D, bool rotates>
-cudaError_t launch_groups(const Params& params, cudaStream_t stream) {
-  using Few = Shape<type, D, 1, false, rotates>;
-  using Many = Shape<type, D, 1, true, rotates>;
-  const DeviceLimits device = device_limits();
-  const auto fits = [&](size_t bytes) { return bytes <= device.shared_bytes; };
-  if (params.group > 16) return cudaErrorNotSupported;
-  if (params.group <= 8) {
-    if constexpr (!rotates || D > 128) {
-      const bool few = params.pairs <= device.multiprocessors;
-      if (few && fits(shared_bytes<Few>(params.group, params.pairs))) {
-        return launch<Few>(params, device, stream);
-      }
-    }
-    if constexpr (D <= 128) return launch<Many>(params, device, stream);
-  }
-  return launch<Shape<type, D, 2, false, rotates>>(params, device, stream);
-}
 
 }  // namespace
 
@@ -92,9 +39,8 @@ cudaError_t paged_decode(const PagedDecodeArgs& args, cudaStream_t stream) {
   params.part_base = params.part_sums + rows * args.kv.head_dim;
   params.part_total = params.part_base + rows;
   params.arrivals = reinterpret_cast<uint32_t*>(params.part_total + rows);
-  return with_kv_shape(args.kv.type, args.kv.head_dim, [&](auto type, auto dim) {
-    if (args.angles.of_pages != nullptr) return launch_groups<type, dim, true>(params, stream);
-    return launch_groups<type, dim, false>(params, stream);
+  return with_kv_type(args.kv.type, [&](auto type) {
+    return attend_with<type.value>(params, args.kv.head_dim, stream);
   });
 }
 

@@ -42,6 +42,10 @@ struct Params {
   }
 };
 
+/// The kernel of a KV type; see paged_decode_kv.cu.
+template <KvType type>
+cudaError_t attend_with(const Params& params, uint32_t head_dim, cudaStream_t stream);
+
 // A block's shape: warps, each with one page of its own on the way, and blocks of a multiprocessor.
 // More than about 128 KiB on the way slow each other down. NT: tiles of 8 query heads. rotates:
 // keys are position-free.

@@ -1,5 +1,5 @@
-// A scan by blocks that each take some of the queries of a KV head and some of the keys, then one
-// warp per query that merges what they found and casts the votes.
+// A scan (top_keys_kv.cu), then one warp per query that merges what its blocks found and casts the
+// votes.
 #include <algorithm>
 
 #include "kernels/cuda/kv_dispatch.cuh"
@@ -12,61 +12,7 @@ namespace {
 
 using namespace top;
 
-constexpr uint32_t kMergeWarps = 4, kFewQueries = 24;
-
-constexpr uint32_t pieces(uint32_t count, uint32_t size) { return (count + size - 1) / size; }
-
-// Blocks per processor that few enough work items are worth, such that the last wave is full.
-uint32_t splits_of(uint32_t blocks, uint32_t multiprocessors) {
-  uint32_t best = 1;
-  double best_share = 0.0;
-  for (uint32_t splits = 1; splits * blocks <= 2 * multiprocessors || splits == 1; ++splits) {
-    const uint32_t waves = pieces(splits * blocks, multiprocessors);
-    const double share = static_cast<double>(splits * blocks) / (waves * multiprocessors);
-    if (share <= best_share + 0.02) continue;
-    best = splits;
-    best_share = share;
-  }
-  return best;
-}
-
-template <typename S>
-size_t shared_bytes(const Params& p) {
-  return sizeof(Ring<S>) + lists_bytes(p.key_warps, p.query_warps * S::kQueries, p.a.k);
-}
-
-// As many warps as lists have room for.
-template <typename S>
-bool arrange(Params& p, size_t limit) {
-  const uint32_t all = pieces(p.queries, S::kQueries);
-  for (uint32_t warps = S::kMostWarps; warps > 0; --warps) {
-    p.query_blocks = pieces(all, warps);
-    p.query_warps = pieces(all, p.query_blocks);
-    p.key_warps = std::min(warps / p.query_warps, S::kPages);
-    if (shared_bytes<S>(p) <= limit) return true;
-  }
-  return false;
-}
-
-template <typename S>
-cudaError_t launch_scan(Params& p, cudaStream_t stream) {
-  const DeviceLimits device = device_limits();
-  if (!arrange<S>(p, device.shared_bytes)) return cudaErrorNotSupported;
-  const uint32_t heads = p.a.kv.n_kv_head * p.query_blocks;
-  p.splits = splits_of(heads * p.a.batch, device.multiprocessors);
-  const size_t bytes = shared_bytes<S>(p);
-  const cudaError_t status = allow_all_shared(scan_kernel<S>);
-  if (status != cudaSuccess) return status;
-  return launch_overlapped(scan_kernel<S>, dim3(p.splits, heads, p.a.batch),
-                           (p.query_warps * p.key_warps + 1) * 32, bytes, stream, p);
-}
-
-template <KvType type, int D>
-cudaError_t launch_scan(Params& p, cudaStream_t stream) {
-  constexpr int kTiles = D < 256 ? 4 : 2;
-  if (p.queries <= kFewQueries) return launch_scan<Shape<type, D, 1>>(p, stream);
-  return launch_scan<Shape<type, D, kTiles>>(p, stream);
-}
+constexpr uint32_t kMergeWarps = 4;
 
 __device__ void vote(const VoteTables& tables, uint32_t sequence, RankedWord word) {
   const size_t at = size_t{sequence} * tables.slots;
@@ -128,8 +74,7 @@ cudaError_t top_keys(const TopKeysArgs& args, cudaStream_t stream) {
   p.queries = args.voters() * p.group;
   p.found = static_cast<RankedWord*>(args.workspace);
   const cudaError_t status =
-      with_kv_shape(args.kv.type, args.kv.head_dim,
-                    [&](auto type, auto dim) { return launch_scan<type, dim>(p, stream); });
+      with_kv_type(args.kv.type, [&](auto type) { return scan_with<type.value>(p, stream); });
   if (status != cudaSuccess) return status;
   const uint32_t blocks = pieces(p.queries * args.kv.n_kv_head, kMergeWarps);
   return launch_overlapped(merge_kernel, dim3(blocks, args.batch), kMergeWarps * 32, stream, p);

@@ -33,6 +33,12 @@ struct Params {
   }
 };
 
+constexpr uint32_t pieces(uint32_t count, uint32_t size) { return (count + size - 1) / size; }
+
+/// The scan of a KV type, which sets how it is cut; see top_keys_kv.cu.
+template <KvType type>
+cudaError_t scan_with(Params& params, cudaStream_t stream);
+
 // NT: tiles of eight queries that a warp has.
 template <KvType type, int D, int NT>
 struct Shape {
