@@ -69,6 +69,7 @@ INSTANTIATE_TEST_SUITE_P(Paging, EachPolicy,
                                          "reattention:activate=128,local=64,chunk=64",
                                          "reattention:activate=128,local=64,stride=0",
                                          "reattention:activate=128,local=64,least=0.1,interval=4",
+                                         "reattention:activate=128,local=64,lead=1.1,gate=0.3",
                                          "probe+quest:budget=128", "mac+quest:budget=128"));
 
 TEST(Paging, WhatIsReadAheadNeedNotBeFetched) {

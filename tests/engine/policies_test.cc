@@ -27,6 +27,7 @@ const char* const kSpecs[] = {
     "random:budget=48",
     "infllm:local=32,init=16,block=16",
     "reattention:sink=8,local=32,span=8,spans=6,activate=48",
+    "reattention:sink=8,local=32,span=8,spans=6,activate=48,stride=0,lead=1.1,gate=0.3",
     "auto:from=120+quest:budget=48",
     "mac:min_context=0,window=16,band=16,sink=4,align=4,tau=0.1",
     "mac:min_context=0,window=16,band=16,mode=paper,tau=0+quest:budget=48"};
@@ -88,36 +89,50 @@ TEST(EnginePolicies, AnIndexServesEveryPromptThatBeginsAlike) {
 }
 
 TEST(EnginePolicies, CellsOfPromptRowsStayWholeWhateverTheChunk) {
-  const std::string spec = "reattention:sink=8,local=64,span=8,spans=6,activate=80,chunk=48";
   const Request request = request_of(tiny_prompt(700), 24);
-  std::vector<std::vector<int32_t>> answers;
-  for (const uint32_t chunk : {16, 48, 512}) {
-    EngineOptions options = tiny_options();
-    options.chunk = chunk;
-    answers.push_back(answer_of(*tiny_engine(options), request, spec).tokens);
+  for (const std::string more : {"", ",stride=0,lead=1.1,gate=0.3"}) {
+    const auto spec = "reattention:sink=8,local=64,span=8,spans=6,activate=80,chunk=48" + more;
+    std::vector<std::vector<int32_t>> answers;
+    for (const uint32_t chunk : {16, 48, 512}) {
+      EngineOptions options = tiny_options();
+      options.chunk = chunk;
+      const Answer answer = answer_of(*tiny_engine(options), request, spec);
+      answers.push_back(answer.tokens);
+      const auto& [figure, share] = answer.counters.policy.back();
+      if (more.empty()) continue;
+      EXPECT_EQ(figure, "reattention_open");
+      EXPECT_GT(share, 0.2);  // else the gate would not matter
+      EXPECT_LT(share, 0.8);
+    }
+    EXPECT_EQ(answers[1], answers[0]) << spec;
+    EXPECT_EQ(answers[2], answers[0]) << spec;
   }
-  EXPECT_EQ(answers[1], answers[0]);
-  EXPECT_EQ(answers[2], answers[0]);
 }
 
 TEST(EnginePolicies, ReAttentionGoesOnBeyondTheContextAndFromAFile) {
   EngineOptions options = tiny_options();
   options.ctx = 100;
-  const std::string spec = "reattention:sink=8,local=32,span=8,spans=6,activate=48,interval=3";
   const auto engine = tiny_engine(options);
-  auto session = *engine->open(spec), restored = *engine->open(spec);
-  auto prompt = tiny_prompt(250);
-  const Answer first = *session->generate(request_of(prompt, 40));
-  EXPECT_EQ(first.tokens.size(), 40u);
-  const std::string path = scratch_folder() + "/reattention";
-  ASSERT_TRUE(session->save(path, ""));
-  ASSERT_TRUE(restored->restore(path));
-  prompt.insert(prompt.end(), first.tokens.begin(), first.tokens.end());
-  prompt.push_back(65);
-  const Answer live = *session->generate(request_of(prompt, 40));
-  const Answer again = *restored->generate(request_of(prompt, 40));
-  EXPECT_GE(again.counters.reused_tokens, 280u);
-  EXPECT_EQ(again.tokens, live.tokens);
+  for (const std::string more : {"interval=3", "stride=0,lead=1.1,gate=0.3"}) {
+    const std::string spec = "reattention:sink=8,local=32,span=8,spans=6,activate=48," + more;
+    auto session = *engine->open(spec), restored = *engine->open(spec);
+    auto prompt = tiny_prompt(250);
+    const Answer first = *session->generate(request_of(prompt, 40));
+    EXPECT_EQ(first.tokens.size(), 40u);
+    const std::string path = scratch_folder() + "/reattention";
+    ASSERT_TRUE(session->save(path, ""));
+    ASSERT_TRUE(restored->restore(path));
+    const auto forked = session->fork();
+    prompt.insert(prompt.end(), first.tokens.begin(), first.tokens.end());
+    prompt.push_back(65);
+    const Answer live = *session->generate(request_of(prompt, 40));
+    for (Session* other : {restored.get(), forked.get()}) {
+      const Answer again = *other->generate(request_of(prompt, 40));
+      EXPECT_GE(again.counters.reused_tokens, 280u) << spec;
+      EXPECT_EQ(again.tokens, live.tokens) << spec;
+      EXPECT_EQ(again.counters.keys_read, live.counters.keys_read) << spec;
+    }
+  }
 }
 
 // A ring of MAC is filled by queries, which KV does not hold.

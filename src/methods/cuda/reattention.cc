@@ -22,6 +22,7 @@ Status check(const ReAttentionPolicy::Settings& s) {
   };
   if (s.fill) return refused("fill=true");
   if (s.interval > 1) return refused("interval above 1");
+  if (s.gate > 0.0f) return refused("gate");
   if (s.spans > kMaxSpans) {
     return fail(ErrorCode::kUnsupported,
                 "policy reattention: {} spans are more than the {} of --device cuda; choose longer "

@@ -64,6 +64,7 @@ ReAttentionPolicy::Settings settings_of(const ReAttentionOptions& o, const Model
   s.fill = o.fill;
   s.least = o.least;
   s.lead = o.lead / config.attention_scale;
+  s.gate = o.gate;
   s.heads = std::move(heads);
   s.near.resize(3);
   if (o.least > 0.0f) {
@@ -103,6 +104,13 @@ Result<std::unique_ptr<Policy>> ReAttentionPolicy::create(const ReAttentionOptio
                 "reattention: chunk={} is more than local={}, so that rows would not read the keys "
                 "before them; choose a smaller chunk",
                 options.chunk, local);
+  }
+  if (options.gate > 0.0f && (options.lead <= 0.0f || options.interval > 1)) {
+    return fail(
+        ErrorCode::kInvalidArgument,
+        "reattention: gate={} counts the heads that lead in every row; give lead=2 with it, "
+        "and leave interval out",
+        options.gate);
   }
   REPRISE_TRY(VotingHeads heads, VotingHeads::parse(options.heads, config));
   return std::unique_ptr<Policy>(new ReAttentionPolicy(options, config, std::move(heads)));
@@ -175,7 +183,7 @@ bool ReAttentionPolicy::keeps_spans(const QueryRows& rows, const Layer& layer) c
          layer.chosen_at > rows.prompt_end && rows.end() - layer.chosen_at < settings_.interval;
 }
 
-std::vector<KeyRange> ReAttentionPolicy::choose(const QueryRows& rows, KeyRange middle) const {
+std::vector<KeyRange> ReAttentionPolicy::choose(const QueryRows& rows, KeyRange middle) {
   if (!settings_.votes(rows.layer, rows.rows.size())) return {};
   auto picks = pick(rows, middle);
   const std::vector<Candidate> candidates = count_votes(picks);
@@ -185,8 +193,7 @@ std::vector<KeyRange> ReAttentionPolicy::choose(const QueryRows& rows, KeyRange 
                settings_.span, middle);
 }
 
-std::vector<kernels::RankedKey> ReAttentionPolicy::pick(const QueryRows& rows,
-                                                        KeyRange middle) const {
+std::vector<kernels::RankedKey> ReAttentionPolicy::pick(const QueryRows& rows, KeyRange middle) {
   const auto step = static_cast<size_t>(std::max(1, settings_.stride));
   std::vector<size_t> which;  // counted from the last row, which is always among them
   for (size_t row = rows.rows.size(); row > 0; row -= std::min(step, row)) {
@@ -197,7 +204,7 @@ std::vector<kernels::RankedKey> ReAttentionPolicy::pick(const QueryRows& rows,
   const bool alone = rows.rows.size() == 1;
   auto best = alone ? best_of_row(rows, middle)
                     : best_keys(rows, which, middle, ranks, angles(rows.layer), *config_);
-  if (alone) drop_weak(rows, middle, rope_of(rows.layer), best);
+  if (alone) drop_weak(rows, middle, best);
   std::vector<kernels::RankedKey> picked(which.size() * config_->n_head * picks);
   for (size_t i = 0; i < picked.size(); ++i) {
     const size_t head = i / picks;
@@ -239,22 +246,43 @@ std::vector<kernels::RankedKey> ReAttentionPolicy::best_of_row(const QueryRows& 
   return best;
 }
 
-void ReAttentionPolicy::drop_weak(const QueryRows& rows, KeyRange middle, LayerRope kind,
-                                  std::vector<kernels::RankedKey>& best) const {
+void ReAttentionPolicy::drop_weak(const QueryRows& rows, KeyRange middle,
+                                  std::vector<kernels::RankedKey>& best) {
   const size_t ranks = best.size() / config_->n_head;
   std::vector<float> least(config_->n_head, -std::numeric_limits<float>::infinity());
   if (settings_.least > 0.0f) {
     least = least_scores(rows, {settings_.sink, middle.end}, settings_.least,
-                         *settings_.near[static_cast<size_t>(kind)], *config_);
+                         *settings_.near[static_cast<size_t>(rope_of(rows.layer))], *config_);
   }
+  const bool open = is_open(rows);
+  uint32_t leading = 0;
   for (size_t head = 0; head < config_->n_head; ++head) {
     const std::span own(&best[head * ranks], ranks);
     const kernels::RankedKey rival = settings_.lead > 0.0f ? own[kLeadRank - 1] : own[0];
     const bool leads = rival.key < 0 || own[0].score - rival.score >= settings_.lead;
     for (kernels::RankedKey& pick : own) {
-      if (!leads || !(pick.score >= least[head])) pick.key = -1;
+      if (!(leads || open) || !(pick.score >= least[head])) pick.key = -1;
     }
+    if (leads && settings_.heads.has(rows.layer, head)) ++leading;
   }
+  if (settings_.gate <= 0.0f) return;
+  gate_.add(rows.first(), leading);
+  ++stats_.scans;
+  if (open) ++stats_.open;
+}
+
+bool ReAttentionPolicy::is_open(const QueryRows& rows) const {
+  if (settings_.gate <= 0.0f) return false;
+  return gate_.evidence(rows.first()) >= settings_.gate * static_cast<double>(voters());
+}
+
+size_t ReAttentionPolicy::voters() const {
+  size_t heads = 0;
+  for (uint32_t layer = 0; layer < config_->n_layer; ++layer) {
+    const bool asked = config_->window[layer] == 0 && !is_left_alone(layer);
+    if (asked) heads += settings_.heads.count(layer);
+  }
+  return heads;
 }
 
 int32_t ReAttentionPolicy::prefill_cell(int32_t position, int32_t prompt_end) const {
@@ -264,9 +292,20 @@ int32_t ReAttentionPolicy::prefill_cell(int32_t position, int32_t prompt_end) co
   return until_alone > 0 ? std::min(cell, until_alone) : 1;
 }
 
-void ReAttentionPolicy::truncate(int32_t) {
+void ReAttentionPolicy::truncate(int32_t length) {
+  gate_.truncate(length);
   together_ = {};
   for (Layer& layer : layers_) layer = {};
+}
+
+std::string ReAttentionPolicy::save_state() const {
+  return settings_.gate > 0.0f ? gate_.save() : std::string();
+}
+
+Status ReAttentionPolicy::restore_state(std::string_view state, int32_t length) {
+  if (settings_.gate <= 0.0f) return Policy::restore_state(state, length);
+  if (gate_.restore(state, length, voters())) return {};
+  return fail(ErrorCode::kCorrupt, "what was saved is no evidence of reattention's gate");
 }
 
 void ReAttentionPolicy::leave_alone(uint32_t layer) {
@@ -275,16 +314,20 @@ void ReAttentionPolicy::leave_alone(uint32_t layer) {
 }
 
 PolicyStats ReAttentionPolicy::stats() const {
-  if (stats_.rows == 0) return {};
-  const auto rows = static_cast<double>(stats_.rows);
-  return {{"reattention_scope", static_cast<double>(stats_.keys) / rows},
-          {"reattention_ranges", static_cast<double>(stats_.ranges) / rows}};
+  PolicyStats stats;
+  const auto add = [&](const char* name, uint64_t sum, uint64_t count) {
+    if (count > 0) stats.emplace_back(name, static_cast<double>(sum) / static_cast<double>(count));
+  };
+  add("reattention_scope", stats_.keys, stats_.rows);
+  add("reattention_ranges", stats_.ranges, stats_.rows);
+  add("reattention_open", stats_.open, stats_.scans);
+  return stats;
 }
 
 uint64_t ReAttentionPolicy::state_bytes() const {
   uint64_t ranges = 0;
   for (const Layer& layer : layers_) ranges += layer.spans.capacity();
-  return ranges * sizeof(KeyRange);
+  return ranges * sizeof(KeyRange) + gate_.bytes();
 }
 
 }  // namespace reprise

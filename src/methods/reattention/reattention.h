@@ -23,6 +23,7 @@
 
 #include "attention/policy.h"
 #include "kernels/key_top_k.h"
+#include "methods/reattention/gate.h"
 #include "methods/reattention/least_scores.h"
 #include "methods/reattention/voting_heads.h"
 #include "model/config.h"
@@ -48,6 +49,7 @@ struct ReAttentionOptions {
   std::string score = "mean";
   float least = 0.0f;
   float lead = 0.0f;
+  float gate = 0.0f;
   std::string heads = "all";
 };
 
@@ -119,6 +121,12 @@ void visit_options(ReAttentionOptions& o, Visitor&& visit) {
                  "stands out; 0 = also where many are alike",
                  "", 0, 1000},
       o.lead);
+  visit(OptionSpec{"gate",
+                   "share of the voting heads whose best key must lead, on average over the last "
+                   "ten rows or so, for all of them to read spans, also those that do not lead: "
+                   "something is looked for; 0 = never",
+                   "", 0, 1},
+        o.gate);
   visit(
       OptionSpec{"heads",
                  "query heads that vote, LAYER:HEAD separated by '/'; other layers read no spans, "
@@ -139,6 +147,7 @@ class ReAttentionPolicy : public Policy {
     std::vector<std::vector<float>> angles;  // [3]: one per LayerRope, [pairs][2] of score=mean
     float least;
     float lead;  // as a product before scaling
+    float gate;
     VotingHeads heads;
     // [3]: one per LayerRope, of the keys that are always read, where least > 0
     std::vector<std::shared_ptr<const NearAngles>> near;
@@ -151,7 +160,7 @@ class ReAttentionPolicy : public Policy {
     }
     /// Whether so many rows that share what they read choose spans in a layer.
     bool votes(uint32_t layer, size_t rows) const {
-      return spans > 0 && (stride > 0 || rows == 1) && heads.any(layer);
+      return spans > 0 && (stride > 0 || rows == 1) && heads.count(layer) > 0;
     }
     /// Context up to which rows of a prompt, and those decoded after it, read everything.
     int32_t reads_all_until(int32_t prompt_end) const {
@@ -174,7 +183,9 @@ class ReAttentionPolicy : public Policy {
   bool unbounded() const override { return unbounded_; }
   int32_t prefill_grid() const override { return settings_.chunk; }
   int32_t prefill_cell(int32_t position, int32_t prompt_end) const override;
-  bool joins_cells() const override { return true; }
+  bool joins_cells() const override { return settings_.gate <= 0.0f; }  // else rows take turns
+  std::string save_state() const override;
+  Status restore_state(std::string_view state, int32_t length) override;
   void leave_alone(uint32_t layer) override;
   const Settings& settings() const { return settings_; }
   PolicyStats stats() const override;
@@ -194,6 +205,7 @@ class ReAttentionPolicy : public Policy {
   };
   struct Stats {
     uint64_t rows = 0, keys = 0, ranges = 0;  // of decoded rows in all layers
+    uint64_t scans = 0, open = 0;             // of rows that choose for themselves
   };
 
   ReAttentionPolicy(const ReAttentionOptions& options, const ModelConfig& config,
@@ -201,22 +213,26 @@ class ReAttentionPolicy : public Policy {
   /// Keys between sinks and window; empty where everything is read.
   KeyRange middle_of(const QueryRows& rows) const;
   bool keeps_spans(const QueryRows& rows, const Layer& layer) const;
-  std::vector<KeyRange> choose(const QueryRows& rows, KeyRange middle) const;
+  std::vector<KeyRange> choose(const QueryRows& rows, KeyRange middle);
   std::span<const float> angles(uint32_t layer) const;
   LayerRope rope_of(uint32_t layer) const;
   /// [n_head, ranks_of(1)] best keys of the only row.
   std::vector<kernels::RankedKey> best_of_row(const QueryRows& rows, KeyRange middle) const;
   /// [rows that vote, n_head, picks]
-  std::vector<kernels::RankedKey> pick(const QueryRows& rows, KeyRange middle) const;
+  std::vector<kernels::RankedKey> pick(const QueryRows& rows, KeyRange middle);
   /// Takes back picks of the only row whose keys do not weigh or lead enough.
-  void drop_weak(const QueryRows& rows, KeyRange middle, LayerRope kind,
-                 std::vector<kernels::RankedKey>& best) const;
+  void drop_weak(const QueryRows& rows, KeyRange middle, std::vector<kernels::RankedKey>& best);
+  /// Whether heads of the only row vote that do not lead.
+  bool is_open(const QueryRows& rows) const;
+  /// Heads that vote, in all layers.
+  size_t voters() const;
 
   const ModelConfig* config_;
   Settings settings_;
   bool unbounded_ = true;
   std::vector<Layer> layers_;
   Together together_;  // of the layer being computed
+  Gate gate_;
   Stats stats_;
 };
 

@@ -16,8 +16,8 @@ bool read(std::string_view text, uint32_t& value) {
 
 Result<VotingHeads> VotingHeads::parse(std::string_view text, const ModelConfig& config) {
   VotingHeads heads;
-  if (text == "all") return heads;
   heads.heads_ = config.n_head;
+  if (text == "all") return heads;
   heads.marks_.resize(size_t{config.n_layer} * config.n_head);
   for (bool more = true; more;) {
     const size_t slash = text.find('/');
@@ -39,8 +39,8 @@ Result<VotingHeads> VotingHeads::parse(std::string_view text, const ModelConfig&
   return heads;
 }
 
-bool VotingHeads::any(uint32_t layer) const {
-  return all() || std::ranges::any_of(of(layer), [](uint8_t mark) { return mark != 0; });
+size_t VotingHeads::count(uint32_t layer) const {
+  return all() ? heads_ : static_cast<size_t>(std::ranges::count(of(layer), 1));
 }
 
 }  // namespace reprise

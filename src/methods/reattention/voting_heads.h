@@ -17,8 +17,8 @@ class VotingHeads {
   static Result<VotingHeads> parse(std::string_view text, const ModelConfig& config);
 
   bool all() const { return marks_.empty(); }
-  /// Whether there are any in a layer.
-  bool any(uint32_t layer) const;
+  /// How many there are in a layer.
+  size_t count(uint32_t layer) const;
   bool has(uint32_t layer, size_t head) const { return all() || of(layer)[head] != 0; }
   /// [n_head] 1 where the head votes; not where all do.
   std::span<const uint8_t> of(uint32_t layer) const {
