@@ -210,6 +210,8 @@ class PolicyDecorator : public Policy {
   uint64_t state_bytes() const override { return inner_->state_bytes(); }
   void leave_alone(uint32_t layer) override { inner_->leave_alone(layer); }
 
+  const Policy& wrapped() const { return *inner_; }
+
  protected:
   Policy& inner() { return *inner_; }
   const Policy& inner() const { return *inner_; }

@@ -45,12 +45,15 @@ struct TurnsSearch : CodeSearch {
   TurnsSearch(TurnsCase& c, const std::vector<int32_t>& at, const std::vector<CodedRow>& own)
       : CodeSearch(c, at, own),
         all_lists(kLayers * lists.host().size(), 0xff),
+        all_numbers(kLayers * lists.host().size(), 0xff),
         all_keys(kLayers * keys.host().size(), 0xff),
         tables(all_tables(c)),
         model_layers(std::vector<uint32_t>{0, kModelLayer}) {
     args.due = c.due_of_layer();
     args.pick_capacity = kCapacity;
-    args.lists = all_lists.get() + size_t{kLayer} * kRows * c.heads.n_kv_head * c.capacity;
+    const size_t first = size_t{kLayer} * kRows * c.heads.n_kv_head * c.capacity;
+    args.lists = all_lists.get() + first;
+    args.numbers = all_numbers.get() + first;
     args.keys = all_keys.get() + size_t{kLayer} * kRows * c.heads.n_kv_head;
     new_keys.rows = args.rows;
     new_keys.kv = args.kv;
@@ -59,6 +62,7 @@ struct TurnsSearch : CodeSearch {
     new_keys.model_layers = model_layers.get();
     new_keys.due = c.due.get();
     new_keys.lists = all_lists.get();
+    new_keys.numbers = all_numbers.get();
     new_keys.keys = all_keys.get();
     new_keys.due_rows = kRows;
     new_keys.list_capacity = c.capacity;
@@ -73,15 +77,20 @@ struct TurnsSearch : CodeSearch {
   }
   std::vector<uint32_t> list(const TurnsCase& c, uint32_t row, uint32_t head) const {
     const size_t pair = (size_t{kLayer} * kRows + row) * c.heads.n_kv_head + head;
-    const auto all = all_lists.host();
-    const auto first = all.begin() + static_cast<long>(pair * c.capacity);
-    return {first, first + (all_keys.host()[pair] + 15) / 16};
+    const auto all = all_lists.host(), places = all_numbers.host();
+    const auto count = static_cast<size_t>(all_keys.host()[pair] + 15) / 16;
+    std::vector<uint32_t> list;
+    for (size_t i = pair * c.capacity; list.size() < count; ++i) {
+      EXPECT_EQ(c.table[row * c.capacity + places[i]], all[i]);
+      list.push_back(all[i]);
+    }
+    return list;
   }
   int32_t keys_of(const TurnsCase& c, uint32_t row, uint32_t head) const {
     return all_keys.host()[(size_t{kLayer} * kRows + row) * c.heads.n_kv_head + head];
   }
 
-  DeviceArray<uint32_t> all_lists;
+  DeviceArray<uint32_t> all_lists, all_numbers;
   DeviceArray<int32_t> all_keys;
   DeviceArray<uint32_t> tables, model_layers;
   CodeNewKeysArgs new_keys;

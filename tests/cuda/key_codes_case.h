@@ -173,6 +173,7 @@ struct CodeSearch {
         parts(code_parts(kRows, c.heads.n_head, c.heads.n_kv_head)),
         weights(size_t{kRows} * c.heads.n_kv_head * c.capacity),
         lists(size_t{kRows} * c.heads.n_kv_head * c.capacity, 0xff),
+        numbers(size_t{kRows} * c.heads.n_kv_head * c.capacity, 0xff),
         keys(size_t{kRows} * c.heads.n_kv_head, 0xff) {
     args.rows = c.rows(positions, coded_rows, blocks);
     args.layer = kLayer;
@@ -187,6 +188,7 @@ struct CodeSearch {
     args.parts = parts.get();
     args.weights = weights.get();
     args.lists = lists.get();
+    args.numbers = numbers.get();
     args.keys = keys.get();
     args.list_capacity = c.capacity;
   }
@@ -203,7 +205,7 @@ struct CodeSearch {
   DeviceArray<uint2> tops;
   DeviceArray<float2> scales, parts;
   DeviceArray<float> weights;
-  DeviceArray<uint32_t> lists;
+  DeviceArray<uint32_t> lists, numbers;
   DeviceArray<int32_t> keys;
   CodeSearchArgs args;
 };

@@ -293,7 +293,7 @@ void expect_best_pages(CodeCase& c, const std::vector<int32_t>& positions) {
   CodeSearch search(c, positions, {c.row(0), c.row(1), c.row(2)});
   search.run();
   if (testing::Test::HasFatalFailure()) return;
-  const auto lists = search.lists.host();
+  const auto lists = search.lists.host(), numbers = search.numbers.host();
   const auto keys = search.keys.host();
   for (uint32_t row = 0; row < kRows; ++row) {
     const CodeRange range = code_range(c.rules, kModelLayer, positions[row]);
@@ -306,9 +306,9 @@ void expect_best_pages(CodeCase& c, const std::vector<int32_t>& positions) {
       ASSERT_EQ(keys[pair], range.end - static_cast<int32_t>((recent - sinks - chosen) * 16));
       std::vector<uint32_t> pages;
       for (uint32_t i = 0; i * kPageTokens < static_cast<uint32_t>(keys[pair]); ++i) {
-        const auto own = c.table.begin() + row * c.capacity;
-        const auto at = std::find(own, own + c.capacity, lists[pair * c.capacity + i]);
-        pages.push_back(static_cast<uint32_t>(at - own));
+        pages.push_back(numbers[pair * c.capacity + i]);
+        ASSERT_LT(pages.back(), c.capacity);
+        ASSERT_EQ(lists[pair * c.capacity + i], c.table[row * c.capacity + pages.back()]);
       }
       ASSERT_TRUE(std::is_sorted(pages.begin(), pages.end()));
       const std::set<uint32_t> set(pages.begin(), pages.end());
@@ -363,13 +363,14 @@ TEST_P(KeyCodes, RowsThatDoNotChooseListEverything) {
   CodeSearch search(c, positions, {c.row(0), unready, learning});
   search.run();
   if (HasFatalFailure()) return;
-  const auto lists = search.lists.host();
+  const auto lists = search.lists.host(), numbers = search.numbers.host();
   const auto keys = search.keys.host();
   for (uint32_t pair = 0; pair < kRows * c.heads.n_kv_head; ++pair) {
     const uint32_t row = pair / c.heads.n_kv_head;
     ASSERT_EQ(keys[pair], positions[row] + 1);
     for (uint32_t page = 0; page * 16 <= static_cast<uint32_t>(positions[row]); ++page) {
       ASSERT_EQ(lists[pair * c.capacity + page], c.table[row * c.capacity + page]);
+      ASSERT_EQ(numbers[pair * c.capacity + page], page);
     }
   }
   const auto after = c.moments.host();

@@ -12,6 +12,7 @@ namespace {
 
 using MacEngine = CudaEngine;
 
+const std::string kCodes = "csattention:activate=1,budget=96,window=16";
 const std::string kShort = "window=64,band=32,sink=16,min_context=64,guard=false";
 
 double figure(const Answer& answer, std::string_view name) {
@@ -113,9 +114,61 @@ TEST_F(MacEngine, ReusesWhatItReusesOnTheCpu) {
   }
 }
 
+// What does not match is read as without mac.
+TEST_F(MacEngine, ReadsThroughThePolicyBehindIt) {
+  const auto engine = tiny_engine(cuda_options());
+  std::vector<int32_t> tokens(250);
+  std::iota(tokens.begin(), tokens.end(), 0);
+  std::shuffle(tokens.begin(), tokens.end(), std::mt19937(3));
+  Request request = request_of({tokens.begin(), tokens.begin() + 190}, 60);
+  request.forced.assign(tokens.begin() + 190, tokens.end());
+  const Logits full = logits_of(*engine, request);
+  // The window is all of the band, which mac reads in any case.
+  const std::string codes = "csattention:activate=1,budget=128,window=48";
+  for (const std::string& inner : {codes, codes + ",period=3,cosine=-1"}) {
+    for (const std::string before : {"", "dense:first=1+"}) {
+      SCOPED_TRACE(before + inner);
+      const Logits want = logits_of(*engine, request, before + inner);
+      const std::string policy = before + "mac:" + kShort + ",tau=0.9999+" + inner;
+      const Answer answer = answer_of(*engine, request, policy);
+      EXPECT_EQ(figure(answer, "mac_head_hits"), 0.0);
+      const double apart = median_distance(logits_of(*engine, request, policy), want);
+      std::printf("  %.4f apart, %.4f from full attention\n", apart, median_distance(full, want));
+      EXPECT_LT(apart, bf16_tolerance(2));
+      EXPECT_GT(median_distance(full, want), 2.0 * apart);
+    }
+  }
+}
+
+// Codebooks of two devices differ, so answers do; what is reused does not.
+TEST_F(MacEngine, ReusesOverCodedKeysWhatItReusesOnTheCpu) {
+  EngineOptions cpu = cuda_options();
+  cpu.device = "cpu";
+  const auto here = tiny_engine(cuda_options()), there = tiny_engine(cpu);
+  for (const std::string inner : {"", ",period=3,cosine=-1"}) {
+    const std::string policy = "mac:" + kShort + ",tau=0.3+" + kCodes + inner;
+    SCOPED_TRACE(policy);
+    Request request = request_of(tiny_prompt(300), 100);
+    request.forced = tiny_prompt(100, 9);
+    const Answer expected = answer_of(*there, request, policy);
+    const Answer answer = answer_of(*here, request, policy);
+    for (const std::string name : {"mac_head_hits", "mac_group_hits", "mac_skipped"}) {
+      std::printf("  %s: %.3f, on the CPU %.3f\n", name.c_str(), figure(answer, name),
+                  figure(expected, name));
+      EXPECT_GT(figure(answer, name), 0.0) << name;
+      EXPECT_NEAR(figure(answer, name), figure(expected, name), 0.05) << name;
+    }
+    EXPECT_GT(figure(answer, "index_mb"), 0.0);
+    EXPECT_EQ(figure(answer, "fallback"), 0.0);
+    const Logits full = logits_of(*there, request);
+    EXPECT_LT(median_distance(logits_of(*here, request, policy), full),
+              1.5 * median_distance(logits_of(*there, request, policy), full));
+  }
+}
+
 TEST_F(MacEngine, SequencesOfABatchDoNotDisturbEachOther) {
   EngineOptions options = cuda_options();
-  options.batch = 7;
+  options.batch = 9;
   const auto engine = tiny_engine(options), alone = tiny_engine(options);
   std::vector<std::string> policies;
   for (const std::string tau : {"0", "0.3", "0.9999"}) {
@@ -125,6 +178,9 @@ TEST_F(MacEngine, SequencesOfABatchDoNotDisturbEachOther) {
   policies.push_back("full");
   policies.push_back("dense:first=1+mac:" + kShort + ",tau=0.3");
   policies.push_back("mac:" + kShort + ",tau=0.3");
+  for (const std::string before : {"", "dense:first=1+"}) {
+    policies.push_back(before + "mac:" + kShort + ",tau=0.3+" + kCodes);
+  }
   std::vector<std::unique_ptr<Session>> sessions;
   std::vector<Request> requests;
   std::vector<Logits> together(policies.size());
@@ -153,9 +209,9 @@ TEST_F(MacEngine, ForksGoTheirOwnWays) {
   EngineOptions options = cuda_options();
   options.prefix_cache = false;  // equal passes, so equal bits
   const auto engine = tiny_engine(options);
-  for (const std::string ring : {"f32", "q8_0"}) {
-    SCOPED_TRACE(ring);
-    const std::string policy = "mac:" + kShort + ",tau=0.3,ring=" + ring;
+  for (const std::string& rest : {std::string(), std::string(",ring=q8_0"), "+" + kCodes}) {
+    SCOPED_TRACE(rest);
+    const std::string policy = "mac:" + kShort + ",tau=0.3" + rest;
     const auto session_of = [&] {
       auto session = *engine->open(policy);
       logits_in(*session, request_of(tiny_prompt(200), 20));
@@ -223,10 +279,15 @@ TEST_F(MacEngine, RingsAreTakenFromIdleSessions) {
 
 TEST_F(MacEngine, SaysWhatItCannotDo) {
   const auto engine = tiny_engine(cuda_options());
-  const auto session = engine->open("mac+csattention");
-  ASSERT_FALSE(session);
-  EXPECT_EQ(session.error().code, ErrorCode::kUnsupported);
-  EXPECT_THAT(session.error().message, testing::HasSubstr("over full or quest"));
+  for (const auto& [policy, says] : std::vector<std::pair<std::string, std::string>>{
+           {"mac+attention_predictor", "over full, quest or csattention"},
+           {"mac+csattention:mode=paper", "--device cuda csattention has mode=codes"}}) {
+    SCOPED_TRACE(policy);
+    const auto session = engine->open(policy);
+    ASSERT_FALSE(session);
+    EXPECT_EQ(session.error().code, ErrorCode::kUnsupported);
+    EXPECT_THAT(session.error().message, testing::HasSubstr(says));
+  }
 }
 
 }  // namespace

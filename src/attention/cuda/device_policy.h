@@ -232,7 +232,7 @@ class DevicePolicy {
   bool leaves_any_alone() const {
     return std::find(left_alone_.begin(), left_alone_.end(), true) != left_alone_.end();
   }
-  void leave_alone(std::vector<bool> layers) { left_alone_ = std::move(layers); }
+  virtual void leave_alone(std::vector<bool> layers) { left_alone_ = std::move(layers); }
 
  private:
   std::vector<bool> left_alone_;

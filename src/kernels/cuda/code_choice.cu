@@ -125,10 +125,9 @@ __global__ __launch_bounds__(kThreads) void choose_kernel(const __grid_constant_
     if (threadIdx.x == 0) a.keys[pair] = 0;
     return;
   }
-  const uint32_t* table = a.pages + size_t{row} * a.rows.capacity;
-  uint32_t* list = a.lists + size_t{pair} * a.list_capacity;
+  const PageList list(a, a.pages + size_t{row} * a.rows.capacity, pair);
   if (own.book == nullptr || a.layer >= own.ready || !range.chooses) {
-    PagesRead::copy(table, 0, page_count(range.end), list);
+    list.write(0, 0, page_count(range.end));
     if (threadIdx.x == 0) a.keys[pair] = range.end;
     return;
   }
@@ -138,7 +137,7 @@ __global__ __launch_bounds__(kThreads) void choose_kernel(const __grid_constant_
     if (head == 0) own.coded[a.layer] = static_cast<int32_t>(read.recent);
     if (head == 0 && a.due != nullptr) own.searched[a.layer] = range.end;
   }
-  read.list_others(table, list);
+  read.list_others(list);
   if (!read.chooses()) return;
   const uint32_t sinks = read.sinks, recent = read.recent;
   Weights<kWords> weights(a, s, pair, sinks, recent);
@@ -152,7 +151,7 @@ __global__ __launch_bounds__(kThreads) void choose_kernel(const __grid_constant_
   });
   uint32_t* picks = own.picks + (a.rows.shape.heads(a.layer) + head) * a.pick_capacity;
   others.write(cut, [&](uint32_t at, uint32_t page) {
-    list[sinks + at] = table[page];
+    list.write(sinks + at, page);
     if (a.due != nullptr) picks[at] = page;
   });
 }

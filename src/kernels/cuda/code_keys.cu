@@ -92,20 +92,20 @@ __device__ void take_turn(const CodeNewKeysArgs& a, const CodeRange& range, bool
   if (due) return;
   const uint32_t n_kv_head = a.rows.shape.n_kv_head;
   const size_t at = (size_t{layer} * a.due_rows + row) * n_kv_head + head;
-  uint32_t* list = a.lists + at * a.list_capacity;
+  const PageList list(a, table, at);
   if (!chooses) {
     const int32_t keys = a.rows.has_in_table(range) ? range.end : 0;
-    PagesRead::copy(table, 0, page_count(keys), list);
+    list.write(0, 0, page_count(keys));
     if (threadIdx.x == 0) a.keys[at] = keys;
     return;
   }
   const PagesRead read(a.rows.rules, range,
                        code_range(a.rows.rules, a.model_layers[layer], searched - 1));
   if (threadIdx.x == 0) a.keys[at] = read.keys();
-  read.list_others(table, list);
+  read.list_others(list);
   const size_t picks = (size_t{layer} * n_kv_head + head) * a.pick_capacity;
   for (uint32_t i = threadIdx.x; read.chooses() && i < read.chosen; i += kThreads) {
-    list[read.sinks + i] = table[own.picks[picks + i]];
+    list.write(read.sinks + i, own.picks[picks + i]);
   }
 }
 

@@ -10,6 +10,28 @@ __device__ inline uint32_t page_count(int32_t keys) {
   return (static_cast<uint32_t>(keys) + kPageTokens - 1) / kPageTokens;
 }
 
+/// A list of pages of a table, as it is written.
+struct PageList {
+  const uint32_t* table;
+  uint32_t *pages, *numbers;  // numbers: perhaps null
+
+  /// a: of lists, the index-th is meant.
+  template <typename Args>
+  __device__ PageList(const Args& a, const uint32_t* table, size_t index)
+      : table(table),
+        pages(a.lists + index * a.list_capacity),
+        numbers(a.numbers != nullptr ? a.numbers + index * a.list_capacity : nullptr) {}
+
+  __device__ void write(uint32_t at, uint32_t page) const {
+    pages[at] = table[page];
+    if (numbers != nullptr) numbers[at] = page;
+  }
+  /// Pages [begin, end). All threads of the block call.
+  __device__ void write(uint32_t at, uint32_t begin, uint32_t end) const {
+    for (uint32_t i = begin + threadIdx.x; i < end; i += blockDim.x) write(at + i - begin, i);
+  }
+};
+
 /// The pages of a KV head that a row reads: sinks, chosen ones, and those from recent on.
 struct PagesRead {
   uint32_t sinks, chosen, recent, end;
@@ -29,12 +51,9 @@ struct PagesRead {
     return keys_seen - static_cast<int32_t>((recent - sinks - chosen) * kPageTokens);
   }
   /// All but those that are chosen among others. All threads of the block call.
-  __device__ void list_others(const uint32_t* table, uint32_t* list) const {
-    copy(table, 0, chooses() ? sinks : recent, list);
-    copy(table, recent, end, list + sinks + chosen);
-  }
-  __device__ static void copy(const uint32_t* table, uint32_t begin, uint32_t end, uint32_t* list) {
-    for (uint32_t i = begin + threadIdx.x; i < end; i += blockDim.x) list[i - begin] = table[i];
+  __device__ void list_others(const PageList& list) const {
+    list.write(0, 0, chooses() ? sinks : recent);
+    list.write(sinks + chosen, recent, end);
   }
 };
 

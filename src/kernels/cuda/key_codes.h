@@ -176,7 +176,7 @@ struct CodeNewKeysArgs {
   const uint32_t* model_layers = nullptr;  // [layers]
   // Where searches serve several rows, as in CodeSearchArgs, but [layers, due_rows, ...].
   uint32_t* due = nullptr;  // out
-  uint32_t* lists = nullptr;
+  uint32_t *lists = nullptr, *numbers = nullptr;
   int32_t* keys = nullptr;
   uint32_t due_rows = 0, list_capacity = 0, pick_capacity = 0;
 };
@@ -196,13 +196,14 @@ struct CodeSearchArgs {
   uint32_t* due = nullptr;  // [count] 0: the row need not search; null: all rows search
   uint32_t pick_capacity = 0;
   // Scratch. Tops have four query heads each, 16 bits a head: heads 0 and 2 in x, 1 and 3 in y.
-  uint2* tops = nullptr;       // [code_words(group), count, n_kv_head, capacity]
-  float2* scales = nullptr;    // [count, n_head] logit = x + y top
-  float2* parts = nullptr;     // [code_parts()] largest logit and sum, in units of log2
-  float* weights = nullptr;    // [count, n_kv_head, capacity]
-  uint32_t* lists = nullptr;   // [count, n_kv_head, list_capacity] out: page ids, in order
-  int32_t* keys = nullptr;     // [count, n_kv_head] out: tokens of a list, to the row's own
-  uint32_t list_capacity = 0;  // >= capacity
+  uint2* tops = nullptr;        // [code_words(group), count, n_kv_head, capacity]
+  float2* scales = nullptr;     // [count, n_head] logit = x + y top
+  float2* parts = nullptr;      // [code_parts()] largest logit and sum, in units of log2
+  float* weights = nullptr;     // [count, n_kv_head, capacity]
+  uint32_t* lists = nullptr;    // [count, n_kv_head, list_capacity] out: page ids, in order
+  uint32_t* numbers = nullptr;  // as lists, if not null, out: where they stand in the table
+  int32_t* keys = nullptr;      // [count, n_kv_head] out: tokens of a list, to the row's own
+  uint32_t list_capacity = 0;   // >= capacity
 };
 /// Words of four query heads.
 constexpr uint32_t code_words(uint32_t group) { return group <= 4 ? 1 : group <= 8 ? 2 : 4; }

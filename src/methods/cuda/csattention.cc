@@ -48,11 +48,13 @@ Status DeviceCsAttention::check(const CsAttentionPolicy& policy, const ModelConf
               policy.spec());
 }
 
-DeviceCsAttention::DeviceCsAttention(const CsAttentionPolicy& policy, const ModelConfig& config)
+DeviceCsAttention::DeviceCsAttention(const CsAttentionPolicy& policy, const ModelConfig& config,
+                                     bool numbered)
     : config_(config),
       rules_(rules_of(policy)),
       clusters_(1u << policy.options().bits),
-      iterations_(policy.options().iterations > 0 ? policy.options().iterations : kIterations) {
+      iterations_(policy.options().iterations > 0 ? policy.options().iterations : kIterations),
+      numbered_(numbered) {
   std::mt19937_64 random(policy.options().seed);
   for (uint32_t i = 0; i < kCodeEntries; ++i) draws_.push_back(random());
 }
@@ -94,7 +96,9 @@ Status DeviceCsAttention::reserve(const DeviceRoom& room) {
 Status DeviceCsAttention::reserve_lists() {
   const bool periodic = rules_.period > 1;
   const size_t layers = layers_.size(), lists = size_t{rows_} * config_.n_kv_head;
-  REPRISE_CHECK(lists_.reserve((periodic ? layers : 1) * lists * capacity_, kWhat));
+  const size_t entries = (periodic ? layers : 1) * lists * capacity_;
+  REPRISE_CHECK(lists_.reserve(entries, kWhat));
+  if (numbered_) REPRISE_CHECK(numbers_.reserve(entries, kWhat));
   REPRISE_CHECK(keys_.reserve((periodic ? layers : 2) * lists, kWhat));
   if (!periodic) return {};
   const double share = rules_.keep * static_cast<double>(capacity_);
@@ -148,6 +152,7 @@ Status DeviceCsAttention::begin(const DeviceRows& rows, const PagedKv& kv, cudaS
       const size_t list = size_t{group.first} * config_.n_kv_head;
       args.due = due_.data() + group.first;
       args.lists = lists_.data() + list * rows.capacity;
+      if (numbered_) args.numbers = numbers_.data() + list * rows.capacity;
       args.keys = keys_.data() + list;
       args.due_rows = rows_;
       args.list_capacity = rows.capacity;
@@ -178,12 +183,14 @@ Status DeviceCsAttention::select(const DeviceQueries& queries, DeviceRead& read,
   args.parts = parts_.data();
   args.weights = weights_.data();
   const size_t lists = size_t{rows_} * config_.n_kv_head;
+  args.list_capacity = queries.capacity;
   args.lists = lists_.data();
   args.keys = keys_.data() + queries.layer % 2 * lists;
-  args.list_capacity = queries.capacity;
+  if (numbered_) args.numbers = numbers_.data();
   if (rules_.period > 1) {
     const size_t first = args.layer * lists + size_t{queries.first} * config_.n_kv_head;
-    args.lists = lists_.data() + first * args.list_capacity;
+    args.lists += first * args.list_capacity;
+    if (numbered_) args.numbers += first * args.list_capacity;
     args.keys = keys_.data() + first;
     args.due = due_.data() + size_t{args.layer} * rows_ + queries.first;
     args.pick_capacity = pick_capacity_;
@@ -191,6 +198,7 @@ Status DeviceCsAttention::select(const DeviceQueries& queries, DeviceRead& read,
   const uint64_t due = variant({queries.first, queries.count, nullptr});
   if ((due & turn_of(queries.layer)) != 0) REPRISE_CHECK(search(args, stream));
   read.lists = {args.lists, nullptr, args.keys, config_.n_kv_head, args.list_capacity};
+  read.numbers = args.numbers;
   return {};
 }
 

@@ -14,7 +14,9 @@ namespace reprise {
 /// that an answer outgrows is made anew before a step, from the rows and keys before it.
 class DeviceCsAttention : public DevicePolicy {
  public:
-  DeviceCsAttention(const CsAttentionPolicy& policy, const ModelConfig& config);
+  /// numbered: lists say which pages of the sequence they name.
+  DeviceCsAttention(const CsAttentionPolicy& policy, const ModelConfig& config,
+                    bool numbered = false);
   /// kUnsupported names options that are not there.
   static Status check(const CsAttentionPolicy& policy, const ModelConfig& config);
 
@@ -63,6 +65,7 @@ class DeviceCsAttention : public DevicePolicy {
   const ModelConfig& config_;
   kernels::cuda::CodeRules rules_;
   uint32_t clusters_, iterations_;
+  bool numbered_;
   std::vector<uint64_t> draws_;  // see TrainCodesArgs
   kernels::cuda::CodeShape shape_;
   std::vector<uint32_t> layers_, index_;  // of the model; [n_layer] their places in an index
@@ -81,7 +84,7 @@ class DeviceCsAttention : public DevicePolicy {
   kernels::cuda::DeviceBuffer<float2> scales_, parts_;
   kernels::cuda::DeviceBuffer<float> weights_;
   // Of every layer where searches serve several rows, else lists of one, numbers of keys of two.
-  kernels::cuda::DeviceBuffer<uint32_t> lists_;
+  kernels::cuda::DeviceBuffer<uint32_t> lists_, numbers_;  // numbers_: if numbered_
   kernels::cuda::DeviceBuffer<int32_t> keys_;
   kernels::cuda::DeviceBuffer<uint32_t> due_;  // [layers, rows]; empty: searches serve one row
   uint32_t pick_capacity_ = 0;

@@ -25,6 +25,19 @@ bool has_windows(const ModelConfig& config) {
                      [](uint32_t window) { return window > 0; });
 }
 
+/// Null: the policy is none that names whole pages. numbered: lists say which they are.
+Result<std::unique_ptr<DevicePolicy>> choosing_pages(const Policy& policy,
+                                                     const ModelConfig& config, bool numbered) {
+  if (const auto* quest = dynamic_cast<const QuestPolicy*>(&policy)) {
+    return std::make_unique<DeviceQuest>(quest->options(), config, numbered);
+  }
+  if (const auto* csattention = dynamic_cast<const CsAttentionPolicy*>(&policy)) {
+    REPRISE_CHECK(DeviceCsAttention::check(*csattention, config));
+    return std::make_unique<DeviceCsAttention>(*csattention, config, numbered);
+  }
+  return nullptr;
+}
+
 }  // namespace
 
 Result<std::unique_ptr<DevicePolicy>> device_policy(const Policy& policy,
@@ -42,18 +55,13 @@ Result<std::unique_ptr<DevicePolicy>> device_policy(const Policy& policy,
   if (const auto* streaming = dynamic_cast<const StreamingPolicy*>(&policy)) {
     return std::make_unique<DeviceStreaming>(streaming->options(), config);
   }
-  if (const auto* quest = dynamic_cast<const QuestPolicy*>(&policy)) {
-    return std::make_unique<DeviceQuest>(quest->options(), config);
-  }
+  REPRISE_TRY(auto choosing, choosing_pages(policy, config, false));
+  if (choosing != nullptr) return choosing;
   if (const auto* snapkv = dynamic_cast<const SnapKvPolicy*>(&policy)) {
     return std::make_unique<DeviceSnapKv>(snapkv->options(), config);
   }
   if (const auto* h2o = dynamic_cast<const H2oPolicy*>(&policy)) {
     return std::make_unique<DeviceH2o>(*h2o, config);
-  }
-  if (const auto* csattention = dynamic_cast<const CsAttentionPolicy*>(&policy)) {
-    REPRISE_CHECK(DeviceCsAttention::check(*csattention, config));
-    return std::make_unique<DeviceCsAttention>(*csattention, config);
   }
   if (const auto* predictor = dynamic_cast<const AttentionPredictorPolicy*>(&policy)) {
     return std::make_unique<DeviceAttentionPredictor>(*predictor, config);
@@ -64,10 +72,8 @@ Result<std::unique_ptr<DevicePolicy>> device_policy(const Policy& policy,
     if (mac->wrapped().reads_everything()) {
       return std::make_unique<DeviceMac>(*mac, config, nullptr);
     }
-    if (const auto* quest = dynamic_cast<const QuestPolicy*>(&mac->wrapped())) {
-      return std::make_unique<DeviceMac>(
-          *mac, config, std::make_unique<DeviceQuest>(quest->options(), config, true));
-    }
+    REPRISE_TRY(auto inner, choosing_pages(mac->wrapped(), config, true));
+    if (inner != nullptr) return std::make_unique<DeviceMac>(*mac, config, std::move(inner));
   }
   if (const auto* reattention = dynamic_cast<const ReAttentionPolicy*>(&policy)) {
     return DeviceReAttention::create(*reattention, config);
@@ -79,8 +85,9 @@ Result<std::unique_ptr<DevicePolicy>> device_policy(const Policy& policy,
   }
   return fail(ErrorCode::kUnsupported,
               "policy {} does not run on cuda; full, streaming, quest, snapkv, h2o, reattention, "
-              "csattention, attention_predictor and mac (over full or quest, without "
-              "lse_fix) do, also after dense, and auto among full, quest and mac; use --device cpu",
+              "csattention, attention_predictor and mac (over full, quest or "
+              "csattention, without lse_fix) do, also after dense, and auto among full, quest and "
+              "mac; use --device cpu",
               policy.spec());
 }
 

@@ -1,17 +1,16 @@
-// Which policy stands behind the decorators that devices know.
+// Which policy stands behind decorators.
 #pragma once
 
-#include "methods/decorators/dense.h"
+#include "attention/policy.h"
 
 namespace reprise {
 
-/// The policy of a kind that acts, behind `dense` or not; null: another one does.
+/// The policy of a kind, itself or behind decorators; null: there is none.
 template <class Kind>
 const Kind* find_policy(const Policy& policy) {
-  if (const auto* dense = dynamic_cast<const DensePolicy*>(&policy)) {
-    return find_policy<Kind>(dense->wrapped());
-  }
-  return dynamic_cast<const Kind*>(&policy);
+  if (const auto* found = dynamic_cast<const Kind*>(&policy)) return found;
+  const auto* decorator = dynamic_cast<const PolicyDecorator*>(&policy);
+  return decorator != nullptr ? find_policy<Kind>(decorator->wrapped()) : nullptr;
 }
 
 }  // namespace reprise

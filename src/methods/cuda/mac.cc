@@ -131,7 +131,25 @@ PrefillRows DeviceMac::seeds_of(const SequenceStep& step, int32_t position) cons
   return {0, static_cast<uint32_t>(end - first), first};
 }
 
+std::vector<DeviceGroup> DeviceMac::inner_groups(std::span<const DeviceGroup> groups) const {
+  std::vector<DeviceGroup> own(groups.begin(), groups.end());
+  for (DeviceGroup& group : own) {
+    if (group.policy == this) group.policy = inner_.get();
+  }
+  return own;
+}
+
+uint64_t DeviceMac::variant(const DeviceGroup& group) const {
+  return inner_ != nullptr ? inner_->variant(group) : 0;
+}
+
 Status DeviceMac::plan(const DevicePlan& plan, cudaStream_t stream) {
+  if (inner_ != nullptr) {
+    const auto groups = inner_groups(plan.groups);
+    DevicePlan inner = plan;
+    inner.groups = groups;
+    REPRISE_CHECK(inner_->plan(inner, stream));
+  }
   pool_->begin_pass(stream);
   rings_.assign(plan.steps.size(), kNoRing);
   seeds_.assign(plan.steps.size(), {});
@@ -194,6 +212,7 @@ Status DeviceMac::attend(const DeviceQueries& queries, const DeviceResult& resul
 }
 
 Status DeviceMac::after_prefill(const DevicePrompt& prompt, cudaStream_t stream) {
+  if (inner_ != nullptr) REPRISE_CHECK(inner_->after_prefill(prompt, stream));
   const PrefillRows& rows = seeds_[prompt.step];
   if (rows.count == 0 || !pool_->has(prompt.layer)) return {};
   const size_t width = size_t{config_.n_head} * config_.head_dim;
@@ -235,12 +254,21 @@ Status DeviceMac::adopt(const PagedKv& kv, const PageIds& pages, cudaStream_t st
 }
 
 Status DeviceMac::begin(const DeviceRows& rows, const PagedKv& kv, cudaStream_t stream) {
-  return inner_ != nullptr ? inner_->begin(rows, kv, stream) : Status();
+  if (inner_ == nullptr) return {};
+  const auto groups = inner_groups(rows.groups);
+  DeviceRows inner = rows;
+  inner.groups = groups;
+  return inner_->begin(inner, kv, stream);
 }
 
 Status DeviceMac::after_prefill_store(const DeviceRows& rows, uint32_t layer, const PagedKv& kv,
                                       cudaStream_t stream) {
   return inner_ != nullptr ? inner_->after_prefill_store(rows, layer, kv, stream) : Status();
+}
+
+void DeviceMac::leave_alone(std::vector<bool> layers) {
+  if (inner_ != nullptr) inner_->leave_alone(layers);
+  DevicePolicy::leave_alone(std::move(layers));
 }
 
 uint64_t DeviceMac::keys_read(const DeviceRow& row) const {

@@ -80,6 +80,7 @@ class DeviceMac : public DevicePolicy {
   Status after_prefill_store(const DeviceRows& rows, uint32_t layer, const PagedKv& kv,
                              cudaStream_t stream) override;
   Status plan(const DevicePlan& plan, cudaStream_t stream) override;
+  uint64_t variant(const DeviceGroup& group) const override;
   bool attends() const override { return true; }
   Status attend(const DeviceQueries& queries, const DeviceResult& result,
                 cudaStream_t stream) override;
@@ -88,8 +89,11 @@ class DeviceMac : public DevicePolicy {
   /// At most: what was reused is counted on the device.
   uint64_t keys_read(const DeviceRow& row) const override;
   uint64_t index_bytes_read(const DeviceRow& row) const override;
+  void leave_alone(std::vector<bool> layers) override;
 
  private:
+  /// Groups as the inner policy knows them.
+  std::vector<DeviceGroup> inner_groups(std::span<const DeviceGroup> groups) const;
   Result<uint32_t> ring_of(MacPolicy::Device& host);
   /// Rows of a step whose results go to its ring.
   kernels::cuda::PrefillRows seeds_of(const SequenceStep& step, int32_t position) const;

@@ -38,7 +38,6 @@ class DensePolicy : public PolicyDecorator {
   }
   std::string prefill_key() const override;
 
-  const Policy& wrapped() const { return inner(); }
   const std::vector<bool>& dense() const { return dense_; }
 
  private:

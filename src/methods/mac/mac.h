@@ -98,7 +98,6 @@ class MacPolicy : public PolicyDecorator {
   };
   Device& device() const { return device_; }
   const MacSettings& settings() const { return settings_; }
-  const Policy& wrapped() const { return inner(); }
   kernels::KvType ring_type() const { return ring_type_; }
 
  private:
