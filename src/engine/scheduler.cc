@@ -130,7 +130,12 @@ void Scheduler::finish_oldest() {
     const Planned& planned = pass.planned[i];
     const size_t own = result;
     if (planned.has_result) ++result;
-    if (planned.running == nullptr || planned.running->result) continue;
+    if (planned.running == nullptr) continue;
+    if (planned.running->result) {  // it ended while this was computed ahead
+      const Sequence& ended = *planned.running->sequence;
+      ended.policy->truncate(static_cast<int32_t>(ended.tokens.size()));
+      continue;
+    }
     if (!status) {
       planned.running->result = tl::unexpected<Error>(status.error());
       continue;

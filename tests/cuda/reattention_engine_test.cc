@@ -31,6 +31,9 @@ TEST_F(CudaEngine, ReAttentionOfEverythingIsFullAttention) {
   }
 }
 
+const std::string kGated =
+    "reattention:sink=8,local=64,span=8,spans=6,activate=80,stride=0,lead=1.1,gate=0.3";
+
 // Half of the rows: where rounding decides which of two keys wins, one row differs, and with it
 // what deeper layers see of it.
 void expect_the_cpus(EngineOptions options, const std::vector<std::string>& policies,
@@ -62,8 +65,32 @@ TEST_F(CudaEngine, ReAttentionReadsWhatItReadsOnTheCpu) {
        "reattention:sink=8,local=64,span=8,spans=6,activate=300,early=120,stride=0",
        "reattention:sink=8,local=64,span=8,spans=6,activate=80,stride=0,least=0.02",
        "reattention:sink=8,local=64,span=8,spans=6,activate=80,stride=0,lead=0.5",
+       "reattention:sink=8,local=64,span=8,spans=200,activate=80,stride=0,lead=0.5", kGated,
        "reattention:sink=8,local=64,span=8,spans=6,activate=80,heads=0:0/0:2"},
       bf16_tolerance(1));
+}
+
+// How often the gate is open is known on the device.
+TEST_F(CudaEngine, ReAttentionsGateOpensAsOnTheCpu) {
+  EngineOptions options = roomy_options();
+  const auto open_share = [&](const std::string& device, const std::string& gate) {
+    options.device = device;
+    const auto engine = tiny_engine(options);
+    Request request = request_of(tiny_prompt(700), 60);
+    request.forced = tiny_prompt(60, 9);
+    const std::string policy = kGated.substr(0, kGated.rfind('=') + 1) + gate;
+    return answer_of(*engine, request, policy).counters.policy.back();
+  };
+  for (const std::string gate : {"0.3", "0.35"}) {
+    const auto [name, want] = open_share("cpu", gate);
+    const auto [same_name, got] = open_share(cuda_options().device, gate);
+    std::printf("  gate=%s: open in %.3f, on the CPU %.3f\n", gate.c_str(), got, want);
+    EXPECT_EQ(name, "reattention_open");
+    EXPECT_EQ(same_name, name);
+    EXPECT_NEAR(got, want, 0.15);
+    EXPECT_GT(want, 0.1);  // else the gate would not matter
+    EXPECT_LT(want, 0.9);
+  }
 }
 
 // Rows that choose alone, and otherwise than on the CPU, stand in the window of all that follow:
@@ -80,7 +107,9 @@ TEST_F(CudaEngine, ReAttentionInABatchIsThatOfSingleSequences) {
   options.batch = 8;
   const auto engine = tiny_engine(options);
   const std::string sparse = "reattention:sink=8,local=64,span=8,spans=6,activate=80";
-  const auto policy = [&](uint32_t i) { return i % 3 == 1 ? std::string("full") : sparse; };
+  const auto policy = [&](uint32_t i) {
+    return i % 3 == 1 ? std::string("full") : i % 3 == 2 ? kGated : sparse;
+  };
   std::vector<std::unique_ptr<Session>> sessions;
   std::vector<Logits> together(8);
   std::vector<Request> requests;
@@ -105,34 +134,39 @@ TEST_F(CudaEngine, ReAttentionInABatchIsThatOfSingleSequences) {
 TEST_F(CudaEngine, ReAttentionGoesOnInForksBeyondTheContextAndFromAFile) {
   EngineOptions options = roomy_options();
   options.ctx = 100;
-  const std::string policy = "reattention:sink=8,local=64,span=8,spans=6,activate=80";
   const std::string path = scratch_folder() + "/reattention-cuda";
   const auto engine = tiny_engine(options);
-  auto parent = *engine->open(policy);
-  const Answer first = *parent->generate(request_of(tiny_prompt(500), 8));
-  ASSERT_TRUE(parent->save(path, ""));
-  auto fork = parent->fork(), restored = *engine->open(policy);
-  ASSERT_TRUE(restored->restore(path));
-  auto prompt = tiny_prompt(500);
-  prompt.insert(prompt.end(), first.tokens.begin(), first.tokens.end());
-  const auto more = tiny_prompt(70, 5);
-  prompt.insert(prompt.end(), more.begin(), more.end());
-  std::vector<std::vector<int32_t>> answers;
-  for (Session* session : {parent.get(), fork.get(), restored.get()}) {
-    const auto answer = session->generate(request_of(prompt, 30));
-    ASSERT_TRUE(answer) << answer.error().message;
-    EXPECT_GE(answer->counters.reused_tokens, 500u);
-    answers.push_back(answer->tokens);
+  for (const std::string& policy :
+       {std::string("reattention:sink=8,local=64,span=8,spans=6,activate=80"), kGated}) {
+    SCOPED_TRACE(policy);
+    auto parent = *engine->open(policy);
+    Request stopped = request_of(tiny_prompt(500), 20);
+    stopped.on_token = [tokens = 0](const TokenEvent&) mutable { return ++tokens < 8; };
+    const Answer first = *parent->generate(stopped);  // and a row that was computed ahead
+    ASSERT_EQ(first.finish, FinishReason::kCancelled);
+    ASSERT_TRUE(parent->save(path, ""));
+    auto fork = parent->fork(), restored = *engine->open(policy);
+    ASSERT_TRUE(restored->restore(path));
+    auto prompt = tiny_prompt(500);
+    prompt.insert(prompt.end(), first.tokens.begin(), first.tokens.end());
+    const auto more = tiny_prompt(70, 5);
+    prompt.insert(prompt.end(), more.begin(), more.end());
+    std::vector<std::vector<int32_t>> answers;
+    for (Session* session : {parent.get(), fork.get(), restored.get()}) {
+      const auto answer = session->generate(request_of(prompt, 30));
+      ASSERT_TRUE(answer) << answer.error().message;
+      EXPECT_GE(answer->counters.reused_tokens, 500u);
+      answers.push_back(answer->tokens);
+    }
+    EXPECT_EQ(answers[1], answers[0]);
+    EXPECT_EQ(answers[2], answers[0]);
   }
-  EXPECT_EQ(answers[1], answers[0]);
-  EXPECT_EQ(answers[2], answers[0]);
 }
 
 TEST_F(CudaEngine, WhatReAttentionLacksOnADeviceIsRefused) {
   const auto engine = tiny_engine(cuda_options());
   for (const auto& [policy, what] : {std::pair{"reattention:local=64,interval=4", "interval"},
                                      {"reattention:local=64,fill=true", "fill"},
-                                     {"reattention:local=64,lead=2,gate=0.05", "gate"},
                                      {"reattention:local=64,span=1,spans=1500", "1500 spans"},
                                      {"reattention:local=64,decode-picks=500", "500 decode-picks"},
                                      {"reattention:local=256", "raise --chunk from 64"}}) {

@@ -27,6 +27,26 @@ __device__ void vote(const VoteTables& tables, uint32_t sequence, RankedWord wor
   atomicMax(tables.best + at + slot, static_cast<uint32_t>(word >> 32));
 }
 
+// Whether heads of a sequence vote whose best key does not stand out.
+__device__ bool is_open(const EvidenceArgs& args, uint32_t sequence) {
+  const RowEvidence* state = args.states != nullptr ? args.states[sequence] : nullptr;
+  if (state == nullptr) return false;
+  return state->past + static_cast<float>(state->sums[args.turn % 3]) >= args.open;
+}
+
+// What a query tells the next layer's; the first one also what it was told.
+__device__ void add_evidence(const EvidenceArgs& args, uint32_t sequence, bool first, bool leads,
+                             bool open) {
+  RowEvidence* state = args.states != nullptr ? args.states[sequence] : nullptr;
+  if (state == nullptr) return;
+  const uint32_t heads = (first ? state->sums[args.turn % 3] : 0) + (leads ? 1 : 0);
+  if (heads > 0) atomicAdd(&state->sums[(args.turn + 1) % 3], heads);
+  if (!first) return;
+  state->sums[(args.turn + 2) % 3] = 0;
+  ++state->rows;
+  state->open += open ? 1 : 0;
+}
+
 // A warp per query; grid (queries of all KV heads / kMergeWarps, batch).
 __global__ __launch_bounds__(kMergeWarps * 32) void merge_kernel(const __grid_constant__ Params p) {
   __shared__ RankedWord best[kMergeWarps][kMostRoom];
@@ -45,9 +65,11 @@ __global__ __launch_bounds__(kMergeWarps * 32) void merge_kernel(const __grid_co
   const size_t row = size_t{sequence} * p.a.voters() + i / p.group;
   const size_t head = row * p.a.n_head + kv_head * p.group + i % p.group;
   const auto score = [](RankedWord word) { return __uint_as_float(score_bits(word)); };
-  const bool leads =
-      p.a.lead <= 0.0f || count < k || score(best[warp][0]) - score(best[warp][k - 1]) >= p.a.lead;
-  const bool casts = leads && (p.a.voting == nullptr || p.a.voting[head % p.a.n_head] != 0);
+  const bool leads = p.a.lead <= 0.0f || count < p.a.lead_rank ||
+                     score(best[warp][0]) - score(best[warp][p.a.lead_rank - 1]) >= p.a.lead;
+  const bool votes = p.a.voting == nullptr || p.a.voting[head % p.a.n_head] != 0;
+  const bool open = is_open(p.a.evidence, sequence), casts = votes && (leads || open);
+  if (lane == 0) add_evidence(p.a.evidence, sequence, query == 0, votes && leads, open);
   for (uint32_t at = lane; at < k; at += 32) {
     const RankedWord own = at < count ? best[warp][at] : 0;
     if (p.a.found != nullptr) p.a.found[head * k + at] = own;
@@ -68,6 +90,7 @@ size_t top_keys_workspace(uint32_t batch, uint32_t voters, uint32_t n_head, uint
 cudaError_t top_keys(const TopKeysArgs& args, cudaStream_t stream) {
   if (args.batch == 0) return cudaSuccess;
   if (args.k == 0 || args.k > kMaxTopKeys) return cudaErrorNotSupported;
+  if (args.lead_rank == 0 || args.lead_rank > args.k) return cudaErrorInvalidValue;
   Params p = {};
   p.a = args;
   p.group = args.n_head / args.kv.n_kv_head;

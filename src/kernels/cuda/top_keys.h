@@ -10,6 +10,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/paged_decode.h"
+#include "kernels/cuda/row_evidence.h"
 
 namespace reprise::kernels::cuda {
 
@@ -82,7 +83,10 @@ struct TopKeysArgs {
   VoteTables votes;             // every key that was found gets a vote; keys null: not wanted
   uint32_t votes_each = kMaxTopKeys;  // of what a query found so many cast votes, the best first
   const float* least = nullptr;  // [batch, voters(), n_head] that a key must score for its vote
-  float lead = 0.0f;  // by so much the best must score more than the k-th, or none gets a vote
+  float lead =
+      0.0f;  // by so much the best must score more than that of rank lead_rank to stand out
+  uint32_t lead_rank = 1;           // from 1 to k; where there are fewer keys, the best stands out
+  EvidenceArgs evidence;            // whether those vote that do not stand out: no, without one
   const uint8_t* voting = nullptr;  // [n_head] 0: what the head found gets no votes; null: it does
   uint32_t* floors = nullptr;       // [batch, voters(), n_head] zero, before and after a call
   void* workspace = nullptr;        // top_keys_workspace() bytes

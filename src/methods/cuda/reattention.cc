@@ -22,7 +22,6 @@ Status check(const ReAttentionPolicy::Settings& s) {
   };
   if (s.fill) return refused("fill=true");
   if (s.interval > 1) return refused("interval above 1");
-  if (s.gate > 0.0f) return refused("gate");
   if (s.spans > kMaxSpans) {
     return fail(ErrorCode::kUnsupported,
                 "policy reattention: {} spans are more than the {} of --device cuda; choose longer "
@@ -41,21 +40,24 @@ Status check(const ReAttentionPolicy::Settings& s) {
 Result<std::unique_ptr<DevicePolicy>> DeviceReAttention::create(const ReAttentionPolicy& policy,
                                                                 const ModelConfig& config) {
   REPRISE_CHECK(check(policy.settings()));
-  return std::unique_ptr<DevicePolicy>(new DeviceReAttention(policy.settings(), config));
+  return std::unique_ptr<DevicePolicy>(new DeviceReAttention(policy, config));
 }
 
-DeviceReAttention::DeviceReAttention(const ReAttentionPolicy::Settings& settings,
-                                     const ModelConfig& config)
-    : settings_(settings),
+DeviceReAttention::DeviceReAttention(const ReAttentionPolicy& policy, const ModelConfig& config)
+    : settings_(policy.settings()),
       layer_rope_(config.layer_rope),
+      n_layer_(config.n_layer),
       n_head_(config.n_head),
       n_kv_head_(config.n_kv_head),
       head_dim_(config.head_dim),
       query_scale_(config.attention_scale / kQueryUnit),
       attention_scale_(config.attention_scale),
-      middle_{settings.sink, settings.local, settings.activate},
-      span_tokens_(span_tokens(middle_, static_cast<uint32_t>(settings.spans),
-                               static_cast<uint32_t>(settings.span))) {}
+      middle_{settings_.sink, settings_.local, settings_.activate},
+      span_tokens_(span_tokens(middle_, static_cast<uint32_t>(settings_.spans),
+                               static_cast<uint32_t>(settings_.span))) {
+  const double share = static_cast<double>(policy.voters()) * Gate::kPast;
+  if (settings_.gate > 0.0f) gates_.emplace(settings_.gate * share);
+}
 
 Status DeviceReAttention::Votes::reserve(uint32_t batch, uint32_t most) {
   slots = vote_slots(most);
@@ -78,6 +80,13 @@ Status DeviceReAttention::reserve(const DeviceRoom& room) {
              decode_picks = static_cast<uint32_t>(settings_.decode_picks),
              ranks = static_cast<uint32_t>(settings_.ranks_of(1));
   const uint32_t voters = chunk_voters(), rows = room.sequences;
+  uint32_t turns = 0;
+  turns_.clear();
+  for (uint32_t layer = 0; layer < n_layer_; ++layer) {
+    turns_.push_back(turns);
+    if (settings_.votes(layer, 1) && !leaves_alone(layer)) ++turns;
+  }
+  if (gates_) REPRISE_CHECK(gates_->reserve(rows, turns));
   list_capacity_ = span_list_capacity(middle_, static_cast<uint32_t>(settings_.spans),
                                       static_cast<uint32_t>(settings_.span), room.capacity);
   for (size_t i = 0; i < settings_.angles.size(); ++i) {
@@ -130,8 +139,9 @@ Status DeviceReAttention::find_least(TopKeysArgs& scan, const PositionAngles& an
   return {};
 }
 
-Status DeviceReAttention::choose(uint32_t layer, TopKeysArgs scan, KeySpansArgs spans,
-                                 PackedQueriesArgs queries, cudaStream_t stream) const {
+Status DeviceReAttention::choose(uint32_t layer, uint32_t step, TopKeysArgs scan,
+                                 KeySpansArgs spans, PackedQueriesArgs queries,
+                                 cudaStream_t stream) const {
   const auto kind = layer_rope_.empty() ? LayerRope::kGlobal : layer_rope_[layer];
   const auto& turn = angles_[static_cast<size_t>(kind)];
   scan.n_head = n_head_;
@@ -142,7 +152,14 @@ Status DeviceReAttention::choose(uint32_t layer, TopKeysArgs scan, KeySpansArgs 
   if (settings_.votes(layer, scan.rows)) {
     scan.k = static_cast<uint32_t>(settings_.ranks_of(scan.rows));
     scan.votes_each = static_cast<uint32_t>(settings_.picks_of(scan.rows));
-    if (scan.rows == 1) scan.lead = settings_.lead;
+    if (scan.rows == 1 && settings_.lead > 0.0f) {
+      scan.lead = settings_.lead;
+      scan.lead_rank = ReAttentionPolicy::kLeadRank;
+    }
+    if (scan.rows == 1 && gates_) {
+      REPRISE_TRY(scan.evidence,
+                  gates_->args(step, scan.batch, scan.positions, turns_[layer], stream));
+    }
     if (!settings_.heads.all()) scan.voting = voting_.data() + size_t{layer} * n_head_;
     REPRISE_CHECK(find_least(scan, queries.angles, stream));
     REPRISE_CUDA(top_keys(scan, stream), "scanning keys");
@@ -167,10 +184,10 @@ Status DeviceReAttention::choose(uint32_t layer, TopKeysArgs scan, KeySpansArgs 
   return {};
 }
 
-Status DeviceReAttention::plan(const DevicePlan& plan, cudaStream_t) {
+Status DeviceReAttention::plan(const DevicePlan& plan, cudaStream_t stream) {
   prompt_ends_.clear();
   for (const SequenceStep& step : plan.steps) prompt_ends_.push_back(step.prompt_end);
-  return {};
+  return gates_ ? gates_->plan(plan, *this, stream) : Status();
 }
 
 Status DeviceReAttention::select(const DeviceQueries& queries, DeviceRead& read,
@@ -196,7 +213,7 @@ Status DeviceReAttention::select(const DeviceQueries& queries, DeviceRead& read,
   PackedQueriesArgs packed;
   packed.angles = queries.angles;
   packed.exact = q_exact_.data();
-  REPRISE_CHECK(choose(queries.layer, scan, spans, packed, stream));
+  REPRISE_CHECK(choose(queries.layer, queries.first, scan, spans, packed, stream));
   read.lists = {list_pages_.data(), list_slots_.data(), list_keys_.data(), 1, list_capacity_};
   read.angle_rows = list_angles_.data();
   read.q = q_exact_.data();
@@ -228,7 +245,7 @@ Status DeviceReAttention::pack(const DevicePrompt& prompt, PackedPrompt& packed,
   PackedQueriesArgs queries;
   queries.angles = prompt.angles;
   queries.rounded = q_.data();
-  REPRISE_CHECK(choose(prompt.layer, scan, spans, queries, stream));
+  REPRISE_CHECK(choose(prompt.layer, prompt.step, scan, spans, queries, stream));
   packed = {tokens_.data(), keys_.data(), span_tokens_, prefill_.data(), q_.data()};
   return {};
 }

@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "attention/cuda/device_policy.h"
 #include "kernels/cuda/device_buffer.h"
+#include "methods/cuda/reattention_gate.h"
 #include "methods/reattention/reattention.h"
 
 namespace reprise {
@@ -43,9 +45,10 @@ class DeviceReAttention : public DevicePolicy {
     kernels::cuda::VoteTables tables() const;
   };
 
-  DeviceReAttention(const ReAttentionPolicy::Settings& settings, const ModelConfig& config);
-  /// For rows of a layer, of whose scan the caller says where its keys and queries are.
-  Status choose(uint32_t layer, TopKeysArgs scan, KeySpansArgs spans,
+  DeviceReAttention(const ReAttentionPolicy& policy, const ModelConfig& config);
+  /// For rows of a layer, from a step on, of whose scan the caller says where its keys and queries
+  /// are.
+  Status choose(uint32_t layer, uint32_t step, TopKeysArgs scan, KeySpansArgs spans,
                 kernels::cuda::PackedQueriesArgs queries, cudaStream_t stream) const;
   /// Sets scan.least, where there is one.
   Status find_least(TopKeysArgs& scan, const kernels::cuda::PositionAngles& angles,
@@ -55,9 +58,11 @@ class DeviceReAttention : public DevicePolicy {
 
   ReAttentionPolicy::Settings settings_;
   std::vector<LayerRope> layer_rope_;
-  uint32_t n_head_, n_kv_head_, head_dim_;
+  uint32_t n_layer_, n_head_, n_kv_head_, head_dim_;
   float query_scale_, attention_scale_;
   kernels::cuda::MiddleKeys middle_;
+  std::optional<DeviceGates> gates_;
+  std::vector<uint32_t> turns_;       // [n_layer] layers before that scan rows which stand alone
   std::vector<int32_t> prompt_ends_;  // of the pass's steps
   uint32_t span_tokens_, list_capacity_ = 0;
   uint64_t tile_bytes_ = 0;                       // of keys that are scanned

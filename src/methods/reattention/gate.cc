@@ -8,16 +8,13 @@
 namespace reprise {
 namespace {
 
-constexpr double kFade = 0.9;
-constexpr double kPast = kFade / (1.0 - kFade);  // the sum of the weights of all rows before
-
 /// By rows back.
 constexpr std::array<double, Gate::kRows> kWeights = [] {
   std::array<double, Gate::kRows> weights{};
   double weight = 1.0;
   for (double& each : weights) {
     each = weight;
-    weight *= kFade;
+    weight *= Gate::kFade;
   }
   return weights;
 }();

@@ -16,11 +16,15 @@
 #include <string_view>
 #include <vector>
 
+#include "reprise/error.h"
+
 namespace reprise {
 
 class Gate {
  public:
   static constexpr int32_t kRows = 128;  // 0.9 to their number is nothing
+  static constexpr double kFade = 0.9;
+  static constexpr double kPast = kFade / (1.0 - kFade);  // the sum of the weights of rows before
 
   /// Heads that stood out in one more layer of a row. Rows come in ascending order.
   void add(int32_t row, uint32_t heads);
@@ -35,6 +39,15 @@ class Gate {
   /// in whose rows at most so many heads stood out.
   bool restore(std::string_view state, int32_t length, size_t heads);
   size_t bytes() const { return rows_.capacity() * sizeof(Row); }
+  /// Behind the last row at which heads stood out; 0: there is none.
+  int32_t end() const { return rows_.empty() ? 0 : rows_.back().position + 1; }
+  /// f(row, heads) of the rows from first on at which heads stood out.
+  template <class F>
+  void for_rows(int32_t first, F&& f) const {
+    for (const Row& row : rows_) {
+      if (row.position >= first) f(row.position, row.heads);
+    }
+  }
 
  private:
   struct Row {
@@ -42,6 +55,22 @@ class Gate {
     uint32_t heads;
   };
   std::vector<Row> rows_;  // those at which heads stood out, all of them: any may become the last
+};
+
+/// What a device keeps of a sequence in place of a gate; copies of the sequence share it until one
+/// of them goes on.
+class GateOnDevice {
+ public:
+  /// Layers of rows that chose for themselves, and those in which every head looked far.
+  struct Counts {
+    uint64_t rows = 0, open = 0;
+  };
+  virtual ~GateOnDevice() = default;
+  /// Adds what it knows to the host's form, which is empty before.
+  virtual Status fetch(Gate& gate) const = 0;
+  virtual Counts counts() const = 0;
+  virtual void clear_counts() = 0;
+  virtual uint64_t bytes() const = 0;
 };
 
 }  // namespace reprise

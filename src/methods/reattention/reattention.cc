@@ -294,16 +294,24 @@ int32_t ReAttentionPolicy::prefill_cell(int32_t position, int32_t prompt_end) co
 
 void ReAttentionPolicy::truncate(int32_t length) {
   gate_.truncate(length);
+  device_.truncated = std::min(device_.truncated, length);
   together_ = {};
   for (Layer& layer : layers_) layer = {};
 }
 
 std::string ReAttentionPolicy::save_state() const {
-  return settings_.gate > 0.0f ? gate_.save() : std::string();
+  if (settings_.gate <= 0.0f) return {};
+  if (device_.state == nullptr) return gate_.save();
+  Gate gate;
+  // A failure is the device's, and the next pass reports it: nothing is saved.
+  const bool fetched = device_.state->fetch(gate).has_value();
+  gate.truncate(fetched ? device_.truncated : 0);
+  return gate.save();
 }
 
 Status ReAttentionPolicy::restore_state(std::string_view state, int32_t length) {
   if (settings_.gate <= 0.0f) return Policy::restore_state(state, length);
+  device_ = {};
   if (gate_.restore(state, length, voters())) return {};
   return fail(ErrorCode::kCorrupt, "what was saved is no evidence of reattention's gate");
 }
@@ -320,14 +328,17 @@ PolicyStats ReAttentionPolicy::stats() const {
   };
   add("reattention_scope", stats_.keys, stats_.rows);
   add("reattention_ranges", stats_.ranges, stats_.rows);
-  add("reattention_open", stats_.open, stats_.scans);
+  const auto elsewhere =
+      device_.state != nullptr ? device_.state->counts() : GateOnDevice::Counts{};
+  add("reattention_open", stats_.open + elsewhere.open, stats_.scans + elsewhere.rows);
   return stats;
 }
 
 uint64_t ReAttentionPolicy::state_bytes() const {
   uint64_t ranges = 0;
   for (const Layer& layer : layers_) ranges += layer.spans.capacity();
-  return ranges * sizeof(KeyRange) + gate_.bytes();
+  const uint64_t elsewhere = device_.state != nullptr ? device_.state->bytes() : 0;
+  return ranges * sizeof(KeyRange) + gate_.bytes() + elsewhere;
 }
 
 }  // namespace reprise

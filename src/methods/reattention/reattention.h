@@ -188,8 +188,23 @@ class ReAttentionPolicy : public Policy {
   Status restore_state(std::string_view state, int32_t length) override;
   void leave_alone(uint32_t layer) override;
   const Settings& settings() const { return settings_; }
+  /// Heads that vote, in all layers that are asked.
+  size_t voters() const;
+
+  // Where a device computes, select() is not called: it keeps the gate.
+  struct Device {
+    static constexpr int32_t kNever = std::numeric_limits<int32_t>::max();
+    std::shared_ptr<GateOnDevice> state;
+    int32_t truncated = kNever;  // rows from here on are to be forgotten
+  };
+  Device& device() const { return device_; }
+  /// What restore_state() read, until a device has taken it over.
+  const Gate& gate() const { return gate_; }
   PolicyStats stats() const override;
-  void clear_stats() override { stats_ = {}; }
+  void clear_stats() override {
+    stats_ = {};
+    if (device_.state != nullptr) device_.state->clear_counts();
+  }
   uint64_t state_bytes() const override;
 
  private:
@@ -224,15 +239,13 @@ class ReAttentionPolicy : public Policy {
   void drop_weak(const QueryRows& rows, KeyRange middle, std::vector<kernels::RankedKey>& best);
   /// Whether heads of the only row vote that do not lead.
   bool is_open(const QueryRows& rows) const;
-  /// Heads that vote, in all layers.
-  size_t voters() const;
-
   const ModelConfig* config_;
   Settings settings_;
   bool unbounded_ = true;
   std::vector<Layer> layers_;
   Together together_;  // of the layer being computed
   Gate gate_;
+  mutable Device device_;
   Stats stats_;
 };
 
