@@ -115,9 +115,10 @@ cudaError_t launch(const MacArgs& args, Params params, cudaStream_t stream) {
   share_blocks(grid, params);
   // Where chunks are few, blocks without one compare.
   const uint32_t chunks = params.pairs * params.chunks;
-  params.searches = Shares(params.pairs * params.units,
-                           2 * chunks <= params.blocks ? params.blocks - chunks : params.blocks);
-  params.near = Shares(chunks, params.blocks);
+  params.searches =
+      FixedShares(params.pairs * params.units,
+                  2 * chunks <= params.blocks ? params.blocks - chunks : params.blocks);
+  params.near = FixedShares(chunks, params.blocks);
   if (args.overlap)
     return launch_overlapped(mac_kernel<S>, dim3(grid), S::kThreads, bytes, stream, params);
   mac_kernel<S><<<grid, S::kThreads, bytes, stream>>>(params);

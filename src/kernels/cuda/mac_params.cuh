@@ -51,7 +51,7 @@ struct Params : decode::Params {
   uint32_t chunk_pages;           // at most as many as a block has warps
   bool joins;                     // chunks of one list in a share become one piece
   Divider by_kv_head, by_group, by_units, by_chunks, by_window;
-  Shares searches, near;  // of units and of chunks, of all pairs
+  FixedShares searches, near;  // of units and of chunks, of all pairs
 
   __device__ uint32_t row_of(uint32_t pair) const { return by_kv_head.quotient(pair); }
   // The ring of a pair, of all layers' rings of KV heads; number: of the sequence.
