@@ -15,6 +15,7 @@
 #include "methods/decorators/auto.h"
 #include "methods/decorators/dense.h"
 #include "methods/decorators/probe.h"
+#include "methods/decorators/skim.h"
 #include "methods/mac/mac.h"
 #include "methods/reattention/reattention.h"
 
@@ -66,6 +67,9 @@ std::span<const PolicyEntry> policy_entries() {
           "decorator", ""),
       policy_entry<ProbePolicy, ProbeOptions>(
           "probe", "measures what the policy on its right misses; slow", "decorator"),
+      policy_entry<SkimPolicy, SkimOptions>(
+          "skim", "reads prompts through a window for the policy on its right; to measure answers",
+          "decorator"),
       policy_entry<MacPolicy, MacOptions>(
           "mac", "reuses attention over past keys where a query is like a recent one; decode",
           "MAC-Attention, arXiv 2604.00235"),

@@ -51,6 +51,27 @@ TEST(Dense, NothingIsEvictedInDenseLayers) {
   EXPECT_TRUE(make(toy, "dense:first=0+streaming:window=32")->unbounded());
 }
 
+TEST(Skim, PromptsSeeAWindowAndAnswersEverything) {
+  Toy toy({2, 4, 2, 32}, 260);
+  const auto decode = [&](std::string_view spec, size_t rows, Phase phase) {
+    const auto policy = make(toy, spec);
+    SequenceKv kv = toy.new_sequence();
+    for (int i = 0; i < 5; ++i) toy.step(kv, *policy, 50, Phase::kPrefill);
+    return toy.step(kv, *policy, rows, phase);
+  };
+  const std::string skim = "skim:sink=8,window=40";
+  EXPECT_TRUE(decode(skim, 1, Phase::kDecode) == decode("full", 1, Phase::kDecode));
+  EXPECT_TRUE(decode(skim + "+quest:budget=64", 1, Phase::kDecode) ==
+              decode("quest:budget=64", 1, Phase::kDecode));
+  const auto seen = decode(skim, 9, Phase::kPrefill);
+  EXPECT_TRUE(seen == decode("streaming:sink=8,window=40,positions=text", 9, Phase::kPrefill));
+  EXPECT_FALSE(seen == decode("full", 9, Phase::kPrefill));
+  const auto policy = make(toy, skim);
+  EXPECT_FALSE(policy->reads_everything());
+  EXPECT_NE(policy->prefill_key(), make(toy, "full")->prefill_key());
+  EXPECT_NE(policy->prefill_key(), make(toy, "skim:window=41")->prefill_key());
+}
+
 std::map<std::string, double> probed(Toy& toy, std::string_view spec) {
   const auto policy = make(toy, spec);
   SequenceKv kv = toy.new_sequence();

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "methods/first_and_recent.h"
+
 namespace reprise {
 
 StreamingPolicy::StreamingPolicy(const StreamingOptions& options, const ModelConfig& config)
@@ -13,24 +15,12 @@ StreamingPolicy::StreamingPolicy(const StreamingOptions& options, const ModelCon
       layer_windows_(config.window.begin(), config.window.end()) {}
 
 void StreamingPolicy::select(const QueryRows& rows, Selection& selection) {
-  const int32_t first = rows.rows.front().position;
-  const int32_t end = rows.rows.back().position + 1;
-  if (end <= sink_ + window_) return;
   if (whole_prompts_ && rows.phase == kernels::Phase::kPrefill) return;
-  selection.all = false;
-  SelectionPart& sinks = selection.parts.emplace_back();
-  const KeyRange sink_range = {0, std::min(sink_, end)};
-  sinks.add_list({&sink_range, 1});
+  read_first_and_recent(rows, sink_, window_, selection);
   // The cache never holds more than sink + window keys, so no query stands further right than that.
-  if (cache_positions_) sinks.max_query_position = sink_ + window_ - 1;
-
-  SelectionPart& recent = selection.parts.emplace_back();
-  recent.window = window_;
-  const KeyRange recent_range = {std::max(sink_, first - window_ + 1), end};
-  if (recent_range.begin < end)
-    recent.add_list({&recent_range, 1});
-  else
-    recent.add_list({});
+  if (cache_positions_ && !selection.all) {
+    selection.parts.front().max_query_position = sink_ + window_ - 1;
+  }
 }
 
 KeyRange StreamingPolicy::evictable(size_t layer, int32_t length) const {
