@@ -6,7 +6,7 @@ namespace {
 
 constexpr const char* kFree = "full:keys=position-free";
 // Reads the prompt of three_chunks() whole, and chooses keys behind it.
-constexpr const char* kChooses = "reattention:sink=8,local=64,span=8,spans=6,activate=333";
+constexpr const char* kChooses = "reattention:stride=1,sink=8,local=64,span=8,spans=6,activate=333";
 
 double tolerance() { return bf16_tolerance(kStoredLayers); }
 

@@ -20,7 +20,7 @@ TEST_F(CudaEngine, ReAttentionOfEverythingIsFullAttention) {
     options.kv_type = kv_type;
     const auto engine = tiny_engine(options);
     for (const std::string policy :
-         {"reattention", "reattention:sink=3,local=64,span=700,spans=2,activate=1,chunk=40",
+         {"reattention", "reattention:stride=1,sink=3,local=64,span=700,spans=2,activate=1,chunk=40",
           "reattention:sink=3,local=64,span=700,spans=2,picks=1,stride=7,activate=100"}) {
       SCOPED_TRACE(policy + ", " + kv_type);
       Request request = request_of(tiny_prompt(300), 40);
@@ -57,16 +57,16 @@ TEST_F(CudaEngine, ReAttentionReadsWhatItReadsOnTheCpu) {
   options.model = tiny_model({64, 1});
   expect_the_cpus(
       options,
-      {"reattention:sink=8,local=64,span=8,spans=6,activate=80",
+      {"reattention:stride=1,sink=8,local=64,span=8,spans=6,activate=80",
        "reattention:sink=0,local=48,span=5,spans=20,picks=2,stride=3,chunk=48,activate=1",
-       "reattention:sink=5,local=64,span=32,spans=4,activate=300,score=mean",
-       "reattention:sink=8,local=64,activate=80",
-       "reattention:sink=8,local=64,span=8,spans=6,activate=300,early=90",
+       "reattention:stride=1,sink=5,local=64,span=32,spans=4,activate=300,score=mean",
+       "reattention:stride=1,sink=8,local=64,activate=80",
+       "reattention:stride=1,sink=8,local=64,span=8,spans=6,activate=300,early=90",
        "reattention:sink=8,local=64,span=8,spans=6,activate=300,early=120,stride=0",
        "reattention:sink=8,local=64,span=8,spans=6,activate=80,stride=0,least=0.02",
        "reattention:sink=8,local=64,span=8,spans=6,activate=80,stride=0,lead=0.5",
        "reattention:sink=8,local=64,span=8,spans=200,activate=80,stride=0,lead=0.5", kGated,
-       "reattention:sink=8,local=64,span=8,spans=6,activate=80,heads=0:0/0:2"},
+       "reattention:stride=1,sink=8,local=64,span=8,spans=6,activate=80,heads=0:0/0:2"},
       bf16_tolerance(1));
 }
 
@@ -96,7 +96,7 @@ TEST_F(CudaEngine, ReAttentionsGateOpensAsOnTheCpu) {
 // Rows that choose alone, and otherwise than on the CPU, stand in the window of all that follow:
 // they choose together here, or behind a layer that reads everything.
 TEST_F(CudaEngine, ReAttentionStaysNearTheCpusInDeeperLayers) {
-  const std::string options = "reattention:sink=8,local=64,span=8,spans=6,activate=80";
+  const std::string options = "reattention:stride=1,sink=8,local=64,span=8,spans=6,activate=80";
   expect_the_cpus(roomy_options(), {options + ",alone=0,score=raw", "dense:first=1+" + options},
                   2 * bf16_tolerance(2));
 }
@@ -106,7 +106,7 @@ TEST_F(CudaEngine, ReAttentionInABatchIsThatOfSingleSequences) {
   EngineOptions options = roomy_options();
   options.batch = 8;
   const auto engine = tiny_engine(options);
-  const std::string sparse = "reattention:sink=8,local=64,span=8,spans=6,activate=80";
+  const std::string sparse = "reattention:stride=1,sink=8,local=64,span=8,spans=6,activate=80";
   const auto policy = [&](uint32_t i) {
     return i % 3 == 1 ? std::string("full") : i % 3 == 2 ? kGated : sparse;
   };
@@ -137,7 +137,7 @@ TEST_F(CudaEngine, ReAttentionGoesOnInForksBeyondTheContextAndFromAFile) {
   const std::string path = scratch_folder() + "/reattention-cuda";
   const auto engine = tiny_engine(options);
   for (const std::string& policy :
-       {std::string("reattention:sink=8,local=64,span=8,spans=6,activate=80"), kGated}) {
+       {std::string("reattention:stride=1,sink=8,local=64,span=8,spans=6,activate=80"), kGated}) {
     SCOPED_TRACE(policy);
     auto parent = *engine->open(policy);
     Request stopped = request_of(tiny_prompt(500), 20);

@@ -117,7 +117,7 @@ TEST_P(FusionTypes, PositionFreePagesGetThoseOfFullPrefill) {
   const PartedPrompt prompt = three_chunks();
   books.add(prompt);
   for (const char* policy :
-       {"full:keys=position-free", "reattention:sink=8,local=64,span=8,spans=6,activate=333"}) {
+       {"full:keys=position-free", "reattention:stride=1,sink=8,local=64,span=8,spans=6,activate=333"}) {
     const auto full = books.logits(**books.engine->open(policy), prompt);
     for (const char* fusion : {"a3:ratio=1", "a3:ratio=1,keys=exact,layer=3", "cacheblend:ratio=1",
                                "legolink:first=1000"}) {
@@ -292,7 +292,7 @@ TEST(Fusion, AnswersUnderAnyPolicy) {
   for (const char* policy :
        {"streaming:sink=4,window=32", "h2o:budget=48,observe=16", "snapkv:budget=48,window=16",
         "quest:budget=48", "sparq:budget=48,local=16", "infllm:local=32,init=16,block=16",
-        "reattention:sink=8,local=32,span=8,spans=6,activate=48",
+        "reattention:stride=1,sink=8,local=32,span=8,spans=6,activate=48",
         "csattention:budget=64,window=16,observe=16", "dense:first=1+quest:budget=48",
         "mac:min_context=0,window=16,band=16,sink=4,align=4,tau=0.1", "full:keys=position-free"}) {
     EXPECT_EQ(books.fused(prompt, "a3", policy).size(), 8u * 259u) << policy;

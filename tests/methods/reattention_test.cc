@@ -23,7 +23,7 @@ using testing::ToyShape;
 
 constexpr const char* kSpec =
     "reattention:sink=5,local=40,span=6,spans=7,picks=3,decode-picks=2,activate=60,"
-    "score=raw";
+    "stride=1,score=raw";
 
 /// The keys that rows [first, first + count) read by the paper's definition (eqs. 1 to 3).
 std::vector<int32_t> expected_keys(Toy& toy, size_t layer, size_t first, size_t count,
@@ -109,7 +109,7 @@ TEST_P(ReAttention, ReadsWhatTheDefinitionSaysInPrefillAndDecode) {
 TEST(ReAttentionPolicy, EverythingSelectedEqualsFullAttentionBitByBit) {
   Toy toy({2, 6, 2, 64, KvType::kBF16}, 420);
   const auto policy = testing::make_policy(
-      toy, "reattention:sink=3,local=40,span=64,spans=64,picks=32,decode-picks=32,activate=1");
+      toy, "reattention:stride=1,sink=3,local=40,span=64,spans=64,picks=32,decode-picks=32,activate=1");
   const auto full = testing::make_policy(toy, "full:keys=position-free");
   SequenceKv a = toy.new_sequence(), b = toy.new_sequence();
   for (const size_t count : {200, 40, 40, 40, 1, 1, 40, 1}) {
@@ -137,7 +137,7 @@ TEST(ReAttentionPolicy, PositionsAreThoseOfATextWithoutTheUnreadKeys) {
     }
   }
   // Keys between sink and window are all alike: the latest ones win, and as many in both texts.
-  const char* spec = "reattention:sink=8,local=64,span=4,spans=3,decode-picks=3,activate=80";
+  const char* spec = "reattention:stride=1,sink=8,local=64,span=4,spans=3,decode-picks=3,activate=80";
   std::vector<std::vector<float>> outputs;
   for (Toy* toy : {&longer, &shorter}) {
     const auto policy = testing::make_policy(*toy, spec);
@@ -163,7 +163,7 @@ TEST(ReAttentionPolicy, EveryHeadVotesWithTheKeysOfItsOwnKvHead) {
   for (const Phase phase : {Phase::kDecode, Phase::kPrefill}) {
     Recorder policy(toy,
                     "reattention:sink=4,local=64,span=2,spans=3,picks=1,decode-picks=1,"
-                    "activate=80");
+                    "activate=80,stride=1");
     SequenceKv kv = toy.new_sequence();
     toy.step(kv, policy, 399, Phase::kPrefill);
     toy.step(kv, policy, 1, phase);
@@ -418,6 +418,21 @@ TEST(ReAttentionPolicy, LayersWithoutVotingHeadsAreNotScanned) {
   EXPECT_GT(with.parts.at(0).ranges.size(), 2u);
 }
 
+TEST(ReAttentionPolicy, LayersTakeTurnsToScanWhereRowsShareSpans) {
+  Toy toy({6, 4, 2, 32}, 500);
+  Recorder policy(toy, std::string(kSpec) + ",interval=3");
+  SequenceKv kv = toy.new_sequence();
+  toy.prompt_end = 400;
+  toy.step(kv, policy, 400, Phase::kPrefill);
+  for (int row = 0; row < 9; ++row) {
+    toy.step(kv, policy, 1, Phase::kDecode);
+    for (int layer = 0; layer < 6; ++layer) {
+      const bool scans = policy.seen[static_cast<size_t>(layer)].selection.index_bytes_read > 0;
+      EXPECT_EQ(scans, row == 0 || (row + layer) % 3 == 0) << row << ", " << layer;
+    }
+  }
+}
+
 TEST(ReAttentionPolicy, ForksAndTruncatedSequencesGoOnAsIfAlone) {
   Toy toy({2, 6, 2, 32}, 400);
   const std::string spec = std::string(kSpec) + ",interval=4";
@@ -494,6 +509,21 @@ TEST(ReAttentionPolicy, OptionsThatDoNotFitTheModelAreRefused) {
   EXPECT_TRUE((*policy)->unbounded());
   EXPECT_TRUE((*policy)->position_free());
   EXPECT_EQ((*policy)->prefill_grid(), 128);  // its window
+}
+
+// Every head has a pick of its own, as far as the trained context has room for their spans.
+TEST(ReAttentionPolicy, ReadsASpanForEachHeadUnlessPromptRowsVote) {
+  ModelConfig config = testing::toy_config({1, 6, 2, 32});
+  const auto settings = [&](const std::string& spec) {
+    const auto policy = create_policy(policy_entries(), "reattention:local=128" + spec, config);
+    return dynamic_cast<const ReAttentionPolicy&>(**policy).settings();
+  };
+  config.context = 1024;
+  EXPECT_EQ(settings("").spans, 6u);
+  EXPECT_EQ(settings("").decode_picks, 1u);
+  EXPECT_EQ(settings(",stride=1").spans, (512u - 192) / 32);
+  config.context = 350;
+  EXPECT_EQ(settings("").spans, (350u - 192) / 32);
 }
 
 TEST(Votes, OrderByCountThenScoreThenRecency) {

@@ -19,11 +19,12 @@ uint32_t local_of(const ReAttentionOptions& o, uint32_t trained) {
   return trained > 0 ? std::clamp(trained / 8, 1u, kLocal) : kLocal;
 }
 
-uint32_t spans_of(const ReAttentionOptions& o, uint32_t trained) {
-  const uint32_t always = o.sink + local_of(o, trained);
+uint32_t spans_of(const ReAttentionOptions& o, const ModelConfig& config) {
+  const uint32_t trained = config.context, always = o.sink + local_of(o, trained);
   if (o.spans > 0) return o.spans;
-  const uint32_t scope = trained > 0 ? std::min(kScope, trained / 2) : kScope;
-  return scope > always ? (scope - always) / o.span : 0;
+  const auto most = [&](uint32_t scope) { return scope > always ? (scope - always) / o.span : 0; };
+  if (o.stride > 0) return most(trained > 0 ? std::min(kScope, trained / 2) : kScope);
+  return trained > 0 ? std::min(config.n_head, most(trained)) : config.n_head;
 }
 
 /// The mean of the angles of distances [first, last): [pairs][2].
@@ -56,7 +57,7 @@ ReAttentionPolicy::Settings settings_of(const ReAttentionOptions& o, const Model
   s.early = std::min(s.activate, static_cast<int32_t>(early));
   s.stride = static_cast<int32_t>(o.stride);
   s.interval = static_cast<int32_t>(o.interval);
-  s.spans = spans_of(o, config.context);
+  s.spans = spans_of(o, config);
   s.picks = o.picks;
   s.decode_picks = o.decode_picks > 0
                        ? o.decode_picks
@@ -92,12 +93,12 @@ Result<std::unique_ptr<Policy>> ReAttentionPolicy::create(const ReAttentionOptio
                                                           const ModelConfig& config) {
   const uint32_t trained = config.context, local = local_of(options, trained);
   const uint64_t scope =
-      uint64_t{options.sink} + local + uint64_t{spans_of(options, trained)} * options.span;
+      uint64_t{options.sink} + local + uint64_t{spans_of(options, config)} * options.span;
   if (trained > 0 && scope > trained) {
     return fail(ErrorCode::kInvalidArgument,
                 "reattention: sink {} + {} spans of {} + local {} are {} keys, more than the {} "
                 "that the model was trained on; choose less",
-                options.sink, spans_of(options, trained), options.span, local, scope, trained);
+                options.sink, spans_of(options, config), options.span, local, scope, trained);
   }
   if (options.chunk > local) {
     return fail(ErrorCode::kInvalidArgument,
@@ -179,8 +180,11 @@ int32_t ReAttentionPolicy::reads_from(const QueryRows& rows) const {
 }
 
 bool ReAttentionPolicy::keeps_spans(const QueryRows& rows, const Layer& layer) const {
+  const auto turn = [&](int32_t end) {
+    return (end - rows.prompt_end - 1 + static_cast<int32_t>(rows.layer)) / settings_.interval;
+  };
   return rows.phase == kernels::Phase::kDecode && layer.chosen_at > 0 &&
-         layer.chosen_at > rows.prompt_end && rows.end() - layer.chosen_at < settings_.interval;
+         layer.chosen_at > rows.prompt_end && turn(layer.chosen_at) == turn(rows.end());
 }
 
 std::vector<KeyRange> ReAttentionPolicy::choose(const QueryRows& rows, KeyRange middle) {

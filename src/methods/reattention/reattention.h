@@ -9,8 +9,9 @@
 // everything is read, as by full attention; a longer prompt is read by selection from `early`
 // tokens on, as keys of tokens that saw a long context are worse to find things by.
 //
-// Decided apart from the published code: half of the trained context is read and not all of it,
-// from which a small model retrieves better (docs/evaluation.md); the scan is exact (see
+// Decided apart from the published code: rows of prompts do not vote, and a row reads a span for
+// each query head, from which a small model retrieves better (docs/evaluation.md) than from as many
+// as the trained context has room for; the scan is exact (see
 // kernels/key_top_k.h); of equal keys the most recent one wins, or else the first occurrence of a
 // word would in the first layer, whose keys know only the word; the window has a fixed size.
 //
@@ -33,7 +34,7 @@
 namespace reprise {
 
 struct ReAttentionOptions {
-  uint32_t sink = 32;
+  uint32_t sink = 64;
   uint32_t local = 0;
   uint32_t span = 32;
   uint32_t spans = 0;
@@ -43,7 +44,7 @@ struct ReAttentionOptions {
   uint32_t alone = 48;
   uint32_t activate = 0;
   uint32_t early = 0;
-  uint32_t stride = 1;
+  uint32_t stride = 0;
   uint32_t interval = 1;
   bool fill = false;
   std::string score = "mean";
@@ -66,8 +67,8 @@ void visit_options(ReAttentionOptions& o, Visitor&& visit) {
   visit(
       OptionSpec{
           "spans",
-          "keys that win; 0 = as many as make half of the trained context, 8192 keys at most, "
-          "be read",
+          "keys that win; 0 = as many as query heads, or with stride > 0 as make half of the "
+          "trained context, 8192 keys at most, be read",
           "keys", 0, 1 << 20},
       o.spans);
   visit(OptionSpec{"picks", "keys that each prompt row and query head votes for", "keys", 1, 256},
@@ -97,10 +98,11 @@ void visit_options(ReAttentionOptions& o, Visitor&& visit) {
       o.early);
   visit(OptionSpec{"stride",
                    "one prompt row of so many votes; 0 = none but the last ones (alone), so that a "
-                   "prompt is read without scans",
+                   "prompt is read without scans, of which answers find more",
                    "rows", 0, 1 << 16},
         o.stride);
-  visit(OptionSpec{"interval", "decoded tokens that read the same spans", "tokens", 1, 1 << 16},
+  visit(OptionSpec{"interval", "decoded tokens that read the same spans; layers take turns",
+                   "tokens", 1, 1 << 16},
         o.interval);
   visit(OptionSpec{"fill", "more keys win while their spans overlap and leave room"}, o.fill);
   visit(OptionSpec{"score",
