@@ -16,8 +16,8 @@ function(reprise_cuda_compile target)
     $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wpedantic -Wshadow ${cxx_errors}>)
 endfunction()
 
-# The part of a layer that lies in src/NAME/cuda, where there is CUDA. Files *_kv.cu take minutes for
-# one KV type: each is compiled for every type apart, with REPRISE_KV_TYPE.
+# The part of a layer that lies in src/NAME/cuda, where there is CUDA. Files *_kv.cu take minutes
+# for one KV type: each is compiled for every type apart, with REPRISE_KV_TYPE.
 function(reprise_cuda_layer name)
   if(NOT REPRISE_HAS_CUDA)
     return()

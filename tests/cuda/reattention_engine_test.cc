@@ -20,7 +20,8 @@ TEST_F(CudaEngine, ReAttentionOfEverythingIsFullAttention) {
     options.kv_type = kv_type;
     const auto engine = tiny_engine(options);
     for (const std::string policy :
-         {"reattention", "reattention:stride=1,sink=3,local=64,span=700,spans=2,activate=1,chunk=40",
+         {"reattention",
+          "reattention:stride=1,sink=3,local=64,span=700,spans=2,activate=1,chunk=40",
           "reattention:sink=3,local=64,span=700,spans=2,picks=1,stride=7,activate=100"}) {
       SCOPED_TRACE(policy + ", " + kv_type);
       Request request = request_of(tiny_prompt(300), 40);

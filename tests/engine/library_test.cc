@@ -116,8 +116,8 @@ TEST_P(FusionTypes, PositionFreePagesGetThoseOfFullPrefill) {
   Books books(GetParam());
   const PartedPrompt prompt = three_chunks();
   books.add(prompt);
-  for (const char* policy :
-       {"full:keys=position-free", "reattention:stride=1,sink=8,local=64,span=8,spans=6,activate=333"}) {
+  for (const char* policy : {"full:keys=position-free",
+                             "reattention:stride=1,sink=8,local=64,span=8,spans=6,activate=333"}) {
     const auto full = books.logits(**books.engine->open(policy), prompt);
     for (const char* fusion : {"a3:ratio=1", "a3:ratio=1,keys=exact,layer=3", "cacheblend:ratio=1",
                                "legolink:first=1000"}) {

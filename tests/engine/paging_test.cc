@@ -59,18 +59,17 @@ TEST_P(EachPolicy, AnswersAsFromMemory) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Paging, EachPolicy,
-                         testing::Values("full", "full:keys=position-free", "quest:budget=128",
-                                         "random:budget=128", "attention_predictor:budget=128",
-                                         "dense:first=1+quest:budget=128",
-                                         "attention_predictor:budget=128,calibrate=dense,period=4",
-                                         "sparq:budget=128", "infllm", "magicpig",
-                                         "pqcache:budget=128", "csattention:budget=128",
-                                         "reattention:stride=1,activate=128,local=64,chunk=64",
-                                         "reattention:activate=128,local=64,stride=0",
-                                         "reattention:stride=1,activate=128,local=64,least=0.1,interval=4",
-                                         "reattention:activate=128,local=64,lead=1.1,gate=0.3",
-                                         "probe+quest:budget=128", "mac+quest:budget=128"));
+INSTANTIATE_TEST_SUITE_P(
+    Paging, EachPolicy,
+    testing::Values("full", "full:keys=position-free", "quest:budget=128", "random:budget=128",
+                    "attention_predictor:budget=128", "dense:first=1+quest:budget=128",
+                    "attention_predictor:budget=128,calibrate=dense,period=4", "sparq:budget=128",
+                    "infllm", "magicpig", "pqcache:budget=128", "csattention:budget=128",
+                    "reattention:stride=1,activate=128,local=64,chunk=64",
+                    "reattention:activate=128,local=64,stride=0",
+                    "reattention:stride=1,activate=128,local=64,least=0.1,interval=4",
+                    "reattention:activate=128,local=64,lead=1.1,gate=0.3", "probe+quest:budget=128",
+                    "mac+quest:budget=128"));
 
 TEST(Paging, WhatIsReadAheadNeedNotBeFetched) {
   const Request request = request_of(tiny_prompt(1500), 64);

@@ -109,7 +109,8 @@ TEST_P(ReAttention, ReadsWhatTheDefinitionSaysInPrefillAndDecode) {
 TEST(ReAttentionPolicy, EverythingSelectedEqualsFullAttentionBitByBit) {
   Toy toy({2, 6, 2, 64, KvType::kBF16}, 420);
   const auto policy = testing::make_policy(
-      toy, "reattention:stride=1,sink=3,local=40,span=64,spans=64,picks=32,decode-picks=32,activate=1");
+      toy,
+      "reattention:stride=1,sink=3,local=40,span=64,spans=64,picks=32,decode-picks=32,activate=1");
   const auto full = testing::make_policy(toy, "full:keys=position-free");
   SequenceKv a = toy.new_sequence(), b = toy.new_sequence();
   for (const size_t count : {200, 40, 40, 40, 1, 1, 40, 1}) {
@@ -137,7 +138,8 @@ TEST(ReAttentionPolicy, PositionsAreThoseOfATextWithoutTheUnreadKeys) {
     }
   }
   // Keys between sink and window are all alike: the latest ones win, and as many in both texts.
-  const char* spec = "reattention:stride=1,sink=8,local=64,span=4,spans=3,decode-picks=3,activate=80";
+  const char* spec =
+      "reattention:stride=1,sink=8,local=64,span=4,spans=3,decode-picks=3,activate=80";
   std::vector<std::vector<float>> outputs;
   for (Toy* toy : {&longer, &shorter}) {
     const auto policy = testing::make_policy(*toy, spec);

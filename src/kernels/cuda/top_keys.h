@@ -83,10 +83,11 @@ struct TopKeysArgs {
   VoteTables votes;             // every key that was found gets a vote; keys null: not wanted
   uint32_t votes_each = kMaxTopKeys;  // of what a query found so many cast votes, the best first
   const float* least = nullptr;  // [batch, voters(), n_head] that a key must score for its vote
-  float lead =
-      0.0f;  // by so much the best must score more than that of rank lead_rank to stand out
-  uint32_t lead_rank = 1;           // from 1 to k; where there are fewer keys, the best stands out
-  EvidenceArgs evidence;            // whether those vote that do not stand out: no, without one
+  // By so much the best must score more than that of rank lead_rank, 1 to k, to stand out and vote;
+  // where there are fewer keys, it does.
+  float lead = 0.0f;
+  uint32_t lead_rank = 1;
+  EvidenceArgs evidence;            // whether those vote, too, that do not stand out
   const uint8_t* voting = nullptr;  // [n_head] 0: what the head found gets no votes; null: it does
   uint32_t* floors = nullptr;       // [batch, voters(), n_head] zero, before and after a call
   void* workspace = nullptr;        // top_keys_workspace() bytes
