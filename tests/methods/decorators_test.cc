@@ -11,7 +11,6 @@ namespace {
 
 using kernels::Phase;
 using testing::Toy;
-using testing::ToyShape;
 
 std::unique_ptr<Policy> make(const Toy& toy, std::string_view spec) {
   auto policy = create_policy(policy_entries(), spec, toy.config());
