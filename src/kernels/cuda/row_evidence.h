@@ -33,8 +33,8 @@ struct EvidenceRules {
   int32_t reach = 128;  // rows that count, at most kRows
 };
 
-/// Before the first layer of rows: [batch] of their positions, which are behind the last rows'; <
-/// 0: none. Rows between count as rows at which no head stood out.
+/// Before the first layer of rows. positions: [batch], behind the last rows'; negative: no row.
+/// Rows between count as rows at which no head stood out.
 cudaError_t begin_evidence(RowEvidence* const* states, const int32_t* positions, uint32_t batch,
                            const EvidenceRules& rules, cudaStream_t stream);
 /// Forgets rows from length on.

@@ -258,7 +258,7 @@ void CsAttentionPolicy::clear_stats() {
 
 void CsAttentionPolicy::truncate(int32_t length) {
   index_->truncate(length);
-  device_.truncated = std::min(device_.truncated, length);
+  device_.truncate(length);
   for (Search& search : searches_) {
     if (search.end > length) search.end = 0;
   }

@@ -11,11 +11,11 @@
 // made anew only where the context has grown much.
 #pragma once
 
-#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "attention/on_device.h"
 #include "methods/baselines/full.h"
 #include "methods/csattention/key_index.h"
 #include "reprise/options.h"
@@ -146,11 +146,8 @@ class CsAttentionPolicy : public Policy {
   Status restore_state(std::string_view state, int32_t length) override;
 
   // Where a device computes, select() is not called: it keeps the index, by the same rules.
-  struct Device {
-    static constexpr int32_t kNever = std::numeric_limits<int32_t>::max();
-    std::shared_ptr<CsAttentionOnDevice> state;
-    int32_t truncated = kNever;  // tokens from here on are to be forgotten
-    uint64_t fallbacks = 0;      // times that there was no room for an index
+  struct Device : OnDevice<CsAttentionOnDevice> {
+    uint64_t fallbacks = 0;  // times that there was no room for an index
   };
   Device& device() const { return device_; }
   /// What restore_state() read, until a device has taken it over; null: there is nothing.

@@ -57,10 +57,7 @@ Result<DeviceCodeIndex*> DeviceCsAttention::index_of(const CsAttentionPolicy& ho
     if (!has_room) ++device.fallbacks;
     host.taken_over();
   }
-  if (device.truncated != CsAttentionPolicy::Device::kNever) {
-    REPRISE_CHECK(index.truncate(device.truncated, stream));
-    device.truncated = CsAttentionPolicy::Device::kNever;
-  }
+  REPRISE_CHECK(device.forget([&](int32_t length) { return index.truncate(length, stream); }));
   return &index;
 }
 

@@ -115,10 +115,7 @@ Result<uint32_t> DeviceMac::ring_of(MacPolicy::Device& host) {
   auto& own = static_cast<State&>(*host.state);
   if (own.ring() == kNoRing) REPRISE_CHECK(own.take_ring());
   pool_->use(own.ring());
-  if (host.truncated != MacPolicy::Device::kNever) {
-    REPRISE_CHECK(pool_->forget(own.ring(), host.truncated));
-    host.truncated = MacPolicy::Device::kNever;
-  }
+  REPRISE_CHECK(host.forget([&](int32_t position) { return pool_->forget(own.ring(), position); }));
   return own.ring();
 }
 

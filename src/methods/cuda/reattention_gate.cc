@@ -92,10 +92,10 @@ Result<RowEvidence*> DeviceGates::evidence_of(const ReAttentionPolicy& host,
     device.state = std::move(own);
   }
   RowEvidence* const evidence = static_cast<const State&>(*device.state).evidence();
-  if (device.truncated != ReAttentionPolicy::Device::kNever) {
-    REPRISE_CUDA(forget_evidence(evidence, device.truncated, rules_, stream), kWhat);
-    device.truncated = ReAttentionPolicy::Device::kNever;
-  }
+  REPRISE_CHECK(device.forget([&](int32_t length) -> Status {
+    REPRISE_CUDA(forget_evidence(evidence, length, rules_, stream), kWhat);
+    return {};
+  }));
   return evidence;
 }
 

@@ -338,7 +338,7 @@ void MacPolicy::truncate(int32_t length) {
   for (Layer& layer : layers_) {
     if (layer.ring) layer.ring->truncate(length);
   }
-  device_.truncated = std::min(device_.truncated, length);
+  device_.truncate(length);
 }
 
 uint64_t MacPolicy::state_bytes() const {

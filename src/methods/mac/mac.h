@@ -8,11 +8,11 @@
 // finds no match, all are computed anew and their entries refreshed.
 #pragma once
 
-#include <limits>
 #include <memory>
 #include <optional>
 #include <vector>
 
+#include "attention/on_device.h"
 #include "attention/policy.h"
 #include "methods/mac/guard.h"
 #include "methods/mac/match.h"
@@ -91,11 +91,7 @@ class MacPolicy : public PolicyDecorator {
   uint64_t state_bytes() const override;
 
   // Where a device computes, select() is not called.
-  struct Device {
-    static constexpr int32_t kNever = std::numeric_limits<int32_t>::max();
-    std::shared_ptr<MacOnDevice> state;
-    int32_t truncated = kNever;  // positions from here on are to be forgotten
-  };
+  using Device = OnDevice<MacOnDevice>;
   Device& device() const { return device_; }
   const MacSettings& settings() const { return settings_; }
   kernels::KvType ring_type() const { return ring_type_; }

@@ -298,7 +298,7 @@ int32_t ReAttentionPolicy::prefill_cell(int32_t position, int32_t prompt_end) co
 
 void ReAttentionPolicy::truncate(int32_t length) {
   gate_.truncate(length);
-  device_.truncated = std::min(device_.truncated, length);
+  device_.truncate(length);
   together_ = {};
   for (Layer& layer : layers_) layer = {};
 }

@@ -22,6 +22,7 @@
 
 #include <vector>
 
+#include "attention/on_device.h"
 #include "attention/policy.h"
 #include "kernels/key_top_k.h"
 #include "methods/reattention/gate.h"
@@ -194,11 +195,7 @@ class ReAttentionPolicy : public Policy {
   size_t voters() const;
 
   // Where a device computes, select() is not called: it keeps the gate.
-  struct Device {
-    static constexpr int32_t kNever = std::numeric_limits<int32_t>::max();
-    std::shared_ptr<GateOnDevice> state;
-    int32_t truncated = kNever;  // rows from here on are to be forgotten
-  };
+  using Device = OnDevice<GateOnDevice>;
   Device& device() const { return device_; }
   /// What restore_state() read, until a device has taken it over.
   const Gate& gate() const { return gate_; }
