@@ -182,6 +182,11 @@ class MacCase {
         list_keys_.push_back(position < 0 ? 0 : all - static_cast<int32_t>(kPageTokens) - after);
       }
       if (!sparse_) continue;
+      models_[row].listed_pages.clear();
+      for (uint32_t head = 0; head < list_heads(); ++head) {
+        const int32_t keys = list_keys_[size_t{row} * list_heads() + head];
+        models_[row].listed_pages.push_back((keys + 15) / static_cast<int32_t>(kPageTokens));
+      }
       models_[row].listed = [this, row](uint32_t kv_head, int32_t token) {
         const size_t list = size_t{row} * shape_.n_kv_head + kv_head;
         const auto begin = numbers_.begin() + static_cast<std::ptrdiff_t>(list * capacity_);

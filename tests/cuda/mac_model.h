@@ -89,7 +89,9 @@ class MacModel {
     own.missed = most > pages_from(position, cut(position - rules_.max_gap)) ? 1.0 : 0.0;
     if (!may_reuse(position, has_ring)) return own;
     const Guard& guard = guards[kv_head];
-    own.hope = std::max(0.0, most * double{kPageTokens} * key_bytes() - ring_bytes());
+    const double bytes =
+        listed ? guard.listed[(position + 1) % 2] : most * double{kPageTokens} * key_bytes();
+    own.hope = std::max(0.0, bytes - ring_bytes());
     const int32_t since = position - guard.tried;
     own.due = guard.seen < 4 || since < 0 || since >= 64 << guard.pauses;
     if (guard.seen < 4 || guard.saved <= ring_bytes()) return own;
@@ -125,7 +127,8 @@ class MacModel {
       if (reuses) count(matches, compares);
       decide(matches);
       if (reuses && compares) count_reused(position, matches);
-      if (compares && rules_.guarded) tell(position, reuses, matches, guards[kv_head]);
+      if (compares && rules_.guarded) tell(position, reuses, matches, kv_head);
+      if (asks && listed) guards[kv_head].listed[position % 2] = listed_bytes(position, kv_head);
       for (uint32_t i = 0; i < matches.size(); ++i) {
         const size_t at = size_t{first + i} * shape_.head_dim;
         attend(position, has_ring, reuses, first + i, reuses ? matches[i] : -1, plain + at,
@@ -146,10 +149,12 @@ class MacModel {
     double saved = 0.0, missed = 0.0;
     uint32_t seen = 0, pauses = 0;
     int32_t tried = 0, rested = 0;
+    double listed[2] = {};
   };
   std::vector<Guard> guards;  // [n_kv_head]
   /// Which keys a KV head reads where nothing is reused, beside sinks and band; none: all.
   std::function<bool(uint32_t kv_head, int32_t token)> listed;
+  std::vector<int32_t> listed_pages;  // [n_kv_head] then
   MacCounters counters = {};
 
  private:
@@ -169,6 +174,15 @@ class MacModel {
     const int32_t sink = std::min(rules_.sink, position + 1), end = std::max(sink, cut(position));
     if (end <= sink) return 0;
     return (end + kTokens - 1) / kTokens - std::max(sink, begin) / kTokens;
+  }
+  // Of such pages, as far as a list names more than as many as hold sinks and band.
+  double listed_bytes(int32_t position, uint32_t kv_head) const {
+    constexpr int32_t kTokens = kPageTokens;
+    const int32_t sink = std::min(rules_.sink, position + 1), end = std::max(sink, cut(position));
+    const int32_t first = (sink + kTokens - 1) / kTokens, last = std::max(first, end / kTokens);
+    const int32_t fresh = first + std::max(0, position / kTokens + 1 - last);
+    const int32_t pages = std::max(0, listed_pages[kv_head] - fresh);
+    return std::min(pages, pages_from(position, 0)) * kTokens * key_bytes();
   }
   int32_t window() const { return static_cast<int32_t>(shape_.window); }
   int32_t first_position() const {
@@ -231,14 +245,16 @@ class MacModel {
     counters.group_hits += begin > rules_.sink ? 1 : 0;
   }
 
-  void tell(int32_t position, bool reuses, const std::vector<int32_t>& matches,
-            Guard& guard) const {
+  void tell(int32_t position, bool reuses, const std::vector<int32_t>& matches, uint32_t kv_head) {
+    Guard& guard = guards[kv_head];
     if (reuses) {
       guard.rested = std::min(guard.rested, position - 1);
       if (position - guard.rested <= rules_.max_gap) return;
     }
     const int32_t begin = begin_of(matches);
-    const double saves = std::max(0, begin - rules_.sink) * key_bytes();
+    const double skipped = std::max(0, begin - rules_.sink);
+    const double share = skipped / std::max(1, cut(position) - rules_.sink);
+    const double saves = listed ? share * listed_bytes(position, kv_head) : skipped * key_bytes();
     const bool far =
         pages_from(position, begin) > pages_from(position, cut(position - rules_.max_gap));
     const double weight = std::max(1.0 / (guard.seen + 1), reuses ? 1.0 / 64 : 1.0 / 8);

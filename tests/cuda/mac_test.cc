@@ -121,6 +121,32 @@ TEST(Mac, GuardWeighsCosts) {
   }
 }
 
+// What reuse saves over a list is at most what the list names.
+TEST(Mac, RestsOverShortLists) {
+  REPRISE_NEEDS_DEVICE();
+  MacRules each = rules(16, 32, 16, 16, 20.0f);
+  each.guarded = true;
+  each.costs = {1e3f, 1e3f, 0.0f};
+  const MacShape shape{8, 4, 64, 16};
+  const std::vector<int32_t> starts = {300, 330, -1, 410, 20};
+  for (const float meeting : {1e3f, 5e5f}) {
+    each.costs.meeting = meeting;
+    for (const bool sparse : {false, true}) {
+      SCOPED_TRACE((sparse ? "lists, meeting " : "meeting ") + std::to_string(meeting));
+      MacCase steps(shape, each, starts, 7, 60, sparse);
+      steps.run();
+      std::printf("  rests %d, tries %d, reuses %d\n", steps.steps(MacMode::kRest),
+                  steps.steps(MacMode::kTry), steps.steps(MacMode::kReuse));
+      if (HasFailure()) return;
+      if (sparse && meeting > 1e5f) {
+        EXPECT_EQ(steps.steps(MacMode::kRest), 60);
+      } else {
+        EXPECT_GT(steps.steps(MacMode::kReuse), 0);
+      }
+    }
+  }
+}
+
 // What must be computed is read through lists, in any mode and with any rules.
 TEST(Mac, ReadsListedPages) {
   REPRISE_NEEDS_DEVICE();

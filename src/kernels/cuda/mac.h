@@ -30,6 +30,8 @@ struct MacGuardState {
   uint32_t pauses;  // tries in a row in which reuse would not have paid
   int32_t tried;    // position of the last step that was seen
   int32_t rested;   // of the last one that left no result
+  /// Bytes that a sparse list named between sinks and band at the last even and odd position.
+  float listed[2];
 };
 
 /// Sums over the decode rows of a ring and KV heads, but where it says heads: query heads.

@@ -40,11 +40,25 @@ __device__ inline float ring_bytes(const Params& p) {
   return static_cast<float>(p.ring.window * p.group * kEntry) + p.rules.costs.pair;
 }
 
-// Of so many keys between sinks and band, as far as lists name them.
+// Of a row's keys between sinks and band.
 template <typename S>
-__device__ inline float list_bytes(const Params& p, uint32_t keys) {
-  if (p.sparse) keys = min(keys, p.lists.capacity * kPageTokens);
-  return static_cast<float>(keys) * kKeyBytes<S>;
+__device__ inline float captured_bytes(const Row& row) {
+  return static_cast<float>(row.captured * kPageTokens) * kKeyBytes<S>;
+}
+
+// Of those that a sparse list names: it has the fresh ones, too. Once lists are there.
+template <typename S>
+__device__ inline float listed_bytes(const Params& p, const Row& row, uint32_t pair) {
+  const uint32_t pages = p.list_pages(pair);
+  const uint32_t listed = min(row.captured, pages - min(pages, row.fresh));
+  return static_cast<float>(listed * kPageTokens) * kKeyBytes<S>;
+}
+
+// For the verdict of the next position. One thread.
+template <typename S>
+__device__ inline void note_listed(const Params& p, const Lists& lists, uint32_t pair) {
+  const Row& row = lists.row(p, pair);
+  if (p.sparse) lists.guard(p, pair)->listed[row.position % 2] = listed_bytes<S>(p, row, pair);
 }
 
 template <typename S>
@@ -55,9 +69,9 @@ __device__ inline Prospect prospect(const Params& p, const Lists& lists, uint32_
   Prospect prospect;
   prospect.missed = row.captured > row.near ? 1.0f : 0.0f;
   if (!row.may_reuse(p)) return prospect;
-  const MacGuardState state = *lists.guard(p, pair);
+  const MacGuardState& state = *lists.guard(p, pair);
   const float spent = ring_bytes<S>(p);
-  const float most = list_bytes<S>(p, row.captured * kPageTokens);
+  const float most = p.sparse ? state.listed[(row.position + 1) % 2] : captured_bytes<S>(row);
   prospect.hope = fmaxf(0.0f, most - spent);
   const int32_t since = row.position - state.tried;
   prospect.due = state.seen < kFirst || since < 0 || since >= kInterval << state.pauses;
@@ -146,7 +160,9 @@ __device__ inline void judge(const Params& p, const Lists& lists, uint32_t pair,
   const Row& row = lists.row(p, pair);
   MacGuardState& state = *lists.guard(p, pair);
   const int32_t skipped = first_captured(p, lists, pair) - row.sink;
-  const float saves = list_bytes<S>(p, static_cast<uint32_t>(skipped));
+  const float share = static_cast<float>(skipped) / fmaxf(1.0f, row.cut - row.sink);
+  const float saves = share * (p.sparse ? listed_bytes<S>(p, row, pair)
+                                        : static_cast<float>(row.cut - row.sink) * kKeyBytes<S>);
   const float missed = lists.far_pages(p, pair) > 0 ? 1.0f : 0.0f;
   const float first = 1.0f / static_cast<float>(state.seen + 1);
   const float weight = fmaxf(first, reuses ? kWeight : kTryWeight);
@@ -162,6 +178,7 @@ __device__ inline void judge(const Params& p, const Lists& lists, uint32_t pair,
 // thread.
 template <typename S>
 __device__ void count_step(const Params& p, const Lists& lists, uint32_t pair) {
+  note_listed<S>(p, lists, pair);
   const Match* matches = lists.matches + pair * p.group;
   const Row& row = lists.row(p, pair);
   unsigned long long reused = 0, found = 0, lag = 0;

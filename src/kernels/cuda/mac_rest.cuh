@@ -20,6 +20,7 @@ __device__ __noinline__ void remember(const Params& p, decode::Shared<S>& shared
   const Row& row = lists.row(p, pair);
   MacCounters* counters = row.has_ring() ? lists.counters(p, pair) : nullptr;
   if (row.may_reuse(p) && threadIdx.x == 0) {
+    note_listed<S>(p, lists, pair);
     atomicAdd(&counters->steps, 1ull);
     atomicAdd(&counters->keys, static_cast<unsigned long long>(row.position + 1));
   }
