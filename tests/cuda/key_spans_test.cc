@@ -18,6 +18,7 @@ namespace {
 struct Setting {
   MiddleKeys middle;
   uint32_t spans = 7, span = 6;
+  int32_t wide = 0;  // > 0: of sequences that are not open
 };
 
 uint32_t order_of(float score) {
@@ -52,7 +53,7 @@ class Votes {
 
 // The best candidates by the rule of the CPU.
 std::vector<KeyRange> ranges_of(const std::vector<Candidate>& candidates, const Setting& setting,
-                                int32_t length, uint32_t rows) {
+                                int32_t length, uint32_t rows, bool open) {
   const KeyRange32 middle = middle_of(setting.middle, length - 1, rows);
   if (middle.begin >= middle.end) return {{0, length}};
   std::vector<kernels::RankedKey> picks;
@@ -67,13 +68,18 @@ std::vector<KeyRange> ranges_of(const std::vector<Candidate>& candidates, const 
        cover(winners, static_cast<int32_t>(setting.span), {middle.begin, middle.end})) {
     ranges.push_back(span);
   }
-  ranges.push_back({middle.end, length});
+  int32_t recent = middle.end;
+  if (!open) recent = std::clamp(length - setting.wide, middle.begin, middle.end);
+  for (KeyRange& range : ranges)
+    range = {std::min(range.begin, recent), std::min(range.end, recent)};
+  ranges.push_back({recent, length});
   return ranges;
 }
 
 struct Row {
   int32_t length = 0;
   std::vector<Candidate> candidates;
+  bool open = true;
 };
 
 void check(const Setting& setting, const std::vector<Row>& sequences, uint32_t rows) {
@@ -93,10 +99,11 @@ void check(const Setting& setting, const std::vector<Row>& sequences, uint32_t r
   const uint32_t capacity = static_cast<uint32_t>(longest) / kPageTokens + 1;
   std::vector<uint32_t> table(batch * capacity);
   for (uint32_t i = 0; i < table.size(); ++i) table[i] = 10000 - i * 3;
-  const uint32_t list_capacity =
-      span_list_capacity(setting.middle, setting.spans, setting.span, capacity);
-  const uint32_t token_capacity = std::max(span_tokens(setting.middle, setting.spans, setting.span),
-                                           static_cast<uint32_t>(longest));
+  MiddleKeys widest = setting.middle;
+  widest.local = std::max(widest.local, setting.wide);
+  const uint32_t list_capacity = span_list_capacity(widest, setting.spans, setting.span, capacity);
+  const uint32_t token_capacity =
+      std::max(span_tokens(widest, setting.spans, setting.span), static_cast<uint32_t>(longest));
   const DeviceArray<uint32_t> keys(votes.keys_), counts(votes.votes_), best(votes.best_),
       used(votes.used_), count(votes.count_), pages(table), list_pages(batch * list_capacity),
       list_angles(batch * list_capacity);
@@ -123,6 +130,14 @@ void check(const Setting& setting, const std::vector<Row>& sequences, uint32_t r
   args.tokens = tokens.get();
   args.token_capacity = token_capacity;
   args.prefill = prefill.get();
+  std::vector<RowEvidence> evidence(2);
+  evidence[1].past = 5.0f;
+  const DeviceArray<RowEvidence> kept(evidence);
+  std::vector<RowEvidence*> states;
+  for (const Row& sequence : sequences) states.push_back(kept.get() + (sequence.open ? 1 : 0));
+  const DeviceArray<RowEvidence*> device_states(states);
+  if (setting.wide > 0) args.evidence = {device_states.get(), 1, 5.0f};
+  args.wide = setting.wide;
   ASSERT_EQ(key_spans(args, nullptr), cudaSuccess);
   ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
   const auto got_read = read.host(), got_keys = list_keys.host(), got_tokens = tokens.host();
@@ -131,8 +146,8 @@ void check(const Setting& setting, const std::vector<Row>& sequences, uint32_t r
   const auto got_prefill = prefill.host();
   for (uint32_t s = 0; s < batch; ++s) {
     std::vector<int32_t> want;
-    for (const KeyRange& range :
-         ranges_of(sequences[s].candidates, setting, sequences[s].length, rows)) {
+    for (const KeyRange& range : ranges_of(sequences[s].candidates, setting, sequences[s].length,
+                                           rows, sequences[s].open)) {
       for (int32_t key = range.begin; key < range.end; ++key) want.push_back(key);
     }
     ASSERT_EQ(got_read[s], static_cast<int32_t>(want.size())) << s;
@@ -204,6 +219,26 @@ TEST(KeySpans, AreThoseOfTheCpu) {
         }
       }
     }
+  }
+}
+
+TEST(KeySpans, RowsThatAreNotOpenReadMoreRecentKeys) {
+  REPRISE_NEEDS_DEVICE();
+  std::mt19937 random(5);
+  for (const int32_t wide : {1, 41, 90, 1000, 5000}) {
+    SCOPED_TRACE(wide);
+    const Setting setting = {{5, 40, 60}, 20, 6, wide};
+    std::vector<Row> sequences;
+    for (const int32_t length : {60, 61, 150, 1100, 3000}) {
+      const KeyRange32 middle = middle_of(setting.middle, length - 1, 1);
+      for (const bool open : {true, false}) {
+        auto made = candidates(random, 60, middle, 9, 300);
+        if (middle.begin >= middle.end) made.clear();
+        sequences.push_back({length, std::move(made), open});
+      }
+    }
+    check(setting, sequences, 1);
+    if (testing::Test::HasFatalFailure()) return;
   }
 }
 

@@ -67,6 +67,7 @@ TEST_F(CudaEngine, ReAttentionReadsWhatItReadsOnTheCpu) {
        "reattention:sink=8,local=64,span=8,spans=6,activate=80,stride=0,least=0.02",
        "reattention:sink=8,local=64,span=8,spans=6,activate=80,stride=0,lead=0.5",
        "reattention:sink=8,local=64,span=8,spans=200,activate=80,stride=0,lead=0.5", kGated,
+       kGated + ",wide=64", kGated + ",wide=300",
        "reattention:stride=1,sink=8,local=64,span=8,spans=6,activate=80,heads=0:0/0:2"},
       bf16_tolerance(1));
 }

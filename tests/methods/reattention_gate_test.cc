@@ -107,7 +107,7 @@ std::set<int32_t> far_keys(const Recorder::Seen& seen, int32_t row) {
 TEST(ReAttentionGate, OpensWhereEnoughHeadsStoodOutBefore) {
   constexpr uint32_t kLayers = 3;
   const std::set<size_t> all = {0, 1, 2, 3, 4, 5};
-  for (const bool some : {false, true}) {
+  for (const auto& [some, wide] : {std::pair{false, 40}, {true, 40}, {false, 90}, {true, 90}}) {
     // Layer 1 has no voting heads, layer 2 one of six, or all have six.
     const std::vector<std::set<size_t>> vote = {all, some ? std::set<size_t>{} : all,
                                                 some ? std::set<size_t>{3} : all};
@@ -115,7 +115,8 @@ TEST(ReAttentionGate, OpensWhereEnoughHeadsStoodOutBefore) {
     const double voters = some ? 7 : 18, lead = 0.9, gate = 0.4;
     Toy toy({kLayers, 6, 2, 64}, 330);
     toy.prompt_end = 300;
-    Recorder policy(toy, std::string(kSpec) + ",lead=0.9,gate=0.4" + heads);
+    Recorder policy(toy,
+                    std::string(kSpec) + ",lead=0.9,gate=0.4,wide=" + std::to_string(wide) + heads);
     SequenceKv kv = toy.new_sequence();
     for (size_t token = 0; token < 280; token += 20) toy.step(kv, policy, 20, Phase::kPrefill);
     std::vector<double> rows(280, 0.0);  // heads that stood out
@@ -127,11 +128,15 @@ TEST(ReAttentionGate, OpensWhereEnoughHeadsStoodOutBefore) {
         double evidence = 0.0;
         for (const double count : rows) evidence = 0.9 * evidence + count;
         const bool open = evidence / 9.0 >= gate * voters;
-        const auto want = expected(toy, layer, static_cast<size_t>(row), lead, vote[layer]);
+        auto want = expected(toy, layer, static_cast<size_t>(row), lead, vote[layer]);
+        const size_t spans = want.every.size(), leading = want.leading.size();
+        for (int32_t key = row + 1 - wide; key < row - 39 && !vote[layer].empty(); ++key) {
+          want.leading.insert(key);  // which rows of a closed gate read in any case
+        }
         ASSERT_EQ(far_keys(policy.seen[layer], row), open ? want.every : want.leading)
             << row << " " << layer;
         rows.back() += want.heads;
-        (open ? opened : closed) += want.every == want.leading ? 0 : 1;
+        (open ? opened : closed) += spans == leading ? 0 : 1;
         open_changes += open && layer > 0 ? 1 : 0;
       }
     }
@@ -164,7 +169,9 @@ Outputs outputs_of(const std::string& options) {
 
 TEST(ReAttentionGate, IsPlainWhereItIsOpenAndTheLeadAloneWhereItIsNot) {
   const Outputs plain = outputs_of(""), lead = outputs_of(",lead=0.9");
-  EXPECT_TRUE(outputs_of(",lead=0.9,gate=1") == lead);
+  EXPECT_TRUE(outputs_of(",lead=0.9,gate=1,wide=40") == lead);
+  EXPECT_TRUE(outputs_of(",lead=0.9,gate=1") == outputs_of(",lead=0.9,gate=1,wide=160"));
+  EXPECT_FALSE(outputs_of(",lead=0.9,gate=1,wide=41") == lead);
   Outputs open = outputs_of(",lead=0.9,gate=0.000001");
   EXPECT_NE(open[0], plain[0]) << "nothing stood out before the first layer of the first row";
   EXPECT_TRUE(std::equal(open.begin() + 1, open.end(), plain.begin() + 1));
@@ -208,6 +215,7 @@ TEST(ReAttentionGate, NeedsALeadAndRowsThatAllChoose) {
   EXPECT_NE(message("reattention:lead=2,gate=0.05,interval=2").find("leave interval out"),
             std::string::npos);
   EXPECT_NE(message("reattention:lead=2,gate=1.5").find("gate"), std::string::npos);
+  EXPECT_NE(message("reattention:wide=2000").find("give lead=2,gate=0.03"), std::string::npos);
   const auto gated = create_policy(policy_entries(), "reattention:lead=2,gate=0.05", config);
   EXPECT_FALSE((*gated)->joins_cells());
 }

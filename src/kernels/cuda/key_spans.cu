@@ -5,6 +5,7 @@
 #include "kernels/cuda/hopper.cuh"
 #include "kernels/cuda/key_spans.h"
 #include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/row_evidence.cuh"
 
 namespace reprise::kernels::cuda {
 namespace {
@@ -39,11 +40,16 @@ struct Sequence {
   uint32_t index;
   int32_t length;
   KeyRange32 middle;
+  int32_t recent;  // the last keys begin here
 
   __device__ Sequence(const KeySpansArgs& a, uint32_t at)
       : index(at),
         length(a.positions[at] + 1),
-        middle(middle_of(a.middle, a.positions[at], a.rows)) {}
+        middle(middle_of(a.middle, a.positions[at], a.rows)),
+        recent(middle.end) {
+    if (a.evidence.states == nullptr || is_open(a.evidence, at)) return;
+    recent = max(middle.begin, min(middle.end, length - a.wide));
+  }
   __device__ bool reads_all() const { return middle.begin >= middle.end; }
 };
 
@@ -196,17 +202,18 @@ __device__ void sort_keys(Shared& s) {
   __syncthreads();
 }
 
-// Of pieces that are read, ascending: the first keys, the winners' spans, what follows the middle.
-// Each begins at or after the end of the one before it.
+// Of pieces that are read, ascending: the first keys, the winners' spans, the last keys. Each
+// begins at or after the end of the one before it.
 __device__ KeyRange32 piece(const KeySpansArgs& a, const Sequence& sequence, const Shared& s,
                             uint32_t i) {
   if (sequence.reads_all()) return {0, sequence.length};
   const KeyRange32 middle = sequence.middle;
   if (i == 0) return {0, middle.begin};
-  if (i > s.winners) return {middle.end, sequence.length};
+  const int32_t recent = sequence.recent;
+  if (i > s.winners) return {recent, sequence.length};
   const auto span = static_cast<int32_t>(a.span);
-  const auto end_of = [&](uint32_t j) { return min(middle.end, s.keys[j] - span / 2 + span); };
-  int32_t begin = max(middle.begin, s.keys[i - 1] - span / 2);
+  const auto end_of = [&](uint32_t j) { return min(recent, s.keys[j] - span / 2 + span); };
+  int32_t begin = min(recent, max(middle.begin, s.keys[i - 1] - span / 2));
   if (i > 1) begin = max(begin, end_of(i - 2));
   return {begin, end_of(i - 1)};
 }

@@ -27,7 +27,11 @@ struct KeySpansArgs {
   uint32_t rows = 1;  // of a sequence
   MiddleKeys middle;
   uint32_t spans = 0, span = 1;  // at most kMaxSpans; tokens of one
-  int32_t* keys = nullptr;       // [batch] out: how many are read; 0: there is no sequence
+  /// With states: sequences that it does not open read their last `wide` keys, above middle.local,
+  /// and spans before those.
+  EvidenceArgs evidence;
+  int32_t wide = 0;
+  int32_t* keys = nullptr;  // [batch] out: how many are read; 0: there is no sequence
   // Where not null: lists for decode rows, in which each page holds a run of neighbours.
   const uint32_t* pages = nullptr;  // [batch, capacity] page tables
   uint32_t capacity = 0;
@@ -42,7 +46,7 @@ struct KeySpansArgs {
   PrefillRows* prefill = nullptr;  // [batch] out: the rows, from 0 on, where they stand among keys
 };
 
-/// The most keys that are read where there is a middle.
+/// The most keys that are read where there is a middle; local: also of sequences that are not open.
 constexpr uint32_t span_tokens(const MiddleKeys& middle, uint32_t spans, uint32_t span) {
   return static_cast<uint32_t>(middle.sink + middle.local) + spans * span;
 }
@@ -61,8 +65,8 @@ constexpr uint32_t span_list_capacity(const MiddleKeys& middle, uint32_t spans, 
 }
 
 /// The `spans` keys with most votes (of equal ones those with the best score, then the later ones)
-/// are widened to spans inside the middle; what is read is their union, the first keys and what
-/// follows the middle. Sequences without a middle read everything.
+/// are widened to spans inside the middle; what is read is their union, the first keys and the last
+/// ones, which follow the middle or are more. Sequences without a middle read everything.
 cudaError_t key_spans(const KeySpansArgs& args, cudaStream_t stream);
 
 struct PackedQueriesArgs {

@@ -4,6 +4,7 @@
 
 #include "kernels/cuda/kv_dispatch.cuh"
 #include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/row_evidence.cuh"
 #include "kernels/cuda/top_keys.h"
 #include "kernels/cuda/top_keys_scan.cuh"
 
@@ -25,13 +26,6 @@ __device__ void vote(const VoteTables& tables, uint32_t sequence, RankedWord wor
   }
   atomicAdd(tables.votes + at + slot, 1u);
   atomicMax(tables.best + at + slot, static_cast<uint32_t>(word >> 32));
-}
-
-// Whether heads of a sequence vote whose best key does not stand out.
-__device__ bool is_open(const EvidenceArgs& args, uint32_t sequence) {
-  const RowEvidence* state = args.states != nullptr ? args.states[sequence] : nullptr;
-  if (state == nullptr) return false;
-  return state->past + static_cast<float>(state->sums[args.turn % 3]) >= args.open;
 }
 
 // What a query tells the next layer's; the first one also what it was told.

@@ -53,7 +53,8 @@ DeviceReAttention::DeviceReAttention(const ReAttentionPolicy& policy, const Mode
       query_scale_(config.attention_scale / kQueryUnit),
       attention_scale_(config.attention_scale),
       middle_{settings_.sink, settings_.local, settings_.activate},
-      span_tokens_(span_tokens(middle_, static_cast<uint32_t>(settings_.spans),
+      widest_{settings_.sink, settings_.wide, settings_.activate},
+      span_tokens_(span_tokens(widest_, static_cast<uint32_t>(settings_.spans),
                                static_cast<uint32_t>(settings_.span))) {
   const double share = static_cast<double>(policy.voters()) * Gate::kPast;
   if (settings_.gate > 0.0f) gates_.emplace(settings_.gate * share);
@@ -87,7 +88,7 @@ Status DeviceReAttention::reserve(const DeviceRoom& room) {
     if (settings_.votes(layer, 1) && !leaves_alone(layer)) ++turns;
   }
   if (gates_) REPRISE_CHECK(gates_->reserve(rows, turns));
-  list_capacity_ = span_list_capacity(middle_, static_cast<uint32_t>(settings_.spans),
+  list_capacity_ = span_list_capacity(widest_, static_cast<uint32_t>(settings_.spans),
                                       static_cast<uint32_t>(settings_.span), room.capacity);
   for (size_t i = 0; i < settings_.angles.size(); ++i) {
     REPRISE_CHECK(upload(std::span<const float>(settings_.angles[i]), angles_[i], kWhat));
@@ -114,7 +115,7 @@ Status DeviceReAttention::reserve(const DeviceRoom& room) {
 }
 
 uint32_t DeviceReAttention::most_rotated_keys() const {
-  const auto all = static_cast<uint32_t>(std::max(middle_.activate, middle_.sink + middle_.local));
+  const auto all = static_cast<uint32_t>(std::max(widest_.activate, widest_.sink + widest_.local));
   return std::max(span_tokens_, all);
 }
 
@@ -165,6 +166,8 @@ Status DeviceReAttention::choose(uint32_t layer, uint32_t step, TopKeysArgs scan
     REPRISE_CUDA(top_keys(scan, stream), "scanning keys");
   }
   spans.middle = scan.middle;
+  spans.evidence = scan.evidence;
+  spans.wide = settings_.wide;
   spans.votes = scan.votes;
   spans.positions = scan.positions;
   spans.batch = scan.batch;
@@ -256,7 +259,7 @@ uint64_t DeviceReAttention::keys_read(const DeviceRow& row) const {
   if (middle.begin >= middle.end) return length;
   const uint64_t picks = settings_.votes(row.layer, 1) ? n_head_ * settings_.decode_picks : 0;
   const uint64_t winners = std::min<uint64_t>(settings_.spans, picks);
-  const auto always = static_cast<uint64_t>(middle_.sink + middle_.local);
+  const auto always = static_cast<uint64_t>(widest_.sink + widest_.local);
   return std::min(length, always + winners * static_cast<uint64_t>(settings_.span));
 }
 

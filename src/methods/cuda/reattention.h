@@ -60,7 +60,7 @@ class DeviceReAttention : public DevicePolicy {
   std::vector<LayerRope> layer_rope_;
   uint32_t n_layer_, n_head_, n_kv_head_, head_dim_;
   float query_scale_, attention_scale_;
-  kernels::cuda::MiddleKeys middle_;
+  kernels::cuda::MiddleKeys middle_, widest_;  // the latter where the gate is closed
   std::optional<DeviceGates> gates_;
   std::vector<uint32_t> turns_;       // [n_layer] layers before that scan rows which stand alone
   std::vector<int32_t> prompt_ends_;  // of the pass's steps

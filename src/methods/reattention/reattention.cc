@@ -27,6 +27,15 @@ uint32_t spans_of(const ReAttentionOptions& o, const ModelConfig& config) {
   return trained > 0 ? std::min(config.n_head, most(trained)) : config.n_head;
 }
 
+/// The most recent keys that a row reads.
+uint32_t wide_of(const ReAttentionOptions& o, const ModelConfig& config) {
+  const uint32_t local = local_of(o, config.context);
+  if (o.gate <= 0.0f || o.wide > 0) return std::max(local, o.wide);
+  const uint32_t others = o.sink + spans_of(o, config) * o.span;
+  if (config.context == 0) return 4 * local;
+  return std::max(local, std::min(4 * local, config.context - std::min(config.context, others)));
+}
+
 /// The mean of the angles of distances [first, last): [pairs][2].
 std::vector<float> mean_angles(const RopeConfig& config, uint32_t context, int32_t first,
                                int32_t last) {
@@ -49,6 +58,7 @@ ReAttentionPolicy::Settings settings_of(const ReAttentionOptions& o, const Model
   ReAttentionPolicy::Settings s;
   s.sink = static_cast<int32_t>(o.sink);
   s.local = static_cast<int32_t>(local_of(o, config.context));
+  s.wide = static_cast<int32_t>(wide_of(o, config));
   s.span = static_cast<int32_t>(o.span);
   s.chunk = o.chunk > 0 ? static_cast<int32_t>(o.chunk) : std::min<int32_t>(kChunk, s.local);
   s.alone = static_cast<int32_t>(o.alone);
@@ -92,13 +102,15 @@ ReAttentionPolicy::Settings settings_of(const ReAttentionOptions& o, const Model
 Result<std::unique_ptr<Policy>> ReAttentionPolicy::create(const ReAttentionOptions& options,
                                                           const ModelConfig& config) {
   const uint32_t trained = config.context, local = local_of(options, trained);
+  const uint32_t recent = wide_of(options, config);
   const uint64_t scope =
-      uint64_t{options.sink} + local + uint64_t{spans_of(options, config)} * options.span;
+      uint64_t{options.sink} + recent + uint64_t{spans_of(options, config)} * options.span;
   if (trained > 0 && scope > trained) {
     return fail(ErrorCode::kInvalidArgument,
-                "reattention: sink {} + {} spans of {} + local {} are {} keys, more than the {} "
+                "reattention: sink {} + {} spans of {} + {} {} are {} keys, more than the {} "
                 "that the model was trained on; choose less",
-                options.sink, spans_of(options, config), options.span, local, scope, trained);
+                options.sink, spans_of(options, config), options.span,
+                recent > local ? "wide" : "local", recent, scope, trained);
   }
   if (options.chunk > local) {
     return fail(ErrorCode::kInvalidArgument,
@@ -112,6 +124,12 @@ Result<std::unique_ptr<Policy>> ReAttentionPolicy::create(const ReAttentionOptio
         "reattention: gate={} counts the heads that lead in every row; give lead=2 with it, "
         "and leave interval out",
         options.gate);
+  }
+  if (options.wide > 0 && options.gate <= 0.0f) {
+    return fail(ErrorCode::kInvalidArgument,
+                "reattention: wide={} applies where a gate is closed; give lead=2,gate=0.03 with "
+                "it, or local={}",
+                options.wide, options.wide);
   }
   REPRISE_TRY(VotingHeads heads, VotingHeads::parse(options.heads, config));
   return std::unique_ptr<Policy>(new ReAttentionPolicy(options, config, std::move(heads)));
@@ -128,6 +146,7 @@ void ReAttentionPolicy::select(const QueryRows& rows, Selection& selection) {
   const KeyRange middle = middle_of(rows);
   if (middle.begin >= middle.end) return;
   Layer& layer = layers_[rows.layer];
+  const int32_t recent = recent_of(rows, middle);
   if (!keeps_spans(rows, layer)) {
     layer.spans = choose(rows, middle);
     layer.chosen_at = length;
@@ -141,8 +160,10 @@ void ReAttentionPolicy::select(const QueryRows& rows, Selection& selection) {
   SelectionPart& part = selection.parts.emplace_back();
   part.packed = true;
   append_range({0, settings_.sink}, 0, part.ranges);
-  for (const KeyRange& span : layer.spans) append_range(span, 0, part.ranges);
-  append_range({middle.end, length}, 0, part.ranges);
+  for (const KeyRange& span : layer.spans) {
+    append_range({span.begin, std::min(span.end, recent)}, 0, part.ranges);
+  }
+  append_range({recent, length}, 0, part.ranges);
   part.offsets.push_back(static_cast<uint32_t>(part.ranges.size()));
   if (rows.phase != kernels::Phase::kDecode) return;
   stats_.rows += rows.rows.size();
@@ -273,6 +294,13 @@ void ReAttentionPolicy::drop_weak(const QueryRows& rows, KeyRange middle,
   gate_.add(rows.first(), leading);
   ++stats_.scans;
   if (open) ++stats_.open;
+}
+
+int32_t ReAttentionPolicy::recent_of(const QueryRows& rows, KeyRange middle) const {
+  const bool gated =
+      settings_.gate > 0.0f && rows.rows.size() == 1 && settings_.votes(rows.layer, 1);
+  const bool narrow = !gated || is_open(rows);
+  return narrow ? middle.end : std::clamp(rows.end() - settings_.wide, middle.begin, middle.end);
 }
 
 bool ReAttentionPolicy::is_open(const QueryRows& rows) const {

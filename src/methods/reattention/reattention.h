@@ -52,6 +52,7 @@ struct ReAttentionOptions {
   float least = 0.0f;
   float lead = 0.0f;
   float gate = 0.0f;
+  uint32_t wide = 0;
   std::string heads = "all";
 };
 
@@ -131,6 +132,12 @@ void visit_options(ReAttentionOptions& o, Visitor&& visit) {
                    "", 0, 1},
         o.gate);
   visit(
+      OptionSpec{"wide",
+                 "recent keys that a row reads of which the gate is closed; 0 = four times local, "
+                 "as far as the trained context has room for them",
+                 "tokens", 0, 1 << 24},
+      o.wide);
+  visit(
       OptionSpec{"heads",
                  "query heads that vote, LAYER:HEAD separated by '/'; other layers read no spans, "
                  "and are not scanned; all = every head"},
@@ -144,7 +151,7 @@ class ReAttentionPolicy : public Policy {
 
   /// Options as they apply to the model.
   struct Settings {
-    int32_t sink, local, span, chunk, alone, activate, early, stride, interval;
+    int32_t sink, local, wide, span, chunk, alone, activate, early, stride, interval;
     size_t spans, picks, decode_picks;
     bool fill;
     std::vector<std::vector<float>> angles;  // [3]: one per LayerRope, [pairs][2] of score=mean
@@ -236,6 +243,8 @@ class ReAttentionPolicy : public Policy {
   std::vector<kernels::RankedKey> pick(const QueryRows& rows, KeyRange middle);
   /// Takes back picks of the only row whose keys do not weigh or lead enough.
   void drop_weak(const QueryRows& rows, KeyRange middle, std::vector<kernels::RankedKey>& best);
+  /// Where the window of rows begins, behind the middle.
+  int32_t recent_of(const QueryRows& rows, KeyRange middle) const;
   /// Whether heads of the only row vote that do not lead.
   bool is_open(const QueryRows& rows) const;
   const ModelConfig* config_;
