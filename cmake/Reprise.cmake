@@ -14,6 +14,10 @@ function(reprise_flags target)
   if(REPRISE_SANITIZE)
     target_compile_options(${target} PUBLIC -fsanitize=${REPRISE_SANITIZE} -fno-omit-frame-pointer
                                             -fno-sanitize-recover=all)
+    if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+      # False alarms in the standard library where checks are compiled in.
+      target_compile_options(${target} PRIVATE -Wno-maybe-uninitialized)
+    endif()
     target_link_options(${target} PUBLIC -fsanitize=${REPRISE_SANITIZE})
   endif()
 endfunction()
