@@ -28,8 +28,8 @@ void clear_logits(const AttendArgs& args) {
 
 #if defined(__x86_64__)
 // Whether attend_decode_avx512() computes a call.
-bool reads_stored(const AttendArgs& args, Isa isa) {
-  const bool decodes = args.phase == Phase::kDecode && args.layout->type == KvType::kBF16;
+bool streams(const AttendArgs& args, Isa isa) {
+  const bool decodes = args.phase == Phase::kDecode && rounds_to_bf16(args.layout->type);
   return decodes && (isa == Isa::kAvx512 || (isa == Isa::kAmx && args.layout->head_dim % 32 != 0));
 }
 #endif
@@ -44,7 +44,7 @@ void attend(const AttendArgs& args, std::byte* scratch) {
     if (args.phase == Phase::kPrefill) return attend_prefill_amx(args, scratch);
     if (args.layout->head_dim % 32 == 0) return attend_decode_amx(args, scratch);
   }
-  if (reads_stored(args, isa)) return attend_decode_avx512({&args, 1}, scratch);
+  if (streams(args, isa)) return attend_decode_avx512({&args, 1}, scratch);
   if (isa >= Isa::kAvx512) return attend_avx512(args, scratch);
   if (isa >= Isa::kAvx2) return attend_avx2(args, scratch);
 #endif
@@ -53,7 +53,7 @@ void attend(const AttendArgs& args, std::byte* scratch) {
 
 void attend_heads(std::span<const AttendArgs> heads, std::byte* scratch) {
 #if defined(__x86_64__)
-  if (reads_stored(heads[0], cpu_isa())) {
+  if (streams(heads[0], cpu_isa())) {
     for (const AttendArgs& args : heads) clear_logits(args);
     return attend_decode_avx512(heads, scratch);
   }

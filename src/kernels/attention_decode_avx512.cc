@@ -1,6 +1,7 @@
-// Decode with AVX-512 over bf16 pages as they are stored: a page at a time, and of each page the
-// tiles of all KV heads of the call, in the order in which they lie. Memory follows that as one
-// stream. Logits are in units of log2.
+// Decode with AVX-512 over pages of bf16 and q8_0: a page at a time, and of each page the tiles of
+// all KV heads of the call, in the order in which they lie. Memory follows that as one stream.
+// Tiles that are stored otherwise than they are multiplied become so in the first cache. Logits are
+// in units of log2.
 #include "kernels/attention_isa.h"
 #include "kernels/attention_rows.h"
 #include "kernels/attention_tiles.h"
@@ -21,7 +22,8 @@ struct Head {
   float* sums;         // [rows, dims] weighted values, not normalised
   float* base;         // [rows] what logits are relative to
   float* totals;       // [rows, 16] weights summed lane by lane
-  uint32_t* keys;      // a K tile that is rotated at read
+  uint32_t* keys;      // a K tile that is rotated or converted at read
+  uint32_t* values;    // a V tile that is converted at read
   RowWindow* windows;  // [groups of rows]
 };
 
@@ -42,6 +44,7 @@ Head make_head(const AttendArgs& args, Arena& arena) {
   h.base = arena.take<float>(rows);
   h.totals = arena.take<float>(rows * kLanes);
   h.keys = arena.take<uint32_t>(kPairs * head_dim);
+  h.values = arena.take<uint32_t>(kPairs * head_dim);
   h.windows = arena.take<RowWindow>((rows + kGroupRows - 1) / kGroupRows);
   for (size_t r = 0; r < rows; ++r) {
     scale_row<true>(args.q + r * args.q_stride, head_dim, args.scale, h.q + r * head_dim / 2);
@@ -166,12 +169,26 @@ void attend_group(const Head& h, size_t row, const Tiles& tiles) {
   attend_group<R, 0>(h, row, tiles);
 }
 
+void fetch_tile(const std::byte* tile, size_t bytes) {
+  for (size_t at = 0; at < bytes; at += kFetchEvery * kLine) fetch_ahead(tile + at);
+}
+
 void attend_page(const Head& h, const PageSpan& page, const PageSpan& next) {
   Tiles tiles = {&page, reinterpret_cast<const uint32_t*>(page.k),
                  reinterpret_cast<const uint32_t*>(page.v), next.k, next.v};
-  if (page.cos_sin != nullptr) {
+  const KvLayout& layout = *h.args->layout;
+  const bool stored = layout.type == KvType::kBF16;
+  if (!stored || page.cos_sin != nullptr) {
     bf16_k_tile_avx512(*h.args, page, h.keys);
     tiles.k = h.keys;
+  }
+  if (!stored) {
+    fetch_tile(next.k, layout.tile_bytes());
+    fetch_tile(next.v, layout.tile_bytes());
+    bf16_v_tile_avx512(*h.args, page, h.values, layout.head_dim);
+    tiles.v = h.values;
+    tiles.next_k = page.k;  // what is fetched already
+    tiles.next_v = page.v;
   }
   size_t row = 0;
   for (; row + kGroupRows <= h.args->rows; row += kGroupRows) {
