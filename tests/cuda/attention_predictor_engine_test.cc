@@ -81,22 +81,14 @@ INSTANTIATE_TEST_SUITE_P(Policies, AttentionPredictorPeriods,
 
 TEST_P(AttentionPredictorPeriods, AnswersOfABatchAreThoseOfEach) {
   const auto engine = tiny_engine(cuda_options());
-  std::vector<Logits> together(5);
+  const std::vector<std::string> policies(5, with_net(GetParam()));
   std::vector<Request> requests;
-  std::vector<std::unique_ptr<Session>> sessions;
-  for (uint32_t i = 0; i < together.size(); ++i) {
+  for (uint32_t i = 0; i < policies.size(); ++i) {
     requests.push_back(forced_request(tiny_prompt(300 + 31 * i, i), 40 + 9 * i, 20 + i));
-    Request request = requests[i];
-    request.on_logits = [&rows = together[i]](std::span<const float> logits) {
-      rows.emplace_back(logits.begin(), logits.end());
-    };
-    sessions.push_back(*engine->open(with_net(GetParam())));
-    ASSERT_TRUE(
-        engine->submit(*sessions[i], request, [](Result<Answer> answer) { ASSERT_TRUE(answer); }));
   }
-  while (engine->step()) continue;
+  const std::vector<Logits> together = logits_together(*engine, requests, policies);
   for (uint32_t i = 0; i < together.size(); ++i) {
-    const Logits alone = logits_of(*engine, requests[i], with_net(GetParam()));
+    const Logits alone = logits_of(*engine, requests[i], policies[i]);
     EXPECT_LT(median_distance(together[i], alone), 3 * bf16_tolerance(2)) << i;
   }
 }

@@ -125,21 +125,11 @@ TEST_F(CsAttentionEngine, SequencesOfABatchDoNotDisturbEachOther) {
   const auto engine = tiny_engine(options), alone = tiny_engine(options);
   const std::vector<std::string> policies = {kSmall,    kSmall + ",keep=0.4",     "full",
                                              kPeriodic, "dense:last=1+" + kSmall, kPeriodic};
-  std::vector<std::unique_ptr<Session>> sessions;
   std::vector<Request> requests;
-  std::vector<Logits> together(policies.size());
   for (uint32_t i = 0; i < policies.size(); ++i) {
     requests.push_back(forced_request(tiny_prompt(60 + 90 * i, i), 80, 20 + i));
-    Request request = requests.back();
-    request.on_logits = [&together, i](std::span<const float> logits) {
-      together[i].emplace_back(logits.begin(), logits.end());
-    };
-    sessions.push_back(*engine->open(policies[i]));
-    ASSERT_TRUE(engine->submit(*sessions.back(), request, [](const Result<Answer>& answer) {
-      EXPECT_TRUE(answer) << answer.error().message;
-    }));
   }
-  while (engine->step()) continue;
+  const std::vector<Logits> together = logits_together(*engine, requests, policies);
   for (uint32_t i = 0; i < policies.size(); ++i) {
     SCOPED_TRACE(policies[i]);
     const Logits want = logits_of(*alone, requests[i], policies[i]);

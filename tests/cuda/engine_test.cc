@@ -79,24 +79,16 @@ TEST_F(CudaEngine, AnswersEndWhereTheyShould) {
 
 TEST_F(CudaEngine, SequencesOfABatchDoNotDisturbEachOther) {
   const auto engine = tiny_engine(cuda_options());
-  const auto policy = [](uint32_t i) { return i % 3 == 1 ? "full:keys=position-free" : "full"; };
-  std::vector<std::unique_ptr<Session>> sessions;
-  std::vector<Logits> together(20);
   std::vector<Request> requests;
-  for (uint32_t i = 0; i < together.size(); ++i) {  // more than are computed by narrow products
+  std::vector<std::string> policies;
+  for (uint32_t i = 0; i < 20; ++i) {  // more than are computed by narrow products
+    policies.push_back(i % 3 == 1 ? "full:keys=position-free" : "full");
     requests.push_back(request_of(tiny_prompt(10 + 13 * i, i), 10 + i));
-    requests[i].forced = best_tokens(logits_of(*engine, requests[i], policy(i)));
-    Request request = requests[i];
-    request.on_logits = [&rows = together[i]](std::span<const float> logits) {
-      rows.emplace_back(logits.begin(), logits.end());
-    };
-    sessions.push_back(*engine->open(policy(i)));
-    ASSERT_TRUE(engine->submit(*sessions.back(), request,
-                               [](Result<Answer> answer) { ASSERT_TRUE(answer); }));
+    requests[i].forced = best_tokens(logits_of(*engine, requests[i], policies[i]));
   }
-  while (engine->step()) continue;
+  const std::vector<Logits> together = logits_together(*engine, requests, policies);
   for (uint32_t i = 0; i < together.size(); ++i) {
-    expect_near(together[i], logits_of(*engine, requests[i], policy(i)), bf16_tolerance(2));
+    expect_near(together[i], logits_of(*engine, requests[i], policies[i]), bf16_tolerance(2));
   }
 }
 

@@ -32,6 +32,25 @@ inline Logits logits_of(Engine& engine, Request request, std::string_view policy
   return rows;
 }
 
+/// Of requests that are answered as one batch, each by its own policy.
+inline std::vector<Logits> logits_together(Engine& engine, std::span<const Request> requests,
+                                           std::span<const std::string> policies) {
+  std::vector<Logits> together(requests.size());
+  std::vector<std::unique_ptr<Session>> sessions;
+  for (size_t i = 0; i < requests.size(); ++i) {
+    Request request = requests[i];
+    request.on_logits = [&rows = together[i]](std::span<const float> logits) {
+      rows.emplace_back(logits.begin(), logits.end());
+    };
+    sessions.push_back(*engine.open(policies[i]));
+    EXPECT_TRUE(engine.submit(*sessions.back(), request, [](const Result<Answer>& answer) {
+      EXPECT_TRUE(answer) << answer.error().message;
+    }));
+  }
+  while (engine.step()) continue;
+  return together;
+}
+
 inline std::vector<int32_t> best_tokens(const Logits& logits) {
   std::vector<int32_t> tokens;
   for (const auto& row : logits) {

@@ -181,22 +181,13 @@ TEST_F(MacEngine, SequencesOfABatchDoNotDisturbEachOther) {
   for (const std::string before : {"", "dense:first=1+"}) {
     policies.push_back(before + "mac:" + kShort + ",tau=0.3+" + kCodes);
   }
-  std::vector<std::unique_ptr<Session>> sessions;
   std::vector<Request> requests;
-  std::vector<Logits> together(policies.size());
   for (uint32_t i = 0; i < policies.size(); ++i) {
     Request request = request_of(tiny_prompt(100 + 40 * i, i), 40);
     request.forced = tiny_prompt(40, 20 + i);
     requests.push_back(request);
-    request.on_logits = [&together, i](std::span<const float> logits) {
-      together[i].emplace_back(logits.begin(), logits.end());
-    };
-    sessions.push_back(*engine->open(policies[i]));
-    ASSERT_TRUE(engine->submit(*sessions.back(), request, [](const Result<Answer>& answer) {
-      EXPECT_TRUE(answer) << answer.error().message;
-    }));
   }
-  while (engine->step()) continue;
+  const std::vector<Logits> together = logits_together(*engine, requests, policies);
   for (uint32_t i = 0; i < policies.size(); ++i) {
     SCOPED_TRACE(policies[i]);
     const Logits want = logits_of(*alone, requests[i], policies[i]);

@@ -109,26 +109,16 @@ TEST_F(CudaEngine, ReAttentionInABatchIsThatOfSingleSequences) {
   options.batch = 8;
   const auto engine = tiny_engine(options);
   const std::string sparse = "reattention:stride=1,sink=8,local=64,span=8,spans=6,activate=80";
-  const auto policy = [&](uint32_t i) {
-    return i % 3 == 1 ? std::string("full") : i % 3 == 2 ? kGated : sparse;
-  };
-  std::vector<std::unique_ptr<Session>> sessions;
-  std::vector<Logits> together(8);
   std::vector<Request> requests;
-  for (uint32_t i = 0; i < together.size(); ++i) {
+  std::vector<std::string> policies;
+  for (uint32_t i = 0; i < 8; ++i) {
+    policies.push_back(i % 3 == 1 ? "full" : i % 3 == 2 ? kGated : sparse);
     requests.push_back(request_of(tiny_prompt(40 + 90 * i, i), 20 + i));
-    requests[i].forced = best_tokens(logits_of(*engine, requests[i], policy(i)));
-    Request request = requests[i];
-    request.on_logits = [&rows = together[i]](std::span<const float> logits) {
-      rows.emplace_back(logits.begin(), logits.end());
-    };
-    sessions.push_back(*engine->open(policy(i)));
-    ASSERT_TRUE(engine->submit(*sessions.back(), request,
-                               [](Result<Answer> answer) { ASSERT_TRUE(answer); }));
+    requests[i].forced = best_tokens(logits_of(*engine, requests[i], policies[i]));
   }
-  while (engine->step()) continue;
+  const std::vector<Logits> together = logits_together(*engine, requests, policies);
   for (uint32_t i = 0; i < together.size(); ++i) {
-    const Logits alone = logits_of(*engine, requests[i], policy(i));
+    const Logits alone = logits_of(*engine, requests[i], policies[i]);
     EXPECT_LT(median_distance(together[i], alone), bf16_tolerance(2)) << i;
   }
 }

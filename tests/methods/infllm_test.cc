@@ -12,6 +12,7 @@ namespace {
 
 using kernels::KvType;
 using kernels::Phase;
+using testing::decode;
 using testing::Recorder;
 using testing::Toy;
 using testing::ToyShape;
@@ -214,22 +215,13 @@ TEST_P(InfLlm, BlocksAreTheNearestOnesToTheMeanQuery) {
   testing::expect_best(picks, scores, 3, 1e-4);
 }
 
-std::vector<float> decode(Toy& toy, SequenceKv& kv, Policy& policy, int steps) {
-  std::vector<float> all;
-  for (int i = 0; i < steps; ++i) {
-    const auto out = toy.step(kv, policy, 1, Phase::kDecode);
-    all.insert(all.end(), out.begin(), out.end());
-  }
-  return all;
-}
-
 TEST(InfLlmPolicy, DecodingDoesNotDependOnThreadsOrEarlierChunks) {
   const auto run = [](std::vector<size_t> chunks, int threads) {
     Toy toy({2, 6, 2, 32, KvType::kBF16}, 400, threads);
     const auto policy = testing::make_policy(toy, kSpec);
     SequenceKv kv = toy.new_sequence();
     for (const size_t chunk : chunks) toy.step(kv, *policy, chunk, Phase::kPrefill);
-    return decode(toy, kv, *policy, 100);
+    return decode(toy, *policy, kv, 100);
   };
   const auto want = run({300}, 1);
   EXPECT_EQ(run({300}, 3), want);
@@ -243,16 +235,16 @@ TEST(InfLlmPolicy, ForksAndTruncatedSequencesGoOnAsIfAlone) {
   toy.step(kv, *policy, 250, Phase::kPrefill);
   const auto copy = policy->fork();
   SequenceKv copy_kv = kv;
-  decode(toy, kv, *policy, 70);
+  decode(toy, *policy, kv, 70);
   policy->truncate(170);
   kv.truncate(170);
   copy->truncate(170);
   copy_kv.truncate(170);
   testing::change_tokens(toy, 170, 320);
   toy.step(fresh_kv, *fresh, 170, Phase::kPrefill);
-  const auto want = decode(toy, fresh_kv, *fresh, 150);
-  EXPECT_EQ(decode(toy, kv, *policy, 150), want);
-  EXPECT_EQ(decode(toy, copy_kv, *copy, 150), want);
+  const auto want = decode(toy, *fresh, fresh_kv, 150);
+  EXPECT_EQ(decode(toy, *policy, kv, 150), want);
+  EXPECT_EQ(decode(toy, *copy, copy_kv, 150), want);
 }
 
 }  // namespace

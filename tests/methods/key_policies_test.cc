@@ -11,6 +11,7 @@ namespace {
 
 using kernels::KvType;
 using kernels::Phase;
+using testing::decode;
 using testing::Recorder;
 using testing::Toy;
 using testing::ToyShape;
@@ -108,15 +109,6 @@ TEST_P(KeyPolicy, CountersEqualTheUnionOfWhatIsSelected) {
   EXPECT_GT(index, 0u);
 }
 
-std::vector<float> decode(Toy& toy, SequenceKv& kv, Policy& policy, size_t steps) {
-  std::vector<float> all;
-  for (size_t i = 0; i < steps; ++i) {
-    const auto out = toy.step(kv, policy, 1, Phase::kDecode);
-    all.insert(all.end(), out.begin(), out.end());
-  }
-  return all;
-}
-
 TEST_P(KeyPolicy, ChunksAndThreadsDoNotChangeABit) {
   const auto run = [&](std::vector<size_t> chunks, int threads) {
     Toy toy({2, 6, 2, 32, KvType::kBF16}, 260, threads);
@@ -124,7 +116,7 @@ TEST_P(KeyPolicy, ChunksAndThreadsDoNotChangeABit) {
     const auto policy = make(toy);
     SequenceKv kv = toy.new_sequence();
     for (const size_t chunk : chunks) toy.step(kv, *policy, chunk, Phase::kPrefill);
-    return decode(toy, kv, *policy, 20);
+    return decode(toy, *policy, kv, 20);
   };
   const auto want = run({240}, 1);
   EXPECT_EQ(run({240}, 2), want);
@@ -139,13 +131,13 @@ TEST_P(KeyPolicy, ForksGoOnAsIfAlone) {
   SequenceKv kv = toy.new_sequence(), other_kv = toy.new_sequence();
   toy.step(kv, *policy, 150, Phase::kPrefill);
   toy.step(other_kv, *other, 150, Phase::kPrefill);
-  decode(toy, kv, *policy, 10);
-  decode(toy, other_kv, *other, 10);
+  decode(toy, *policy, kv, 10);
+  decode(toy, *other, other_kv, 10);
   const auto copy = policy->fork();
   SequenceKv copy_kv = kv;
-  const auto want = decode(toy, other_kv, *other, 30);
-  EXPECT_EQ(decode(toy, kv, *policy, 30), want);
-  EXPECT_EQ(decode(toy, copy_kv, *copy, 30), want);
+  const auto want = decode(toy, *other, other_kv, 30);
+  EXPECT_EQ(decode(toy, *policy, kv, 30), want);
+  EXPECT_EQ(decode(toy, *copy, copy_kv, 30), want);
 }
 
 TEST_P(KeyPolicy, ANextPromptEqualsAFreshSequence) {
@@ -155,14 +147,14 @@ TEST_P(KeyPolicy, ANextPromptEqualsAFreshSequence) {
     SequenceKv kv = toy.new_sequence(), fresh_kv = toy.new_sequence();
     toy.prompt_end = 200;
     toy.step(kv, *policy, 200, Phase::kPrefill);
-    decode(toy, kv, *policy, 30);
+    decode(toy, *policy, kv, 30);
     policy->truncate(length);
     kv.truncate(length);
     testing::change_tokens(toy, static_cast<size_t>(length), 270);
     toy.prompt_end = 250;
     toy.step(kv, *policy, static_cast<size_t>(250 - length), Phase::kPrefill);
     toy.step(fresh_kv, *fresh, 250, Phase::kPrefill);
-    EXPECT_EQ(decode(toy, kv, *policy, 20), decode(toy, fresh_kv, *fresh, 20)) << length;
+    EXPECT_EQ(decode(toy, *policy, kv, 20), decode(toy, *fresh, fresh_kv, 20)) << length;
   }
 }
 

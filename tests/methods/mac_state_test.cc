@@ -11,19 +11,13 @@ namespace {
 
 using kernels::KvType;
 using kernels::Phase;
+using testing::decode;
 using testing::make_policy;
+using testing::Outputs;
 using testing::Toy;
 using testing::ToyShape;
 
-using Outputs = std::vector<std::vector<float>>;
-
 const std::string kMac = "mac:min_context=0,window=64,band=32,sink=8,guard=false";
-
-Outputs decode(Toy& toy, Policy& policy, SequenceKv& kv, size_t count) {
-  Outputs outputs;
-  for (size_t i = 0; i < count; ++i) outputs.push_back(toy.step(kv, policy, 1, Phase::kDecode));
-  return outputs;
-}
 
 /// Every token from first on has the query of the one that stands distance before it.
 void repeat_queries(Toy& toy, size_t first, size_t last, size_t distance) {

@@ -13,10 +13,9 @@ namespace {
 using kernels::KvType;
 using kernels::Phase;
 using testing::make_policy;
+using testing::Outputs;
 using testing::Toy;
 using testing::ToyShape;
-
-using Outputs = std::vector<std::vector<float>>;
 
 constexpr size_t kPrompt = 400, kTokens = 460;
 /// Starts early enough for short sequences.

@@ -12,6 +12,7 @@ namespace {
 
 using kernels::KvType;
 using kernels::Phase;
+using testing::Outputs;
 using testing::Recorder;
 using testing::Toy;
 
@@ -145,8 +146,6 @@ TEST(ReAttentionGate, OpensWhereEnoughHeadsStoodOutBefore) {
     EXPECT_GT(open_changes, 0u);
   }
 }
-
-using Outputs = std::vector<std::vector<float>>;
 
 /// The last rows of a prompt of 300 and decoded ones, each by itself.
 Outputs outputs_of(Toy& toy, Policy& policy, SequenceKv& kv, size_t rows) {

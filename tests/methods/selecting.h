@@ -19,14 +19,20 @@ inline std::unique_ptr<Policy> make_policy(const Toy& toy, std::string_view spec
 
 using Outputs = std::vector<std::vector<float>>;
 
+/// Decodes tokens; their outputs.
+inline Outputs decode(Toy& toy, Policy& policy, SequenceKv& kv, size_t count) {
+  Outputs outputs;
+  for (size_t i = 0; i < count; ++i) {
+    outputs.push_back(toy.step(kv, policy, 1, kernels::Phase::kDecode));
+  }
+  return outputs;
+}
+
 /// Reads a prompt in chunks, then decodes; outputs of the decoded rows.
 inline Outputs run(Toy& toy, Policy& policy, SequenceKv& kv, std::span<const size_t> chunks,
                    size_t decoded) {
-  using kernels::Phase;
-  Outputs outputs;
-  for (const size_t chunk : chunks) toy.step(kv, policy, chunk, Phase::kPrefill);
-  for (size_t i = 0; i < decoded; ++i) outputs.push_back(toy.step(kv, policy, 1, Phase::kDecode));
-  return outputs;
+  for (const size_t chunk : chunks) toy.step(kv, policy, chunk, kernels::Phase::kPrefill);
+  return decode(toy, policy, kv, decoded);
 }
 
 /// Remembers, for every layer, the last selection and the queries it was made for.
