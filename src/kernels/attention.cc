@@ -29,8 +29,8 @@ void clear_logits(const AttendArgs& args) {
 #if defined(__x86_64__)
 // Whether attend_decode_avx512() computes a call.
 bool streams(const AttendArgs& args, Isa isa) {
-  const bool decodes = args.phase == Phase::kDecode && rounds_to_bf16(args.layout->type);
-  return decodes && (isa == Isa::kAvx512 || (isa == Isa::kAmx && args.layout->head_dim % 32 != 0));
+  if (args.phase != Phase::kDecode || isa < Isa::kAvx512) return false;
+  return isa != Isa::kAmx || !rounds_to_bf16(args.layout->type) || args.layout->head_dim % 32 != 0;
 }
 #endif
 
@@ -45,7 +45,7 @@ void attend(const AttendArgs& args, std::byte* scratch) {
     if (args.layout->head_dim % 32 == 0) return attend_decode_amx(args, scratch);
   }
   if (streams(args, isa)) return attend_decode_avx512({&args, 1}, scratch);
-  if (isa >= Isa::kAvx512) return attend_avx512(args, scratch);
+  if (isa >= Isa::kAvx512) return attend_prefill_avx512(args, scratch);
   if (isa >= Isa::kAvx2) return attend_avx2(args, scratch);
 #endif
   attend_ref(args, scratch);
@@ -64,7 +64,7 @@ void attend_heads(std::span<const AttendArgs> heads, std::byte* scratch) {
 size_t attend_scratch_bytes(const AttendArgs& args) {
   constexpr size_t kTile = 32, kKeys = kMaxBlockPages * kPageTokens, kAlignment = 64, kBuffers = 16;
   const size_t dims = round_up(args.layout->head_dim, kTile), rows = round_up(args.rows, kTile);
-  const size_t row_state = 2 * dims + 2 * kPageTokens;        // q, sum of weighted values, sum, max
+  const size_t row_state = 3 * dims + 2 * kPageTokens;        // q, sums of values, sum, max
   const size_t block = 2 * kKeys * dims + 2 * kKeys * kTile;  // keys, values, logits, weights
   const size_t list = args.pages.size() * kPageTokens;
   return (rows * row_state + block + list) * sizeof(float) + kAlignment * kBuffers;

@@ -2,9 +2,10 @@
 //
 // Numerics: products are summed in float and the softmax is in float. Where the instruction set has
 // bf16 products and the pages are bf16 or q8_0, their factors are bf16: q, the softmax weights, and
-// keys and values that are rotated or scaled at read are rounded. A row's result depends on its own
-// q, its phase and on the list of pages in order, not on the other rows of the call; pages that it
-// does not see change nothing.
+// keys and values that are rotated or scaled at read are rounded. Decode over q8_0 with AVX-512
+// rounds q and the weights to 16 bits of a row's and a page's largest instead, and keys and values
+// not at all. A row's result depends on its own q, its phase and on the list of pages in order, not
+// on the other rows of the call; pages that it does not see change nothing.
 #pragma once
 
 #include <cstddef>

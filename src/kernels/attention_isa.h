@@ -7,9 +7,11 @@ namespace reprise::kernels {
 
 void attend_ref(const AttendArgs& args, std::byte* scratch);
 void attend_avx2(const AttendArgs& args, std::byte* scratch);
-void attend_avx512(const AttendArgs& args, std::byte* scratch);
-// Of bf16 pages only, decode; heads as attend_heads() gets them.
+void attend_prefill_avx512(const AttendArgs& args, std::byte* scratch);
+// Decode; heads as attend_heads() gets them.
 void attend_decode_avx512(std::span<const AttendArgs> heads, std::byte* scratch);
+void attend_decode_q8_avx512(std::span<const AttendArgs> heads, std::byte* scratch);     // q8_0
+void attend_decode_float_avx512(std::span<const AttendArgs> heads, std::byte* scratch);  // f16, f32
 // Of bf16 and q8_0 pages only, decode with head dims that are multiples of 32.
 void attend_decode_amx(const AttendArgs& args, std::byte* scratch);
 void attend_prefill_amx(const AttendArgs& args, std::byte* scratch);

@@ -1,4 +1,4 @@
-// Attention with AVX-512: groups of up to 4 rows share every load of K and V, and logits go from
+// Prefill with AVX-512: groups of up to 4 rows share every load of K and V, and logits go from
 // registers to weights four pages at a time. Logits are in units of log2.
 #include <algorithm>
 
@@ -194,9 +194,6 @@ inline void weigh(const AttendArgs& args, size_t row, const Unit& unit, const Bu
       logits[p] = adjust_logits(args, row, unit.pages[p], logits[p]);
     }
   }
-  for (size_t p = 0; args.logits != nullptr && p < kUnitPages; ++p) {
-    keep_logits(args, row, unit.pages[p], logits[p]);
-  }
   const __m512 top =
       _mm512_max_ps(_mm512_max_ps(logits[0], logits[1]), _mm512_max_ps(logits[2], logits[3]));
   float* totals = b.totals + row * kLanes;
@@ -294,7 +291,7 @@ void attend_pages(const AttendArgs& args, std::byte* scratch) {
 
 }  // namespace
 
-void attend_avx512(const AttendArgs& args, std::byte* scratch) {
+void attend_prefill_avx512(const AttendArgs& args, std::byte* scratch) {
   const KvType type = args.layout->type;
   if (type == KvType::kBF16 || type == KvType::kQ8_0) return attend_pages<Bf16Math>(args, scratch);
   attend_pages<FloatMath>(args, scratch);
