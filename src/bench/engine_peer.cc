@@ -14,7 +14,8 @@ constexpr PeerProgram kProgram = {"llama.cpp", "llama_cpp_peer.py",
 Result<EnginePeer> EnginePeer::start(const Settings& settings) {
   REPRISE_TRY(PeerProcess process, PeerProcess::start(kProgram, {{"model", settings.model},
                                                                  {"threads", settings.threads},
-                                                                 {"context", settings.context}}));
+                                                                 {"context", settings.context},
+                                                                 {"kv_type", settings.kv_type}}));
   return EnginePeer(std::move(process));
 }
 

@@ -17,6 +17,7 @@ class EnginePeer {
     std::string model;
     uint32_t threads = 0;
     uint32_t context = 0;  ///< largest context of the run, in tokens
+    std::string kv_type;   ///< of the engine; a setting with that type is measured, too
   };
   /// Errors: those of PeerProcess::start.
   static Result<EnginePeer> start(const Settings& settings);

@@ -87,7 +87,7 @@ struct Q8Math {
     __m512i even[R], odd[R];
     for (int r = 0; r < R; ++r) even[r] = odd[r] = _mm512_setzero_si512();
     const std::byte* keys = page.k + dim * kPageTokens;
-#pragma GCC unroll 8
+#pragma GCC unroll 2
     for (size_t step = 0; step < kQ8Block / 2; step += 2, keys += 4 * kPageTokens) {
       const __m512i first = widen_pairs(keys), second = widen_pairs(keys + 2 * kPageTokens);
       for (int r = 0; r < R; ++r) {
@@ -111,40 +111,65 @@ struct Q8Math {
   template <int R>
   [[gnu::always_inline]] static void sum(const Weights<R>& weights, size_t head_dim,
                                          const PageSpan& page, float* sums, size_t width) {
-    for (size_t dim = 0; dim < head_dim; dim += kQ8Block) {
-      sum_block<R>(weights, head_dim, page, dim, sums + dim, width);
+    size_t dim = 0;
+    for (; dim + 2 * kQ8Block <= head_dim; dim += 2 * kQ8Block) {
+      sum_blocks<R, 2>(weights, head_dim, page, dim, sums + dim, width);
+    }
+    if (dim < head_dim) sum_blocks<R, 1>(weights, head_dim, page, dim, sums + dim, width);
+  }
+
+  // N times the dims that share a scale. Weights of all are made before the first are multiplied:
+  // that takes longer than its instructions, one after the other.
+  template <int R, int N>
+  [[gnu::always_inline]] static void sum_blocks(const Weights<R>& weights, size_t head_dim,
+                                                const PageSpan& page, size_t dim, float* sums,
+                                                size_t width) {
+    BlockWeights<R> of_block[N];
+    for (int n = 0; n < N; ++n) {
+      scale_weights<R>(weights, q8_scales(head_dim, page.v, dim + n * kQ8Block), of_block[n]);
+    }
+    for (int n = 0; n < N; ++n) {
+      const size_t offset = n * kQ8Block;
+      sum_block<R>(of_block[n], head_dim, page.v + 2 * (dim + offset), sums + offset, width);
     }
   }
 
-  // The dims that share a scale, two vectors.
   template <int R>
-  [[gnu::always_inline]] static void sum_block(const Weights<R>& weights, size_t head_dim,
-                                               const PageSpan& page, size_t dim, float* sums,
-                                               size_t width) {
+  struct BlockWeights {
     alignas(64) uint32_t pairs[R][kPairs];
     float step[R];
-    const __m512 scale = _mm512_loadu_ps(q8_scales(head_dim, page.v, dim));
+  };
+
+  template <int R>
+  [[gnu::always_inline]] static void scale_weights(const Weights<R>& weights, const float* scales,
+                                                   BlockWeights<R>& out) {
+    const __m512 scale = _mm512_loadu_ps(scales);
     for (int r = 0; r < R; ++r) {
       const __m512 scaled = _mm512_mul_ps(weights.tokens[r], scale);
       const float most = _mm512_reduce_max_ps(scaled);
-      step[r] = most / kMaxStep;
-      const __m256i steps = to_pairs(_mm512_mul_ps(scaled, _mm512_set1_ps(steps_of(most))));
-      _mm256_store_si256(reinterpret_cast<__m256i*>(pairs[r]), steps);
+      out.step[r] = most / kMaxStep;
+      const __m256i pairs = to_pairs(_mm512_mul_ps(scaled, _mm512_set1_ps(steps_of(most))));
+      _mm256_store_si256(reinterpret_cast<__m256i*>(out.pairs[r]), pairs);
     }
+  }
+
+  // v: the block's dims of the first pair of tokens.
+  template <int R>
+  [[gnu::always_inline]] static void sum_block(const BlockWeights<R>& weights, size_t head_dim,
+                                               const std::byte* v, float* sums, size_t width) {
     __m512i low[R], high[R];
     for (int r = 0; r < R; ++r) low[r] = high[r] = _mm512_setzero_si512();
-    const std::byte* v = page.v + 2 * dim;
-#pragma GCC unroll 8
+#pragma GCC unroll 2
     for (size_t pair = 0; pair < kPairs; ++pair, v += 2 * head_dim) {
       const __m512i first = widen_pairs(v), second = widen_pairs(v + 2 * kLanes);
       for (int r = 0; r < R; ++r) {
-        const __m512i weight = broadcast(pairs[r] + pair);
+        const __m512i weight = broadcast(weights.pairs[r] + pair);
         low[r] = _mm512_dpwssd_epi32(low[r], first, weight);
         high[r] = _mm512_dpwssd_epi32(high[r], second, weight);
       }
     }
     for (int r = 0; r < R; ++r) {
-      const __m512 size = _mm512_set1_ps(step[r]);
+      const __m512 size = _mm512_set1_ps(weights.step[r]);
       float* to = sums + r * width;
       add_to(to, _mm512_mul_ps(_mm512_cvtepi32_ps(low[r]), size));
       add_to(to + kLanes, _mm512_mul_ps(_mm512_cvtepi32_ps(high[r]), size));

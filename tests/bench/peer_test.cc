@@ -28,14 +28,14 @@ constexpr const char* kHonest = R"sh(
 
 Error start_error(const std::string& cases) {
   const test::FakePeer fake(cases);
-  const auto peer = EnginePeer::start({"model.gguf", 2, 64});
+  const auto peer = EnginePeer::start({"model.gguf", 2, 64, "bf16"});
   EXPECT_FALSE(peer);
   return peer ? Error{} : peer.error();
 }
 
 TEST(EnginePeer, MissingOneIsExplained) {
   setenv("REPRISE_PEER_PYTHON", "/nowhere/python", 1);
-  const auto peer = EnginePeer::start({"model.gguf", 2, 64});
+  const auto peer = EnginePeer::start({"model.gguf", 2, 64, "bf16"});
   unsetenv("REPRISE_PEER_PYTHON");
   ASSERT_FALSE(peer);
   EXPECT_EQ(peer.error().code, ErrorCode::kUnsupported);
@@ -46,7 +46,7 @@ TEST(EnginePeer, MissingOneIsExplained) {
 
 TEST(EnginePeer, AnswersInTurn) {
   const test::FakePeer fake(kHonest);
-  auto peer = EnginePeer::start({"model.gguf", 2, 64});
+  auto peer = EnginePeer::start({"model.gguf", 2, 64, "bf16"});
   ASSERT_TRUE(peer) << peer.error().message;
   EXPECT_EQ(peer->version(), "fake 1");
   EXPECT_THAT(peer->settings(), ElementsAre("slow", "fast"));

@@ -1,7 +1,8 @@
 """Measures llama.cpp for `reprise bench --peer llama.cpp`.
 
 One JSON object per line on stdin, one answer per line on stdout. Two contexts are kept, without and
-with flash attention, since which of them is faster depends on the context length.
+with flash attention, since which of them is faster depends on the context length; a third one has
+KV of q8_0 where the engine's is.
 """
 
 import ctypes
@@ -14,7 +15,9 @@ import llama_cpp
 
 BATCH, UBATCH = 2048, 512
 FILL = 4096  # tokens that are really read before decoding is timed
-SETTINGS = ["fa=0", "fa=1"]
+# Name, flash attention, type of K and V (null: the default, f16).
+SETTINGS = [("fa=0", 0, None), ("fa=1", 1, None)]
+OF_KV_TYPE = {"q8_0": [("fa=1, KV q8_0", 1, llama_cpp.GGML_TYPE_Q8_0)]}
 
 
 @llama_cpp.llama_log_callback
@@ -57,14 +60,16 @@ def repeated(state, cells, length):
 
 
 class Setting:
-    """A context of its own for one value of the flash attention switch."""
+    """A context of its own."""
 
-    def __init__(self, model, threads, context, flash):
+    def __init__(self, model, threads, context, flash, kv_type):
         params = llama_cpp.llama_context_default_params()
         params.n_ctx = context
         params.n_batch, params.n_ubatch = BATCH, UBATCH
         params.n_threads = params.n_threads_batch = threads
         params.flash_attn_type = flash
+        if kv_type is not None:
+            params.type_k = params.type_v = kv_type
         self.ctx = llama_cpp.llama_init_from_model(model, params)
         if not self.ctx:
             raise RuntimeError(f"llama.cpp cannot make a context of {context} tokens")
@@ -141,15 +146,18 @@ def load(request):
     model = llama_cpp.llama_model_load_from_file(request["model"].encode(), params)
     if not model:
         raise RuntimeError(f"llama.cpp cannot load {request['model']}")
-    context = request["context"]
-    return [Setting(model, request["threads"], context, flash) for flash in (0, 1)]
+    wanted = SETTINGS + OF_KV_TYPE.get(request["kv_type"], [])
+    own = (model, request["threads"], request["context"])
+    return {name: Setting(*own, flash, kv_type) for name, flash, kv_type in wanted}
 
 
 def answer(settings, request):
     operation = request["op"]
     if operation == "start":
-        settings.extend(load(request))
-        return {"version": "llama-cpp-python " + llama_cpp.__version__, "settings": SETTINGS}
+        loaded = load(request)
+        settings.extend(loaded.values())
+        version = "llama-cpp-python " + llama_cpp.__version__
+        return {"version": version, "settings": list(loaded)}
     setting = settings[request["setting"]]
     if operation == "prefill":
         return {"ms": setting.prefill(request["tokens"])}
