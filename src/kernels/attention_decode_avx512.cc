@@ -8,6 +8,7 @@ namespace {
 
 struct Bf16Math {
   static constexpr size_t kSums = 1;
+  static constexpr size_t kFetchEvery = 4, kAhead = 4;
   struct Query {
     uint32_t* rows;  // [rows, head_dim / 2] pairs
     uint32_t* keys;  // a K tile that is rotated at read

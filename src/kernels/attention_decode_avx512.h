@@ -15,6 +15,7 @@ constexpr size_t kGroupRows = 4, kLanes = 16, kPairs = kPageTokens / 2;
 
 // One of the calls, with what it sums up. Math says what a type of pages multiplies:
 //   Query, kSums       rows of q as they are multiplied; floats summed per dim
+//   kFetchEvery, kAhead  lines of which one is fetched, so many pages of a head before it is read
 //   take, load         memory for a Query; its row
 //   keys               a K tile as it is multiplied
 //   score, weigh, sum  logits of a group of rows, their weights, and the values they weigh
@@ -97,19 +98,20 @@ void attend_group(const Head<Math>& h, size_t row, const PageSpan& page, const s
   }
 }
 
-// One line of four, into the second cache: the stream that it continues brings the others. Fetches
-// of all lines into the first one stand in the stream's way, and a Zen 4 reads at two thirds of its
+// Some lines, into the second cache: the stream that they continue brings the others. Fetches of
+// all lines into the first one stand in the stream's way, and a Zen 4 reads at two thirds of its
 // speed.
+template <typename Math>
 inline void fetch_tile(const std::byte* tile, size_t bytes) {
-  constexpr size_t kStep = 4 * 64;
+  constexpr size_t kStep = Math::kFetchEvery * 64;
   for (size_t at = 0; at < bytes; at += kStep) __builtin_prefetch(tile + at, 0, 2);
 }
 
 template <typename Math>
 void attend_page(const Head<Math>& h, const PageSpan& page, const PageSpan& soon) {
   const size_t tile_bytes = h.args->layout->tile_bytes();
-  fetch_tile(soon.k, tile_bytes);
-  fetch_tile(soon.v, tile_bytes);
+  fetch_tile<Math>(soon.k, tile_bytes);
+  fetch_tile<Math>(soon.v, tile_bytes);
   const std::byte* keys = Math::keys(*h.args, h.query, page);
   size_t row = 0;
   for (; row + kGroupRows <= h.args->rows; row += kGroupRows) {
@@ -125,10 +127,11 @@ void attend_page(const Head<Math>& h, const PageSpan& page, const PageSpan& soon
   }
 }
 
-// What is read some pages of a head later: memory takes longer than one. The last one at the end.
-inline const PageSpan& page_ahead(std::span<const AttendArgs> heads, size_t page, size_t head) {
-  constexpr size_t kAhead = 4;
-  head += kAhead;
+// What is read so many pages of a head later: memory takes longer than one. The last one at the
+// end.
+inline const PageSpan& page_ahead(std::span<const AttendArgs> heads, size_t page, size_t head,
+                                  size_t ahead) {
+  head += ahead;
   for (; head >= heads.size(); head -= heads.size()) ++page;
   const AttendArgs& args = heads[head];
   if (page < args.pages.size()) return args.pages[page];
@@ -143,7 +146,7 @@ void attend_decode(std::span<const AttendArgs> heads, std::byte* scratch) {
   for (size_t i = 0; i < heads.size(); ++i) all[i] = make_head<Math>(heads[i], arena);
   for (size_t page = 0; page < heads[0].pages.size(); ++page) {
     for (size_t i = 0; i < heads.size(); ++i) {
-      attend_page(all[i], heads[i].pages[page], page_ahead(heads, page, i));
+      attend_page(all[i], heads[i].pages[page], page_ahead(heads, page, i, Math::kAhead));
     }
   }
   for (size_t i = 0; i < heads.size(); ++i) {

@@ -8,6 +8,7 @@ namespace {
 template <KvType type>
 struct FloatMath {
   static constexpr size_t kSums = 2;  // of even tokens and of odd ones, side by side
+  static constexpr size_t kFetchEvery = 4, kAhead = 4;
   struct Query {
     float* rows;  // [rows, head_dim]
   };
