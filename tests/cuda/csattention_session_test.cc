@@ -1,19 +1,12 @@
 // CSAttention's index on a device in session files.
 #include <gmock/gmock.h>
 
-#include <fstream>
-
 #include "cuda/csattention_testing.h"
 
 namespace reprise::test {
 namespace {
 
 using CsAttentionSession = CudaEngine;
-
-std::string contents(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
 
 // Files hold tokens, KV and the index: equal bytes are equal choices from then on.
 TEST_F(CsAttentionSession, RestoredSessionsGoOnWithTheirIndex) {

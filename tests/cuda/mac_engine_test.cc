@@ -5,7 +5,7 @@
 #include <random>
 #include <string>
 
-#include "cuda/engine_testing.h"
+#include "cuda/session_testing.h"
 
 namespace reprise::test {
 namespace {
@@ -14,30 +14,6 @@ using MacEngine = CudaEngine;
 
 const std::string kCodes = "csattention:activate=1,budget=96,window=16";
 const std::string kShort = "window=64,band=32,sink=16,min_context=64,guard=false";
-
-double figure(const Answer& answer, std::string_view name) {
-  for (const auto& [own, value] : answer.counters.policy) {
-    if (own == name) return value;
-  }
-  ADD_FAILURE() << "no figure " << name;
-  return -1.0;
-}
-
-Logits logits_in(Session& session, Request request) {
-  Logits rows;
-  request.on_logits = [&](std::span<const float> logits) {
-    rows.emplace_back(logits.begin(), logits.end());
-  };
-  const auto answer = session.generate(request);
-  EXPECT_TRUE(answer) << answer.error().message;
-  return rows;
-}
-
-std::vector<int32_t> then(std::span<const int32_t> tokens, const std::vector<int32_t>& more) {
-  std::vector<int32_t> prompt(tokens.begin(), tokens.end());
-  prompt.insert(prompt.end(), more.begin(), more.end());
-  return prompt;
-}
 
 TEST_F(MacEngine, ReuseTurnedOffIsFullAttention) {
   EngineOptions options = cuda_options();
@@ -245,6 +221,43 @@ TEST_F(MacEngine, CutSequencesForget) {
   const Logits direct = run(false), after = run(true);
   ASSERT_EQ(after.size(), direct.size());
   EXPECT_LT(median_distance(after, direct), bf16_tolerance(2));
+}
+
+// Files hold tokens, KV and the ring: equal bytes are equal reuse from then on.
+TEST_F(MacEngine, RestoredSessionsGoOnWithTheirRing) {
+  EngineOptions options = cuda_options();
+  options.prefix_cache = false;  // equal passes, so equal bits
+  const std::string path = scratch_folder() + "/ring.kv", copy = scratch_folder() + "/again.kv";
+  for (const std::string rest : {"tau=0.3", "tau=0.2,ring=q8_0", "tau=0.3+quest:budget=128"}) {
+    const std::string policy = "mac:" + kShort + "," + rest;
+    SCOPED_TRACE(policy);
+    const auto engine = tiny_engine(options), other = tiny_engine(options);
+    auto original = *engine->open(policy), restored = *other->open(policy);
+    logits_in(*original, request_of(tiny_prompt(300), 40));
+    ASSERT_TRUE(original->save(path, "a note"));
+    ASSERT_TRUE(restored->restore(path));
+    ASSERT_TRUE(restored->save(copy, "a note"));  // before a device has seen it
+    EXPECT_EQ(contents(copy), contents(path));
+    auto fork = restored->fork();
+    Request more = request_of(then(original->tokens(), tiny_prompt(5, 3)), 60);
+    more.forced = tiny_prompt(60, 4);
+    Answer first, second;
+    const Logits want = logits_in(*original, more, &first);
+    EXPECT_EQ(logits_in(*restored, more, &second), want);
+    EXPECT_EQ(logits_in(*fork, more), want);
+    EXPECT_EQ(figure(second, "mac_head_hits"), figure(first, "mac_head_hits"));
+    EXPECT_GT(figure(second, "mac_head_hits"), 0.0);
+    // None of the 64 rows that fill a ring was needed again.
+    EXPECT_GE(first.counters.reused_tokens, 338u);
+    EXPECT_EQ(second.counters.reused_tokens, first.counters.reused_tokens);
+    // Cut back into the prompt, rows that filled the ring are missing: they are computed again.
+    ASSERT_TRUE(original->truncate(301));
+    ASSERT_TRUE(restored->truncate(301));
+    Request after = request_of(then(original->tokens(), tiny_prompt(30, 5)), 40);
+    Answer shorter;
+    EXPECT_EQ(logits_in(*restored, after), logits_in(*original, after, &shorter));
+    EXPECT_LT(shorter.counters.reused_tokens, 301u - 16);
+  }
 }
 
 // More conversations than rings: who lost one begins anew.

@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <fstream>
+#include <iterator>
+#include <string>
 #include <utility>
 
 #include "cuda/engine_testing.h"
@@ -25,6 +28,20 @@ inline std::vector<int32_t> then(std::span<const int32_t> tokens,
   std::vector<int32_t> prompt(tokens.begin(), tokens.end());
   prompt.insert(prompt.end(), more.begin(), more.end());
   return prompt;
+}
+
+inline std::string contents(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+/// A figure that the policy counted.
+inline double figure(const Answer& answer, std::string_view name) {
+  for (const auto& [own, value] : answer.counters.policy) {
+    if (own == name) return value;
+  }
+  ADD_FAILURE() << "no figure " << name;
+  return -1.0;
 }
 
 inline Request forced_request(std::vector<int32_t> prompt, uint32_t tokens, uint32_t seed) {

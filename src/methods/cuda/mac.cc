@@ -35,6 +35,15 @@ class State : public MacOnDevice {
     if (ring_ != kNoRing) pool_->clear_sums(ring_);
   }
   uint64_t bytes() const override { return ring_ != kNoRing ? pool_->ring_bytes() : 0; }
+  // A failure is the device's, and the next pass reports it: then nothing is known of the ring.
+  std::vector<int32_t> positions() const override {
+    if (ring_ == kNoRing) return {};
+    return pool_->positions(ring_).value_or(std::vector<int32_t>());
+  }
+  std::vector<std::byte> fetch() const override {
+    if (ring_ == kNoRing) return {};
+    return pool_->fetch(ring_).value_or(std::vector<std::byte>());
+  }
 
   uint32_t ring() const { return ring_; }
   Status take_ring() {
@@ -102,7 +111,8 @@ Status DeviceMac::reserve(const DeviceRoom& room) {
       kWhat);
 }
 
-Result<uint32_t> DeviceMac::ring_of(MacPolicy::Device& host) {
+Result<uint32_t> DeviceMac::ring_of(const MacPolicy& policy) {
+  MacPolicy::Device& host = policy.device();
   const auto from = std::static_pointer_cast<State>(host.state);
   if (from == nullptr || from.use_count() > 2) {  // of a fork: this one and from
     auto own = std::make_shared<State>(pool_, std::sqrt(settings_.distance2));
@@ -115,6 +125,10 @@ Result<uint32_t> DeviceMac::ring_of(MacPolicy::Device& host) {
   auto& own = static_cast<State&>(*host.state);
   if (own.ring() == kNoRing) REPRISE_CHECK(own.take_ring());
   pool_->use(own.ring());
+  if (const MacDeviceRing* restored = policy.restored()) {
+    REPRISE_CHECK(pool_->adopt(own.ring(), restored->bytes));
+    policy.taken_over();
+  }
   REPRISE_CHECK(host.forget([&](int32_t position) { return pool_->forget(own.ring(), position); }));
   return own.ring();
 }
@@ -155,7 +169,7 @@ Status DeviceMac::plan(const DevicePlan& plan, cudaStream_t stream) {
     if (group.policy != this) continue;
     for (uint32_t i = group.first; i < group.first + group.count; ++i) {
       const SequenceStep& step = plan.steps[i];
-      REPRISE_TRY(rings_[i], ring_of(find_policy<MacPolicy>(*plan.acting[i])->device()));
+      REPRISE_TRY(rings_[i], ring_of(*find_policy<MacPolicy>(*plan.acting[i])));
       if (step.phase != kernels::Phase::kPrefill) continue;
       seeds_[i] = seeds_of(step, plan.rows[step.first_row].position);
       seeds = seeds || seeds_[i].count > 0;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "attention/cuda/device_policy.h"
@@ -38,12 +39,21 @@ class MacRingPool {
   Status copy(uint32_t from, uint32_t to) const;
   /// Positions from one on.
   Status forget(uint32_t ring, int32_t position) const;
+  /// See MacDeviceRing.
+  Result<std::vector<int32_t>> positions(uint32_t ring) const;
+  Result<std::vector<std::byte>> fetch(uint32_t ring) const;
+  /// Takes up what fetch() gave; of bytes that cannot be that the ring stays empty.
+  Status adopt(uint32_t ring, std::span<const std::byte> bytes) const;
 
   std::vector<MacSums> sums(uint32_t ring) const;
   void clear_sums(uint32_t ring) const;
 
  private:
   static constexpr uint32_t kNone = ~0u;
+  /// body(array) for what a ring holds of each array, its entries first.
+  template <class Body>
+  Status for_arrays(Body&& body) const;
+  bool can_be(std::span<const kernels::cuda::MacEntry> entries) const;
   // Of one ring and layer.
   size_t entries() const { return size_t{n_head_} * window_; }
   size_t scales() const { return coded_ ? entries() * head_dim_ / 32 : 0; }
@@ -94,7 +104,7 @@ class DeviceMac : public DevicePolicy {
  private:
   /// Groups as the inner policy knows them.
   std::vector<DeviceGroup> inner_groups(std::span<const DeviceGroup> groups) const;
-  Result<uint32_t> ring_of(MacPolicy::Device& host);
+  Result<uint32_t> ring_of(const MacPolicy& policy);
   /// Rows of a step whose results go to its ring.
   kernels::cuda::PrefillRows seeds_of(const SequenceStep& step, int32_t position) const;
 

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cstring>
 
 #include "base/try.h"
 #include "methods/cuda/mac.h"
@@ -19,12 +20,22 @@ struct Slices {
 
   T* of(uint32_t number) const { return data + number * ring; }
   size_t pitch() const { return rings * ring * sizeof(T); }
+  size_t bytes() const { return layers * ring * sizeof(T); }  // of one ring
   cudaError_t fill(uint32_t number, int byte, cudaStream_t stream) const {
     return cudaMemset2DAsync(of(number), pitch(), byte, ring * sizeof(T), layers, stream);
   }
   cudaError_t copy(uint32_t from, uint32_t to, cudaStream_t stream) const {
     return cudaMemcpy2DAsync(of(to), pitch(), of(from), pitch(), ring * sizeof(T), layers,
                              cudaMemcpyDeviceToDevice, stream);
+  }
+  cudaError_t bring(uint32_t number, void* to, cudaStream_t stream) const {
+    return cudaMemcpy2DAsync(to, ring * sizeof(T), of(number), pitch(), ring * sizeof(T), layers,
+                             cudaMemcpyDeviceToHost, stream);
+  }
+  // What is not page-locked is staged before the call returns.
+  cudaError_t send(uint32_t number, const void* from, cudaStream_t stream) const {
+    return cudaMemcpy2DAsync(of(number), pitch(), from, ring * sizeof(T), ring * sizeof(T), layers,
+                             cudaMemcpyHostToDevice, stream);
   }
 };
 
@@ -98,23 +109,83 @@ Result<uint32_t> MacRingPool::take(uint32_t* owner) {
   return ring;
 }
 
-Status MacRingPool::copy(uint32_t from, uint32_t to) const {
+template <class Body>
+Status MacRingPool::for_arrays(Body&& body) const {
   const size_t rings = owners_.size();
+  REPRISE_CUDA(body(Slices<MacEntry>{entries_.data(), entries(), rings, layers_}), kWhat);
+  REPRISE_CUDA(body(Slices<MacGuardState>{guards_.data(), n_kv_head_, rings, layers_}), kWhat);
   for (const auto& codes : {Slices<std::byte>{q_.data(), query_codes(), rings, layers_},
                             Slices<std::byte>{out_.data(), result_codes(), rings, layers_}}) {
-    REPRISE_CUDA(codes.copy(from, to, stream_), kWhat);
+    REPRISE_CUDA(body(codes), kWhat);
   }
   for (float* of : {q_scales_.data(), out_scales_.data()}) {
     if (!coded_) break;
-    REPRISE_CUDA((Slices<float>{of, scales(), rings, layers_}.copy(from, to, stream_)), kWhat);
+    REPRISE_CUDA(body(Slices<float>{of, scales(), rings, layers_}), kWhat);
   }
-  REPRISE_CUDA(
-      (Slices<MacEntry>{entries_.data(), entries(), rings, layers_}.copy(from, to, stream_)),
-      kWhat);
-  REPRISE_CUDA(
-      (Slices<MacGuardState>{guards_.data(), n_kv_head_, rings, layers_}.copy(from, to, stream_)),
-      kWhat);
   return {};
+}
+
+Status MacRingPool::copy(uint32_t from, uint32_t to) const {
+  return for_arrays([&](const auto& array) { return array.copy(from, to, stream_); });
+}
+
+Result<std::vector<int32_t>> MacRingPool::positions(uint32_t ring) const {
+  const Slices<MacEntry> slices = {entries_.data(), entries(), owners_.size(), layers_};
+  std::vector<MacEntry> all(size_t{layers_} * entries());
+  REPRISE_CUDA(slices.bring(ring, all.data(), stream_), kWhat);
+  REPRISE_CUDA(cudaStreamSynchronize(stream_), kWhat);
+  const size_t group = n_head_ / n_kv_head_, heads = all.size() / (window_ * group);
+  std::vector<int32_t> positions;
+  for (size_t slot = 0; slot < window_; ++slot) {
+    const int32_t position = all[slot * group].position;
+    bool held = position >= 0;
+    for (size_t i = 0; i < heads * group && held; ++i) {
+      held = all[(i / group * window_ + slot) * group + i % group].position == position;
+    }
+    if (held) positions.push_back(position);
+  }
+  std::sort(positions.begin(), positions.end());
+  return positions;
+}
+
+Result<std::vector<std::byte>> MacRingPool::fetch(uint32_t ring) const {
+  std::vector<std::byte> bytes(ring_bytes() + size_t{layers_} * n_kv_head_ * sizeof(MacGuardState));
+  std::byte* to = bytes.data();
+  REPRISE_CHECK(for_arrays([&](const auto& array) {
+    const cudaError_t error = array.bring(ring, to, stream_);
+    to += array.bytes();
+    return error;
+  }));
+  REPRISE_CUDA(cudaStreamSynchronize(stream_), kWhat);
+  return bytes;
+}
+
+bool MacRingPool::can_be(std::span<const MacEntry> entries) const {
+  const size_t group = n_head_ / n_kv_head_;
+  for (size_t i = 0; i < entries.size(); ++i) {
+    const int32_t position = entries[i].position;
+    if (position == -1) continue;  // empty
+    if (position < 0 || static_cast<size_t>(position) % window_ != i / group % window_) {
+      return false;
+    }
+  }
+  return true;
+}
+
+Status MacRingPool::adopt(uint32_t ring, std::span<const std::byte> bytes) const {
+  const size_t own = size_t{layers_} * entries();
+  if (bytes.size() != ring_bytes() + size_t{layers_} * n_kv_head_ * sizeof(MacGuardState)) {
+    return {};
+  }
+  std::vector<MacEntry> checked(own);
+  std::memcpy(checked.data(), bytes.data(), own * sizeof(MacEntry));
+  if (!can_be(checked)) return {};
+  const std::byte* from = bytes.data();
+  return for_arrays([&](const auto& array) {
+    const cudaError_t error = array.send(ring, from, stream_);
+    from += array.bytes();
+    return error;
+  });
 }
 
 Status MacRingPool::forget(uint32_t ring, int32_t position) const {

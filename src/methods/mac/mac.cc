@@ -344,6 +344,7 @@ void MacPolicy::truncate(int32_t length) {
 uint64_t MacPolicy::state_bytes() const {
   uint64_t bytes = inner().state_bytes();
   if (device_.state != nullptr) bytes += device_.state->bytes();
+  if (restored_ != nullptr) bytes += restored_->bytes.size();
   for (const Layer& layer : layers_) bytes += layer.ring ? layer.ring->bytes() : 0;
   return bytes;
 }

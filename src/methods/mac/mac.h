@@ -47,6 +47,12 @@ struct MacSums {
   void add(const MacSums& other);
 };
 
+/// The ring of a sequence as a device writes it to a session file.
+struct MacDeviceRing {
+  std::vector<int32_t> positions;  // ascending, of entries that every layer and head has
+  std::vector<std::byte> bytes;    // in the device's own form
+};
+
 /// What a device keeps of a sequence in place of rings of the host; copies of the sequence share
 /// it until one of them goes on.
 class MacOnDevice {
@@ -56,6 +62,9 @@ class MacOnDevice {
   virtual std::vector<MacSums> sums() const = 0;
   virtual void clear_sums() = 0;
   virtual uint64_t bytes() const = 0;
+  /// See MacDeviceRing; both empty where the ring was taken away.
+  virtual std::vector<int32_t> positions() const = 0;
+  virtual std::vector<std::byte> fetch() const = 0;
 };
 
 /// Reuse is approximate even for equal queries, because their rotation differs. Rings hold queries,
@@ -93,6 +102,9 @@ class MacPolicy : public PolicyDecorator {
   // Where a device computes, select() is not called.
   using Device = OnDevice<MacOnDevice>;
   Device& device() const { return device_; }
+  /// What restore_state() read of a device's ring, until one has taken it over, or null.
+  const MacDeviceRing* restored() const { return restored_.get(); }
+  void taken_over() const { restored_.reset(); }
   const MacSettings& settings() const { return settings_; }
   kernels::KvType ring_type() const { return ring_type_; }
 
@@ -113,6 +125,8 @@ class MacPolicy : public PolicyDecorator {
   MacRing& ring(uint32_t layer);
   /// Whether rings have the entries of the positions [begin, end) that leave one.
   bool remembers(int32_t begin, int32_t end) const;
+  bool device_remembers(int32_t begin, int32_t end) const;
+  MacDeviceRing device_ring() const;
   void seed(const QueryRows& rows);
   /// Lets the guard see what a prompt's last rows would have saved.
   void foresee(const QueryRows& rows);
@@ -140,6 +154,7 @@ class MacPolicy : public PolicyDecorator {
   bool by_layer_;
   kernels::KvType ring_type_;
   mutable Device device_;
+  mutable std::shared_ptr<const MacDeviceRing> restored_;
   std::vector<Layer> layers_;  // [n_layer]
 
   // Of the step and layer being computed.
