@@ -11,7 +11,8 @@ CPP_FILES = $(shell find include src tests examples -name '*.h' -o -name '*.cc')
 FUZZ_TARGETS = $(basename $(notdir $(wildcard tests/fuzz/fuzz_*.cc)))
 
 .DEFAULT_GOAL := help
-.PHONY: help run test debug bench peer fuzz docs format lint setup setup-dev model configure build clean
+.PHONY: help run test debug bench peer fuzz docs format lint setup setup-dev model configure build \
+  clean
 
 help:  ## list the targets
 	@echo "usage: make TARGET"
@@ -53,7 +54,8 @@ format:  ## format all C++ files in place
 lint: setup-dev  ## clang-format and clang-tidy (not of CUDA code); every finding is an error
 	clang-format --dry-run -Werror $(CPP_FILES)
 	cmake --preset lint
-	find src examples -name '*.cc' -not -path '*/cuda/*' -print0 | xargs -0 -n 1 -P $(JOBS) clang-tidy -p build-lint --quiet
+	find src examples -name '*.cc' -not -path '*/cuda/*' -print0 | \
+	  xargs -0 -n 1 -P $(JOBS) clang-tidy -p build-lint --quiet
 
 setup:  ## install the packages that the build needs
 	@tools/setup.sh
