@@ -46,9 +46,10 @@ TEST_P(FamilyLogits, FolderMatchesTransformers) {
 
 INSTANTIATE_TEST_SUITE_P(Families, FamilyLogits,
                          testing::Values("llama", "llama_bias", "llama3_rope", "llama_linear",
-                                         "mistral", "smollm3", "qwen2", "qwen2_yarn",
-                                         "qwen2_window", "qwen3", "phi3", "phi3_short", "phi3_long",
-                                         "granite", "gemma2", "gemma3"),
+                                         "mistral", "mistral_full", "smollm3", "qwen2",
+                                         "qwen2_yarn", "qwen2_window", "qwen3", "phi3",
+                                         "phi3_short", "phi3_long", "granite", "gemma2", "gemma3",
+                                         "gemma3_deep"),
                          [](const auto& param) { return param.param; });
 
 class GgufLogits : public testing::TestWithParam<std::string> {};
@@ -58,7 +59,8 @@ TEST_P(GgufLogits, SameWeightsMatchTransformers) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, GgufLogits,
-                         testing::Values("llama3_rope", "qwen2", "gemma2", "phi3_long"),
+                         testing::Values("llama3_rope", "mistral_full", "smollm3", "qwen2", "qwen3",
+                                         "phi3", "phi3_long", "granite", "gemma2", "gemma3_deep"),
                          [](const auto& param) { return param.param; });
 
 TEST(Forward, RowsDoNotDependOnTheirBatch) {

@@ -37,6 +37,9 @@ CASES = {
     "llama_linear": ("Llama", dict(rope_parameters=dict(rope_type="linear", rope_theta=500000.0,
                                                         factor=2.0)), 12),
     "mistral": ("Mistral", dict(head_dim=12, sliding_window=6), 24),
+    "mistral_full": ("Mistral", dict(head_dim=12, sliding_window=None, intermediate_size=16,
+                                     rope_parameters=dict(rope_type="default",
+                                                          rope_theta=1000000.0)), 12),
     "smollm3": ("SmolLM3", dict(num_hidden_layers=4, intermediate_size=16), 12),
     "qwen2": ("Qwen2", dict(tie_word_embeddings=True), 24),
     "qwen2_yarn": ("Qwen2", dict(rope_parameters=YARN), 24),
@@ -57,8 +60,21 @@ CASES = {
                                   sliding_attention=dict(rope_type="default", rope_theta=100.0),
                                   full_attention=dict(rope_type="linear", rope_theta=10000.0,
                                                       factor=8.0))), 24),
+    # GGUF has no layer types: every sixth layer is full.
+    "gemma3_deep": ("Gemma3", dict(GEMMA, hidden_size=16, intermediate_size=16, head_dim=12,
+                                   num_attention_heads=2, num_key_value_heads=1,
+                                   num_hidden_layers=7, sliding_window=5, query_pre_attn_scalar=12,
+                                   rope_parameters=dict(
+                                       sliding_attention=dict(rope_type="default",
+                                                              rope_theta=100.0),
+                                       full_attention=dict(rope_type="linear", factor=8.0,
+                                                           rope_theta=10000.0))), 16),
 }
-GGUF_CASES = {"llama3_rope": "llama", "qwen2": "qwen2", "gemma2": "gemma2", "phi3_long": "phi3"}
+# GGUF "llama" has no sliding window: converters drop Mistral's.
+GGUF_CASES = {"llama3_rope": "llama", "mistral_full": "llama", "smollm3": "smollm3",
+              "qwen2": "qwen2", "qwen3": "qwen3", "phi3": "phi3", "phi3_long": "phi3",
+              "granite": "granite", "gemma2": "gemma2", "gemma3_deep": "gemma3"}
+LLAMA_LIKE = ("llama", "smollm3", "granite")
 
 
 def weight(name, shape, offset, scale):
@@ -125,9 +141,31 @@ def permute(matrix, heads):
 
 
 def write_gguf(path, arch, golden):
+    """The keys, names and values that llama.cpp's convert_hf_to_gguf.py writes."""
     config = golden["config"]
     writer = gguf.GGUFWriter(path, arch)
     writer.add_name(path.stem)
+    add_sizes(writer, arch, config)
+    rope = config["rope_parameters"]
+    add_rope(writer, arch, config, rope.get("full_attention", rope))
+    add_scales_and_window(writer, arch, config)
+    architecture = next(k for k, v in gguf.MODEL_ARCH_NAMES.items() if v == arch)
+    names = gguf.get_tensor_name_map(architecture, config["num_hidden_layers"])
+    for name, shape, offset, scale in golden["tensors"]:
+        values = gguf_values(arch, config, name, weight(name, shape, offset, scale))
+        writer.add_tensor(names.get_name(name, try_suffixes=(".weight", ".bias")),
+                          np.ascontiguousarray(values))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def head_size(config):
+    return config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+
+
+def add_sizes(writer, arch, config):
     writer.add_block_count(config["num_hidden_layers"])
     writer.add_context_length(config["max_position_embeddings"])
     writer.add_embedding_length(config["hidden_size"])
@@ -135,45 +173,61 @@ def write_gguf(path, arch, golden):
     writer.add_head_count(config["num_attention_heads"])
     writer.add_head_count_kv(config["num_key_value_heads"])
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
-    rope = config["rope_parameters"]
-    writer.add_rope_freq_base(rope["rope_theta"])
-    head_dim = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
-    if arch == "gemma2":
-        # GGUF has no key for query_pre_attn_scalar: readers take head_dim, so q carries the rest.
-        writer.add_key_length(head_dim)
-        writer.add_value_length(head_dim)
-        writer.add_sliding_window(config["sliding_window"])
-        writer.add_attn_logit_softcapping(config["attn_logit_softcapping"])
-        writer.add_final_logit_softcapping(config["final_logit_softcapping"])
-    if arch == "llama":
-        writer.add_tensor("rope_freqs.weight", llama3_divisors(rope, head_dim))
+    if config.get("head_dim"):
+        writer.add_key_length(config["head_dim"])
+        writer.add_value_length(config["head_dim"])
+    if arch in LLAMA_LIKE:
+        writer.add_vocab_size(config["vocab_size"])
+
+
+def add_rope(writer, arch, config, rope):
+    """rope: of the layers that see everything."""
+    if arch != "gemma2":
+        writer.add_rope_freq_base(rope["rope_theta"])
+    if arch in LLAMA_LIKE:
+        writer.add_rope_dimension_count(head_size(config))
     if arch == "phi3":
-        writer.add_rope_dimension_count(int(head_dim * rope["partial_rotary_factor"]))
-        writer.add_rope_scaling_type(gguf.RopeScalingType.LONGROPE)
-        writer.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
+        writer.add_rope_dimension_count(int(head_size(config) * rope["partial_rotary_factor"]))
+        writer.add_rope_scaling_orig_ctx_len(config["original_max_position_embeddings"])
+    if arch == "gemma3":
+        writer.add_rope_freq_base_swa(config["rope_parameters"]["sliding_attention"]["rope_theta"])
+    if rope["rope_type"] == "linear":
+        writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
+        writer.add_rope_scaling_factor(rope["factor"])
+    if rope["rope_type"] == "llama3":
+        writer.add_tensor("rope_freqs.weight", llama3_divisors(rope, head_size(config)))
+    if rope["rope_type"] == "longrope":
         writer.add_rope_scaling_attn_factors(
             math.sqrt(1 + math.log(rope["factor"]) /
                       math.log(rope["original_max_position_embeddings"])))
         for kind in ("short", "long"):
             writer.add_tensor(f"rope_factors_{kind}.weight",
                               np.array(rope[f"{kind}_factor"], dtype=np.float32))
-    architecture = next(k for k, v in gguf.MODEL_ARCH_NAMES.items() if v == arch)
-    names = gguf.get_tensor_name_map(architecture, config["num_hidden_layers"])
-    for name, shape, offset, scale in golden["tensors"]:
-        values = weight(name, shape, offset, scale)
-        if arch == "llama" and ("q_proj" in name or "k_proj" in name):
-            heads = config["num_attention_heads" if "q_proj" in name else "num_key_value_heads"]
-            values = permute(values, heads)
-        if arch == "gemma2" and "norm" in name:
-            values = values + np.float32(1)
-        if arch == "gemma2" and "q_proj" in name:
-            values = values * np.float32(math.sqrt(head_dim / config["query_pre_attn_scalar"]))
-        writer.add_tensor(names.get_name(name, try_suffixes=(".weight", ".bias")),
-                          np.ascontiguousarray(values))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+
+
+def add_scales_and_window(writer, arch, config):
+    if arch == "granite":
+        writer.add_attention_scale(config["attention_multiplier"])
+        writer.add_embedding_scale(config["embedding_multiplier"])
+        writer.add_residual_scale(config["residual_multiplier"])
+        writer.add_logit_scale(config["logits_scaling"])
+    if arch == "gemma2":
+        writer.add_attn_logit_softcapping(config["attn_logit_softcapping"])
+        writer.add_final_logit_softcapping(config["final_logit_softcapping"])
+    if arch in ("gemma2", "gemma3", "phi3"):
+        writer.add_sliding_window(config["sliding_window"] or 0)
+
+
+def gguf_values(arch, config, name, values):
+    if arch in LLAMA_LIKE and ("q_proj" in name or "k_proj" in name):
+        heads = config["num_attention_heads" if "q_proj" in name else "num_key_value_heads"]
+        values = permute(values, heads)
+    if arch.startswith("gemma") and "norm" in name:
+        values = values + np.float32(1)
+    if arch == "gemma2" and "q_proj" in name:
+        # GGUF has no key for query_pre_attn_scalar: readers take head_dim, so q carries the rest.
+        values = values * np.float32(math.sqrt(head_size(config) / config["query_pre_attn_scalar"]))
+    return values
 
 
 def llama3_divisors(rope, dims):
