@@ -98,7 +98,7 @@ void apply_layer_pattern(const Architecture& architecture, uint32_t window, Mode
   config.window.resize(config.n_layer);
   config.layer_rope.resize(config.n_layer);
   for (uint32_t layer = 0; layer < config.n_layer; ++layer) {
-    const bool full = every(layer, architecture.full_every);
+    const bool full = window == 0 || every(layer, architecture.full_every);
     config.window[layer] = full ? 0 : window;
     config.layer_rope[layer] = every(layer, architecture.unrotated_every) ? LayerRope::kNone
                                : architecture.local_rope && !full         ? LayerRope::kLocal

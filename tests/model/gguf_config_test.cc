@@ -126,6 +126,12 @@ TEST(GgufConfig, Gemma3) {
   EXPECT_FLOAT_EQ(c.embedding_scale, std::sqrt(32.0f));
 }
 
+TEST(GgufConfig, Gemma3WithoutAWindowHasOneRope) {
+  const ModelConfig c = read_good(model_of("gemma3", 6));
+  EXPECT_THAT(c.window, Each(0u));
+  EXPECT_THAT(c.layer_rope, Each(LayerRope::kGlobal));
+}
+
 TEST(GgufConfig, PerLayerValuesMustAgree) {
   GgufBuilder same = model_of("llama"), different = model_of("llama");
   same.add_array<int32_t>("llama.attention.head_count_kv", {2, 2});
