@@ -57,8 +57,8 @@ uint32_t cut_rows(Part& part, uint32_t cluster_size) {
 }
 
 uint32_t ring_bytes(const Part& part) {
-  const uint32_t bytes = read_bytes(device_format(part.w.type));
-  return ring_stages(bytes) * bytes;
+  const DeviceFormat format = device_format(part.w.type);
+  return ring_stages(format) * read_bytes(format);
 }
 
 // Shared memory that all parts need; notes where things are.
@@ -68,7 +68,7 @@ uint32_t lay_out(Params& p, uint32_t warps, uint32_t batch) {
     Part& part = p.parts[i];
     const uint32_t columns = part.share_columns * divide_up(part.slice, part.share);
     part.ring_bytes = ring_bytes(part);
-    part.input_at = sizeof(Shared) + warps * part.ring_bytes;
+    part.input_at = sizeof(Shared) + RoundSums::bytes(p.round_outputs) + warps * part.ring_bytes;
     part.input_stride = columns * 4 + 64;  // two rows lie in different banks
     part.sums_at = part.input_at + batch * part.input_stride;
     const uint32_t sums = part.sum_columns == 0 ? 0 : columns / part.sum_columns;
@@ -105,7 +105,7 @@ uint32_t spread_tiles(Params& p, uint32_t available) {
     p.round_tiles = std::max(p.round_tiles, divide_up(part.w.tiles, part.clusters));
     clusters += part.clusters;
   }
-  p.round_tiles = std::min(p.round_tiles, kRoundOutputs / kTileRows / p.batch);
+  p.round_tiles = std::min(p.round_tiles, p.round_outputs / kTileRows / p.batch);
   return clusters;
 }
 
@@ -129,6 +129,8 @@ cudaError_t make_params(const MatvecArgs& args, Params* p) {
     part.out_stride = projection.out_stride;
     part.bias = projection.bias;
     part.accumulate = projection.accumulate;
+    const uint32_t outputs = round_outputs(device_format(part.w.type));
+    p->round_outputs = i == 0 ? outputs : std::min(p->round_outputs, outputs);
   }
   p->count = args.count;
   p->batch = args.batch;

@@ -43,13 +43,13 @@ __device__ float warps_sum(const Place& place, const float* first, uint32_t stri
 
 // Adds up what the warps have, in all blocks of the cluster.
 __device__ void finish_round(const Params& p, const Part& part, const Place& place, Shared& shared,
-                             uint32_t first_tile, uint32_t parity) {
+                             const RoundSums& sums, uint32_t first_tile, uint32_t parity) {
   const uint32_t outputs = p.round_tiles * p.batch * kTileRows;
   __syncthreads();
   for (uint32_t i = threadIdx.x; i < outputs; i += blockDim.x) {
-    const float sum = warps_sum(place, &shared.partials[parity][0][i], kRoundOutputs);
+    const float sum = warps_sum(place, sums.of_warp(parity, 0) + i, sums.outputs());
     if (p.cluster_size > 1) {
-      shared.block_sums[parity][i] = sum;
+      sums.of_block(parity)[i] = sum;
       continue;
     }
     const Output out(p, part, first_tile, i);
@@ -67,7 +67,7 @@ __device__ void finish_round(const Params& p, const Part& part, const Place& pla
     const Output out(p, part, first_tile, i);
     float sum = 0.0f, squares = 0.0f;
     for (uint32_t block = 0; block < p.cluster_size; ++block) {
-      sum += load_remote(&shared.block_sums[parity][i], block);
+      sum += load_remote(sums.of_block(parity) + i, block);
       if (p.norm) squares += load_remote(&shared.totals[out.n], block);
     }
     write_result(p, part, out.row, out.n, sum, squares);
@@ -76,13 +76,13 @@ __device__ void finish_round(const Params& p, const Part& part, const Place& pla
 
 template <class F>
 __device__ void multiply_tiles(const Params& p, const Part& part, const Place& place,
-                               WeightStream<F>& weights, Shared& shared,
-                               const unsigned char* memory) {
+                               WeightStream<F>& weights, Shared& shared, unsigned char* memory) {
+  const RoundSums round(p, memory);
   Products<F> products(part, p.batch, memory);
   uint32_t parity = 0, tile = place.cluster;
   while (tile < part.w.tiles) {
     const uint32_t first_tile = tile;
-    float* sums = shared.partials[parity][threadIdx.x / 32];
+    float* sums = round.of_warp(parity, threadIdx.x / 32);
     for (uint32_t i = 0; i < p.round_tiles && tile < part.w.tiles; ++i) {
       products.reset();
       for (uint32_t read = place.begin; read < place.end; ++read) {
@@ -94,7 +94,7 @@ __device__ void multiply_tiles(const Params& p, const Part& part, const Place& p
       sums += p.batch * kTileRows;
       tile += part.clusters;
     }
-    finish_round(p, part, place, shared, first_tile, parity);
+    finish_round(p, part, place, shared, round, first_tile, parity);
     parity ^= 1;
   }
   if (p.cluster_size > 1) cluster_barrier();  // nobody reads this block any more
@@ -116,7 +116,8 @@ __global__ __launch_bounds__(kWarps * 32, 2) void matvec_kernel(const __grid_con
   const auto run = [&](auto format) {
     using Own = decltype(format);
     WeightStream<Own> weights(part, place,
-                              memory + sizeof(Shared) + threadIdx.x / 32 * part.ring_bytes);
+                              memory + sizeof(Shared) + RoundSums::bytes(p.round_outputs) +
+                                  threadIdx.x / 32 * part.ring_bytes);
     wait_for_kernels_before();
     stage_input<Own>(p, part, place, shared, memory);
     multiply_tiles<Own>(p, part, place, weights, shared, memory);

@@ -12,10 +12,16 @@ namespace matvec_detail {
 // blocks fit in a multiprocessor: half of its registers and, for one row of x of usual length, half
 // of its shared memory. With one alone too few bytes are on their way.
 constexpr uint32_t kWarps = 8;
-constexpr uint32_t kRingBytes = 10880;   // at most, of a warp
-constexpr uint32_t kRoundOutputs = 128;  // of a cluster between barriers
 
-constexpr uint32_t ring_stages(uint32_t read_bytes) { return kRingBytes / read_bytes; }
+// Codes take longer to multiply than to come, so they need fewer on their way; the memory is better
+// used by longer rounds.
+constexpr uint32_t ring_stages(const DeviceFormat& format) {
+  return (format.quantized() ? 5440u : 10880u) / read_bytes(format);
+}
+// Of a cluster between barriers.
+constexpr uint32_t round_outputs(const DeviceFormat& format) {
+  return format.quantized() ? 512 : 128;
+}
 
 // How x lies in shared memory. Bf16: per 32 columns 64 bytes of x rounded and 64 of what rounding
 // left, in the order of the slots of a quantised piece; or pairs of columns, of x rounded and of
@@ -48,6 +54,7 @@ struct Params {
   uint32_t cluster_size, cluster_bits;  // 1, 2, 4 or 8, and its logarithm
   uint32_t warps;                       // of a block
   uint32_t round_tiles;                 // of a cluster between barriers
+  uint32_t round_outputs;               // the same, at most: see RoundSums
   uint32_t inverse_batch;               // 2^16 / batch, rounded up
   const float* x;
   size_t stride;
@@ -58,13 +65,33 @@ struct Params {
   Activation activation;
 };
 
-// The start of shared memory; then [warp] rings, x [batch][input_stride] and its sums [group][8].
-// Sums of a round and of the one before it: an output is (tile, row of x, row of the tile).
+// The start of shared memory; then RoundSums, [warp] rings, x [batch][input_stride] and its sums
+// [group][8].
 struct alignas(128) Shared {
-  float partials[2][kWarps][kRoundOutputs];
-  float block_sums[2][kRoundOutputs];
   float squares[kWarps][kMatvecBatch];
   float totals[kMatvecBatch];  // of squares
+};
+
+// Sums of a round and of the one before it: an output is (tile, row of x, row of the tile).
+class RoundSums {
+ public:
+  __host__ __device__ static uint32_t bytes(uint32_t outputs) {
+    return 2 * (kWarps + 1) * outputs * static_cast<uint32_t>(sizeof(float));
+  }
+  __device__ RoundSums(const Params& p, unsigned char* memory)
+      : sums_(reinterpret_cast<float*>(memory + sizeof(Shared))), outputs_(p.round_outputs) {}
+
+  __device__ float* of_warp(uint32_t parity, uint32_t warp) const {
+    return sums_ + (parity * kWarps + warp) * outputs_;
+  }
+  __device__ float* of_block(uint32_t parity) const {
+    return sums_ + (2 * kWarps + parity) * outputs_;
+  }
+  __device__ uint32_t outputs() const { return outputs_; }
+
+ private:
+  float* sums_;
+  uint32_t outputs_;
 };
 
 // Where a warp stands.

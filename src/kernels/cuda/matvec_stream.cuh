@@ -14,7 +14,7 @@ namespace matvec_detail {
 template <class F>
 class WeightStream {
  public:
-  static constexpr uint32_t kStages = ring_stages(F::kReadBytes);
+  static constexpr uint32_t kStages = ring_stages(F::kValue);
 
   __device__ WeightStream(const Part& part, const Place& place, unsigned char* ring)
       : ring_(ring),
