@@ -140,11 +140,16 @@ class NetFile {
   std::string path;
 };
 
+Result<ForecastNet> load(const NetFile& file, const ModelConfig& config,
+                         BlockPool pool = BlockPool::kSum) {
+  return load_forecast_net(file.path, config, pool);
+}
+
 TEST(NetFile, GivesBackWhatWasWritten) {
   Toy toy({2, 4, 2, 32}, 10);
   const ForecastNet net = random_net(24, false);
   const NetFile file(forecast_net_file(net, toy.config(), {{"seed", "3"}}));
-  const auto got = load_forecast_net(file.path, toy.config());
+  const auto got = load(file, toy.config());
   ASSERT_TRUE(got) << got.error().message;
   EXPECT_EQ(got->rows, 24u);
   EXPECT_FALSE(got->published);
@@ -161,16 +166,38 @@ TEST(NetFile, OfAnotherModelOrBlockSizeIsRefused) {
   ModelConfig other = toy.config();
   other.name = "another";
   const NetFile file(text);
-  const auto refused = load_forecast_net(file.path, other);
+  const auto refused = load(file, other);
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, ErrorCode::kUnsupported);
   EXPECT_THAT(refused.error().message, ::testing::HasSubstr("not for another"));
   std::string blocks = text;
   blocks.replace(blocks.find("\"block\":\"16\""), 12, "\"block\":\"32\"");
   const NetFile larger(blocks);
-  const auto refused_blocks = load_forecast_net(larger.path, toy.config());
+  const auto refused_blocks = load(larger, toy.config());
   ASSERT_FALSE(refused_blocks);
   EXPECT_THAT(refused_blocks.error().message, ::testing::HasSubstr("blocks of 32 tokens"));
+}
+
+TEST(NetFile, OfAnotherPoolIsRefused) {
+  Toy toy({2, 4, 2, 32}, 10);
+  ForecastNet net = random_net(24, false);
+  for (const BlockPool pool : {BlockPool::kSum, BlockPool::kMax}) {
+    net.pool = pool;
+    const bool largest = pool == BlockPool::kMax;
+    const NetFile file(forecast_net_file(net, toy.config(), {}));
+    const auto got = load(file, toy.config(), pool);
+    ASSERT_TRUE(got) << got.error().message;
+    EXPECT_EQ(got->pool, pool);
+    const auto refused = load(file, toy.config(), largest ? BlockPool::kSum : BlockPool::kMax);
+    ASSERT_FALSE(refused);
+    EXPECT_EQ(refused.error().code, ErrorCode::kUnsupported);
+    EXPECT_THAT(refused.error().message,
+                ::testing::HasSubstr(largest ? "trained for pool=max, not for pool=sum"
+                                             : "trained for pool=sum, not for pool=max"));
+    const auto spec = fmt::format("attention_predictor:file={},pool=", file.path);
+    EXPECT_EQ(bool(create_policy(policy_entries(), spec + "max", toy.config())), largest);
+    EXPECT_EQ(bool(create_policy(policy_entries(), spec + "sum", toy.config())), !largest);
+  }
 }
 
 TEST(NetFile, DamageIsAnErrorAndNothingElse) {
@@ -184,9 +211,9 @@ TEST(NetFile, DamageIsAnErrorAndNothingElse) {
     else
       damaged[random() % 1200] = static_cast<char>(random());
     const NetFile file(damaged);
-    (void)load_forecast_net(file.path, toy.config());  // must not crash
+    (void)load(file, toy.config());  // must not crash
     if (i % 2 == 0) {
-      EXPECT_FALSE(load_forecast_net(file.path, toy.config()));
+      EXPECT_FALSE(load(file, toy.config()));
     }
   }
 }

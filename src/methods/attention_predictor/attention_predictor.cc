@@ -32,6 +32,10 @@ std::optional<std::pair<uint32_t, uint32_t>> parse_layer_budget(std::string_view
   return budget;
 }
 
+BlockPool pool_of(const AttentionPredictorOptions& options) {
+  return options.pool == "max" ? BlockPool::kMax : BlockPool::kSum;
+}
+
 double us_since(Clock::time_point start) {
   return std::chrono::duration<double, std::micro>(Clock::now() - start).count();
 }
@@ -48,7 +52,7 @@ AttentionPredictorPolicy::AttentionPredictorPolicy(const AttentionPredictorOptio
       history_(static_cast<int32_t>(options.history)),
       dense_calibration_(options.calibrate == "dense"),
       net_(net),
-      scores_(options.pool == "max" ? BlockPool::kMax : BlockPool::kSum, config),
+      scores_(pool_of(options), config),
       layers_(config.n_layer),
       blocks_(config.n_kv_head) {
   if (net) history_ = std::max(history_, static_cast<int32_t>(net->rows));
@@ -66,7 +70,7 @@ Result<std::unique_ptr<Policy>> AttentionPredictorPolicy::create(
     const AttentionPredictorOptions& options, const ModelConfig& config) {
   std::shared_ptr<const ForecastNet> net;
   if (options.file != "none") {
-    REPRISE_TRY(ForecastNet loaded, load_forecast_net(options.file, config));
+    REPRISE_TRY(ForecastNet loaded, load_forecast_net(options.file, config, pool_of(options)));
     net = std::make_shared<const ForecastNet>(loaded);
   }
   auto policy = std::make_unique<AttentionPredictorPolicy>(options, config, std::move(net));

@@ -9,9 +9,6 @@
 
 namespace reprise {
 
-/// What stands for the keys of a block.
-enum class BlockPool : uint8_t { kSum, kMax };
-
 /// Makes rows of scores; query heads of a KV head are averaged.
 class BlockScores {
  public:

@@ -50,6 +50,8 @@ std::string identity(const ModelConfig& config) {
                      config.head_dim, config.hidden, config.vocab);
 }
 
+std::string_view pool_name(BlockPool pool) { return pool == BlockPool::kMax ? "max" : "sum"; }
+
 /// The file's own JSON header, which parse_safetensors() has checked.
 Result<nlohmann::json> metadata(std::string_view bytes, const std::string& path) {
   uint64_t length = 0;
@@ -59,7 +61,7 @@ Result<nlohmann::json> metadata(std::string_view bytes, const std::string& path)
 }
 
 Status check_metadata(const nlohmann::json& data, const std::string& path,
-                      const ModelConfig& config, ForecastNet& net) {
+                      const ModelConfig& config, BlockPool pool, ForecastNet& net) {
   const auto text = [&](const char* key) {
     const auto it = data.find(key);
     return it != data.end() && it->is_string() ? it->get<std::string>() : std::string();
@@ -76,6 +78,11 @@ Status check_metadata(const nlohmann::json& data, const std::string& path,
     return fail(ErrorCode::kUnsupported, "{}: trained for blocks of {} tokens, pages have {}", path,
                 text("block"), kPageTokens);
   }
+  if (text("pool") != pool_name(pool)) {
+    return fail(ErrorCode::kUnsupported, "{}: trained for pool={}, not for pool={}", path,
+                text("pool"), pool_name(pool));
+  }
+  net.pool = pool;
   const std::string rows = text("rows"), form = text("form");
   const auto [end, error] = std::from_chars(rows.data(), rows.data() + rows.size(), net.rows);
   const bool whole = error == std::errc() && end == rows.data() + rows.size();
@@ -96,6 +103,7 @@ std::string forecast_net_file(const ForecastNet& net, const ModelConfig& config,
   data["format"] = "reprise forecast";
   data["model"] = identity(config);
   data["block"] = fmt::format("{}", kPageTokens);
+  data["pool"] = pool_name(net.pool);
   data["rows"] = fmt::format("{}", net.rows);
   data["form"] = net.published ? "published" : "residual";
   for (const auto& [key, value] : notes) data[key] = value;
@@ -113,13 +121,14 @@ std::string forecast_net_file(const ForecastNet& net, const ModelConfig& config,
   return std::string(reinterpret_cast<const char*>(&length), sizeof(length)) + text + values;
 }
 
-Result<ForecastNet> load_forecast_net(const std::string& path, const ModelConfig& config) {
+Result<ForecastNet> load_forecast_net(const std::string& path, const ModelConfig& config,
+                                      BlockPool pool) {
   REPRISE_TRY(const std::string bytes, read_text_file(path, kMaxFileBytes));
   REPRISE_TRY(const std::vector<TensorView> tensors,
               parse_safetensors(std::as_bytes(std::span(bytes)), path));
   REPRISE_TRY(const nlohmann::json data, metadata(bytes, path));
   ForecastNet net;
-  REPRISE_CHECK(check_metadata(data, path, config, net));
+  REPRISE_CHECK(check_metadata(data, path, config, pool, net));
   Status status;
   visit_tensors(net, [&](const char* name, const std::vector<uint64_t>& shape, auto at) {
     if (!status) return;

@@ -16,8 +16,10 @@ namespace reprise {
 std::string forecast_net_file(const ForecastNet& net, const ModelConfig& config,
                               const std::vector<std::pair<std::string, std::string>>& notes);
 
-/// Errors: those of reading a file and of parse_safetensors(), kMissingTensor, kBadShape, kBadValue
-/// for damaged metadata, kUnsupported for a network of another model or block size.
-Result<ForecastNet> load_forecast_net(const std::string& path, const ModelConfig& config);
+/// pool: of the scores that it is to forecast from. Errors: those of reading a file and of
+/// parse_safetensors(), kMissingTensor, kBadShape, kBadValue for damaged metadata, kUnsupported for
+/// a network of another model, block size or pool.
+Result<ForecastNet> load_forecast_net(const std::string& path, const ModelConfig& config,
+                                      BlockPool pool);
 
 }  // namespace reprise

@@ -12,7 +12,8 @@ namespace reprise {
 /// A trained network and how it is used.
 struct ForecastNet {
   kernels::ScoreNet net;
-  uint32_t rows = 64;  // of history
+  uint32_t rows = 64;                // of history
+  BlockPool pool = BlockPool::kSum;  // of the scores that it knows
   /// As published: scores go in as they are, and what comes out is the forecast. Otherwise square
   /// roots of scores go in, and what comes out is added to that of their average.
   bool published = false;

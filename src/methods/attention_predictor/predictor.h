@@ -11,6 +11,9 @@
 
 namespace reprise {
 
+/// What stands for the keys of a block.
+enum class BlockPool : uint8_t { kSum, kMax };
+
 /// Attention of one query row, pooled by blocks: the history that is forecast from. A whole row
 /// read every block; of others there are the blocks that they read.
 struct ScoreRow {
