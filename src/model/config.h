@@ -40,7 +40,8 @@ struct ModelConfig {
   uint32_t context = 0;  ///< trained context length in tokens
   float norm_eps = 1e-5f;
   RopeConfig rope;
-  RopeConfig local_rope;  ///< of LayerRope::kLocal layers, where the family has a second one
+  RopeConfig local_rope;      ///< of LayerRope::kLocal layers, where the family has a second one
+  uint32_t rope_context = 0;  ///< positions that the rotation in use was trained for; see rope.h
   std::vector<LayerRope> layer_rope;  ///< [n_layer]
   std::vector<uint32_t> window;       ///< [n_layer] keys a row may see incl. its own; 0 = all
   kernels::Activation activation = kernels::Activation::kSilu;

@@ -35,7 +35,9 @@ Result<std::unique_ptr<Model>> Model::load(const std::string& path, ThreadPool& 
   REPRISE_TRY(const TensorSource source, TensorSource::open(path));
   std::unique_ptr<Model> model(new Model());
   REPRISE_TRY(model->config_, source.config());
-  model->ropes_ = make_ropes(model->config_, context != 0 ? context : model->config_.context);
+  const uint32_t used = context != 0 ? context : model->config_.context;
+  settle_ropes(model->config_, used);
+  model->ropes_ = make_ropes(model->config_, used);
   model->fingerprint_ = reprise::fingerprint(model->config_, model->ropes_, source);
   model->quantization_ = main_type(source);
   REPRISE_TRY(ModelWeights weights, load_weights(source, model->config_, expand, pool, progress));

@@ -47,12 +47,28 @@ class YarnRamp {
   double low_, high_;
 };
 
+const std::vector<float>& factors(const RopeConfig& config, uint32_t context) {
+  const bool beyond = config.original_context != 0 && context > config.original_context;
+  return beyond ? config.long_factors : config.short_factors;
+}
+
 }  // namespace
+
+void settle_ropes(ModelConfig& config, uint32_t context) {
+  config.rope_context = config.context;
+  for (RopeConfig* rope : {&config.rope, &config.local_rope}) {
+    if (rope->scaling != RopeScaling::kLongRope) continue;
+    const std::vector<float> chosen = factors(*rope, context);
+    rope->short_factors = rope->long_factors = chosen;
+    if (context <= rope->original_context) {
+      config.rope_context = std::min(config.rope_context, rope->original_context);
+    }
+  }
+}
 
 RopeTable::RopeTable(const RopeConfig& config, uint32_t context)
     : inv_freq_(config.dims / 2), attention_factor_(config.attention_factor) {
-  const bool beyond = config.original_context != 0 && context > config.original_context;
-  const std::vector<float>& divisors = beyond ? config.long_factors : config.short_factors;
+  const std::vector<float>& divisors = factors(config, context);
   const YarnRamp ramp(config);
   for (size_t i = 0; i < inv_freq_.size(); ++i) {
     double frequency =

@@ -25,4 +25,8 @@ class RopeTable {
   float attention_factor_ = 1.0f;
 };
 
+/// Settles on the factors of longrope for a context that will be used: tables made of config
+/// afterwards have the same ones whatever they are told, and rope_context says how far they reach.
+void settle_ropes(ModelConfig& config, uint32_t context);
+
 }  // namespace reprise

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <tuple>
 
 #include "formats/safetensors.h"
 #include "model/golden_model.h"
@@ -50,6 +51,27 @@ INSTANTIATE_TEST_SUITE_P(Scalings, RopeGolden,
 TEST(Rope, NoDimensionsRotateNothing) {
   const RopeTable table(RopeConfig(), 4096);
   EXPECT_EQ(table.pairs(), 0u);
+}
+
+TEST(Rope, LongropeStaysWithTheFactorsOfTheContextInUse) {
+  ModelConfig model;
+  model.context = 1024;
+  model.rope.dims = 4;
+  model.rope.scaling = RopeScaling::kLongRope;
+  model.rope.original_context = 128;
+  model.rope.short_factors = {1, 2};
+  model.rope.long_factors = {3, 4};
+  for (const auto& [context, first, reach] : {std::tuple{128u, 1.0, 128u}, {129u, 3.0, 1024u}}) {
+    ModelConfig settled = model;
+    settle_ropes(settled, context);
+    EXPECT_EQ(settled.rope_context, reach);
+    for (const uint32_t later : {100u, 5000u}) {
+      EXPECT_DOUBLE_EQ(RopeTable(settled.rope, later).inv_freq()[0], 1 / first);
+    }
+  }
+  model.rope.scaling = RopeScaling::kYarn;
+  settle_ropes(model, 100);
+  EXPECT_EQ(model.rope_context, 1024u);
 }
 
 }  // namespace
