@@ -85,11 +85,11 @@ struct FusionReport {
   double total_ms = 0;  ///< all of it; the time to the first token has Answer's ttft_ms on top
 };
 
-/// Uses an engine, which must outlive it, from the same thread; on the CPU or one GPU.
+/// Uses an engine, which must outlive it, from the same thread; on a CPU or on GPUs.
 class Library {
  public:
-  /// Makes the folder when create is set. kUnsupported where several GPUs share the model, or one
-  /// computes in float.
+  /// Makes the folder when create is set; kFileNotFound otherwise. kInvalidArgument where none is
+  /// named, kUnsupported where a GPU computes in float, or store_memory is given on a CPU.
   static Result<Library> open(Engine& engine, const LibraryOptions& options, bool create);
   Library(Library&&) noexcept;
   ~Library();
@@ -104,10 +104,15 @@ class Library {
   /// A conversation's prompt around chunks that stand at the beginning of its last message.
   Result<PartedPrompt> chat_prompt(std::span<const Message> messages,
                                    std::vector<std::vector<int32_t>> chunks) const;
-  /// Makes the session hold the prompt, on the CPU all but its last token: a request with
-  /// prompt.tokens() then answers at once, under the session's policy. fusion: "a3:ratio=0.15",
-  /// "cacheblend", "pie", ...; see docs/fusion.md. What cannot be read from the store is computed.
-  /// kUnsupported on a GPU under a policy with position-free keys.
+  /// Makes the session hold the prompt and the logits behind it: a request with prompt.tokens()
+  /// then answers at once, under the session's policy. One that reads less than everything, or
+  /// watches the last rows of a prompt, has those rows computed again first. fusion:
+  /// "a3:ratio=0.15", "cacheblend", "pie", ...; see docs/fusion.md. What cannot be read from the
+  /// store is computed. Where reading or computing fails, the session is left with what the prefix
+  /// cache had of the prompt.
+  /// kInvalidArgument, kUnknownOption, kEmptyPrompt without a question, kContextExceeded,
+  /// kOutOfMemory, kCancelled; kUnsupported for a3 where every layer's window hides some of the
+  /// prompt.
   Result<FusionReport> fuse(Session& session, const PartedPrompt& prompt, std::string_view fusion,
                             const ProgressFn& progress = {});
 

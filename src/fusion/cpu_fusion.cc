@@ -101,7 +101,7 @@ class CpuFusedPass : public FusedPass {
  private:
   /// last: the prompt's last row is the last one of the pass, and its logits are wanted.
   Status forward(FusedAttention& attention, bool last);
-  std::vector<float> question_scores(std::span<const Row> rows, const float* q,
+  std::vector<float> question_scores(uint32_t layer, std::span<const Row> rows, const float* q,
                                      const RowCheck& check) const;
 
   Computing& c_;
@@ -131,15 +131,15 @@ Status CpuFusedPass::compute(std::span<const int32_t> positions) {
   return loader_.load_through(c_.model.config().n_layer - 1);
 }
 
-std::vector<float> CpuFusedPass::question_scores(std::span<const Row> rows, const float* q,
-                                                 const RowCheck& check) const {
+std::vector<float> CpuFusedPass::question_scores(uint32_t layer, std::span<const Row> rows,
+                                                 const float* q, const RowCheck& check) const {
   const ModelConfig& config = c_.model.config();
   const auto asks = std::ranges::lower_bound(rows, check.question, {}, &Row::position);
   auto first = static_cast<size_t>(asks - rows.begin());
   first = std::max(first, rows.size() - std::min<size_t>(rows.size(), check.window));
   const QuestionRows question = {rows.subspan(first), q + first * config.n_head * config.head_dim};
-  return question_attention(config, c_.ropes, check_layer(check, config.n_layer), question, job_.kv,
-                            check.candidates, !job_.position_free, c_.pool);
+  return question_attention(config, c_.ropes, layer, question, job_.kv, check.candidates,
+                            !job_.position_free, c_.pool);
 }
 
 Status CpuFusedPass::check(std::span<const int32_t> positions, const RowCheck& check,
@@ -147,7 +147,7 @@ Status CpuFusedPass::check(std::span<const int32_t> positions, const RowCheck& c
   const uint32_t layers = c_.model.config().n_layer;
   FusedAttention attention(c_.model.config(), c_.executor, loader_, job_.prompt, job_.kv, policy_);
   FusedAttention::Hooks hooks;
-  hooks.layer = check_layer(check, layers);
+  REPRISE_TRY(hooks.layer, check_layer(check, c_.model.config(), job_.prompt.end()));
   bool goes_on = false;
   const auto keep = [&](std::span<const float> scores) {
     const std::vector<int32_t> kept = choose(scores);
@@ -161,7 +161,7 @@ Status CpuFusedPass::check(std::span<const int32_t> positions, const RowCheck& c
     };
   } else {
     hooks.after = [&](const float* q, const float*) {
-      keep(question_scores(attention.rows(), q, check));
+      keep(question_scores(hooks.layer, attention.rows(), q, check));
     };
   }
   attention.set_hooks(hooks);

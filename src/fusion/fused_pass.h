@@ -1,7 +1,6 @@
 // What computes rows of fused prompts: one implementation for each kind of device.
 #pragma once
 
-#include <algorithm>
 #include <functional>
 #include <memory>
 #include <span>
@@ -10,6 +9,7 @@
 #include "fusion/block_reader.h"
 #include "fusion/fused_prompt.h"
 #include "kv/sequence_kv.h"
+#include "model/config.h"
 #include "reprise/progress.h"
 
 namespace reprise {
@@ -25,11 +25,10 @@ struct RowCheck {
   uint32_t window = 0;   // its last rows that score
 };
 
-/// The layer where rows are chosen. Not layer 0, whose keys follow from the tokens alone.
-inline uint32_t check_layer(const RowCheck& check, uint32_t n_layer) {
-  const uint32_t wanted = check.layer > 0 ? check.layer : std::max(1u, n_layer / 5);
-  return std::min(wanted, n_layer - 1);
-}
+/// The layer where rows are chosen. Not layer 0, whose keys follow from the tokens alone. Attention
+/// is read in the next layer that sees a prompt of so many tokens whole, or the last one that does;
+/// kUnsupported where every layer's own sliding window hides some of them.
+Result<uint32_t> check_layer(const RowCheck& check, const ModelConfig& config, int32_t prompt_end);
 
 /// From the scores of the candidates: which rows of the pass go on, at ascending positions.
 using ChooseFn = std::function<std::vector<int32_t>(std::span<const float> scores)>;

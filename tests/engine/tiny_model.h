@@ -1,5 +1,7 @@
-// A random Llama of two layers with a byte-level tokenizer, written once per test run.
+// A random Llama, or another family, with a byte-level tokenizer, written once per test run.
 #pragma once
+
+#include <fmt/format.h>
 
 #include <cmath>
 #include <cstdlib>
@@ -33,40 +35,50 @@ inline std::vector<std::string> byte_tokens() {
   return tokens;
 }
 
+inline void add_byte_tokenizer(GgufBuilder& builder) {
+  const auto tokens = byte_tokens();
+  std::vector<int32_t> types(tokens.size(), 1);
+  for (size_t i = 256; i < tokens.size(); ++i) types[i] = 3;
+  builder.add("tokenizer.ggml.model", "gpt2").add("tokenizer.ggml.pre", "gpt-2");
+  builder.add_strings("tokenizer.ggml.tokens", tokens);
+  builder.add_array("tokenizer.ggml.token_type", types);
+  builder.add_strings("tokenizer.ggml.merges", {"t h", "e r"});
+  builder.add("tokenizer.ggml.eos_token_id", uint32_t{258});
+}
+
 struct TinyShape {
   uint32_t head_dim = 32, layers = 2;
-  std::string rope_scaling = {};  ///< "", "linear" or "yarn", by 4 of 512
+  /// "", "linear" or "yarn", by 4 of 512; "llama3" or "longrope", by lists of divisors; "partial":
+  /// half of a head is rotated
+  std::string rope_scaling = {};
+  std::string architecture = "llama";  ///< or "gemma3": two rotary tables, every sixth layer full
+  uint32_t window = 0;                 ///< of layers that are not full; 0: they see everything
 };
 
 class TinyModelWriter {
  public:
   explicit TinyModelWriter(const TinyShape& shape)
-      : head_dim_(shape.head_dim), layers_(shape.layers) {
-    if (shape.rope_scaling.empty()) return;
-    builder_.add("llama.rope.scaling.type", shape.rope_scaling);
-    builder_.add("llama.rope.scaling.factor", 4.0f);
-    builder_.add("llama.rope.scaling.original_context_length", uint32_t{512});
+      : head_dim_(shape.head_dim),
+        layers_(shape.layers),
+        architecture_(shape.architecture),
+        gemma_(shape.architecture == "gemma3"),
+        rotated_(shape.rope_scaling == "partial" ? head_dim_ / 2 : head_dim_) {
+    if (shape.window > 0) add("attention.sliding_window", shape.window);
+    scale_rope(shape.rope_scaling);
   }
 
   void write(const std::string& path) {
-    builder_.add("general.architecture", "llama").add("general.name", "tiny");
-    builder_.add("llama.block_count", layers_).add("llama.context_length", uint32_t{2048});
-    builder_.add("llama.embedding_length", kHidden).add("llama.feed_forward_length", kFfn);
-    builder_.add("llama.attention.head_count", kHeads);
-    builder_.add("llama.attention.head_count_kv", kKvHeads);
-    builder_.add("llama.attention.layer_norm_rms_epsilon", 1e-5f);
-    builder_.add("llama.attention.key_length", head_dim_);
-    builder_.add("llama.attention.value_length", head_dim_);
-    builder_.add("llama.rope.dimension_count", head_dim_);
-    const auto tokens = byte_tokens();
-    std::vector<int32_t> types(tokens.size(), 1);
-    for (size_t i = 256; i < tokens.size(); ++i) types[i] = 3;
-    builder_.add("tokenizer.ggml.model", "gpt2").add("tokenizer.ggml.pre", "gpt-2");
-    builder_.add_strings("tokenizer.ggml.tokens", tokens);
-    builder_.add_array("tokenizer.ggml.token_type", types);
-    builder_.add_strings("tokenizer.ggml.merges", {"t h", "e r"});
-    builder_.add("tokenizer.ggml.eos_token_id", uint32_t{258});
-    matrix("token_embd.weight", tokens.size(), kHidden);
+    builder_.add("general.architecture", architecture_).add("general.name", "tiny");
+    add("block_count", layers_).add("context_length", uint32_t{2048});
+    add("embedding_length", kHidden).add("feed_forward_length", kFfn);
+    add("attention.head_count", kHeads);
+    add("attention.head_count_kv", kKvHeads);
+    add("attention.layer_norm_rms_epsilon", 1e-5f);
+    add("attention.key_length", head_dim_);
+    add("attention.value_length", head_dim_);
+    add("rope.dimension_count", rotated_);
+    add_byte_tokenizer(builder_);
+    matrix("token_embd.weight", byte_tokens().size(), kHidden);
     norm("output_norm.weight");
     for (uint32_t layer = 0; layer < layers_; ++layer) {
       const std::string name = "blk." + std::to_string(layer) + ".";
@@ -79,6 +91,7 @@ class TinyModelWriter {
       matrix(name + "ffn_gate.weight", kFfn, kHidden);
       matrix(name + "ffn_up.weight", kFfn, kHidden);
       matrix(name + "ffn_down.weight", kHidden, kFfn);
+      if (gemma_) gemma_norms(name);
     }
     builder_.write(path);
   }
@@ -86,8 +99,37 @@ class TinyModelWriter {
  private:
   static constexpr uint32_t kHidden = 128, kFfn = 192, kHeads = 4, kKvHeads = 2;
 
-  void norm(const std::string& name) {
-    builder_.tensor(name, {kHidden}, std::vector<float>(kHidden, 1.0f));
+  /// A key of the architecture.
+  template <class Value>
+  TinyModelWriter& add(const std::string& key, const Value& value) {
+    builder_.add(architecture_ + "." + key, value);
+    return *this;
+  }
+  void scale_rope(const std::string& scaling) {
+    if (scaling.empty() || scaling == "partial") return;
+    add("rope.scaling.original_context_length", uint32_t{512});
+    std::vector<float> slow(rotated_ / 2, 1.0f), slower(rotated_ / 2);
+    for (size_t pair = 0; pair < slower.size(); ++pair) {
+      if (pair >= slow.size() / 2) slow[pair] = 4.0f;  // as Llama 3.1: long wavelengths alone
+      slower[pair] = 1.5f + 0.25f * static_cast<float>(pair);
+    }
+    if (scaling == "llama3") builder_.tensor("rope_freqs.weight", {slow.size()}, slow);
+    if (scaling == "longrope") {
+      builder_.tensor("rope_factors_short.weight", {slow.size()}, slow);
+      builder_.tensor("rope_factors_long.weight", {slower.size()}, slower);
+    }
+    if (scaling == "llama3" || scaling == "longrope") return;
+    add("rope.scaling.type", scaling);
+    add("rope.scaling.factor", 4.0f);
+  }
+  void norm(const std::string& name, size_t size = kHidden) {
+    builder_.tensor(name, {size}, std::vector<float>(size, 1.0f));
+  }
+  void gemma_norms(const std::string& layer) {
+    norm(layer + "attn_q_norm.weight", head_dim_);
+    norm(layer + "attn_k_norm.weight", head_dim_);
+    norm(layer + "post_attention_norm.weight");
+    norm(layer + "post_ffw_norm.weight");
   }
   // Q8_0: blocks of a half-precision scale and 32 bytes.
   void matrix(const std::string& name, size_t rows, size_t cols) {
@@ -102,6 +144,9 @@ class TinyModelWriter {
   }
 
   const uint32_t head_dim_, layers_;
+  const std::string architecture_;
+  const bool gemma_;
+  const uint32_t rotated_;  // dimensions of a head
   GgufBuilder builder_;
   std::mt19937 random_{3};
 };
@@ -121,8 +166,9 @@ inline const std::string& scratch_folder() {
 }
 
 inline std::string tiny_model(const TinyShape& shape = {}) {
-  const std::string file = scratch_folder() + "/tiny" + std::to_string(shape.head_dim) + "-" +
-                           std::to_string(shape.layers) + shape.rope_scaling + ".gguf";
+  const std::string file =
+      fmt::format("{}/tiny{}-{}{}-{}-{}.gguf", scratch_folder(), shape.head_dim, shape.layers,
+                  shape.rope_scaling, shape.architecture, shape.window);
   if (!std::filesystem::exists(file)) TinyModelWriter(shape).write(file);
   return file;
 }

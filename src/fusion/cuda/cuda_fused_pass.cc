@@ -163,7 +163,8 @@ Status CudaFusedPass::compute(std::span<const int32_t> positions) {
 
 Status CudaFusedPass::check(std::span<const int32_t> positions, const RowCheck& check,
                             const ChooseFn& choose) {
-  const uint32_t at = check_layer(check, ranks_.layers());
+  const ModelConfig& config = ranks_.parts.front().computes.config();
+  REPRISE_TRY(const uint32_t at, check_layer(check, config, job_.prompt.end()));
   REPRISE_CHECK(store_first_layer(positions));
   std::vector<RowScorer> scorers;  // [ranks]
   for (uint32_t rank = 0; rank < ranks_.count(); ++rank) {
