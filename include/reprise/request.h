@@ -43,7 +43,7 @@ struct Request {
   std::vector<int32_t> forced;  ///< the first tokens of the answer, whatever the model would say
   LogitsFn on_logits;           ///< called once per token of the answer
   TokenFn on_token;
-  ProgressFn on_progress;  ///< stage "prefill", in tokens
+  ProgressFn on_progress;  ///< stage "prefill", in tokens, and of policies with an index "index"
 };
 
 struct Timings {

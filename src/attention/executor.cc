@@ -128,7 +128,8 @@ QueryRows CpuExecutor::query_rows(uint32_t layer, size_t index, const float* q,
           &q_rotated_[first],
           step.prompt_end,
           step.kv,
-          &pool_};
+          &pool_,
+          step.progress};
 }
 
 void CpuExecutor::rotate_and_store(uint32_t layer, const float* q, float* k, const float* v) {
@@ -164,8 +165,7 @@ Status CpuExecutor::foresee(uint32_t layer, size_t index, const float* q) {
   while (index + steps < steps_.size() && steps_[index + steps].kv == kv) ++steps;
   if (steps == 1) return {};
   for (size_t i = index; i < index + steps && pager_.active(); ++i) {
-    REPRISE_CHECK(
-        pager_.hold_keys(layer, i, steps_[i].policy->reads_from(query_rows(layer, i, q))));
+    REPRISE_CHECK(pager_.hold_keys(query_rows(layer, i, q), i));
   }
   steps_[index].policy->foresee(query_rows(layer, index, q, steps));
   return {};
@@ -181,9 +181,7 @@ Status CpuExecutor::select(uint32_t layer, const float* q) {
     if (config_.window[layer] == 0) {
       REPRISE_CHECK(foresee(layer, i, q));
       const QueryRows queries = query_rows(layer, i, q);
-      if (pager_.active()) {
-        REPRISE_CHECK(pager_.hold_keys(layer, i, step.policy->reads_from(queries)));
-      }
+      if (pager_.active()) REPRISE_CHECK(pager_.hold_keys(queries, i));
       const auto start = std::chrono::steady_clock::now();
       step.policy->select(queries, selection);
       if (step.phase == kernels::Phase::kDecode) costs_[i].select_ms += elapsed_ms(start);

@@ -83,15 +83,14 @@ Status Pager::hold_written(uint32_t layer) {
   return {};
 }
 
-Status Pager::hold_keys(uint32_t layer, size_t index, int32_t first) {
+Status Pager::hold_keys(const QueryRows& rows, size_t index) {
   const SequenceStep& step = steps_[index];
   if (!step.kv->paged()) return {};
-  const int32_t end = rows_[step.first_row + step.rows - 1].position + 1;
+  const int32_t end = rows.end(), before = std::min(step.policy->reads_before(rows), end);
   blocks_.clear();
-  for (int32_t block = first / kTokens; first < end && block * kTokens < end; ++block) {
-    blocks_.push_back(static_cast<uint32_t>(block));
-  }
-  return hold(layer, index);
+  add_blocks({0, before});
+  add_blocks({step.policy->reads_from(rows), end});
+  return hold(rows.layer, index);
 }
 
 Status Pager::hold_read(uint32_t layer, size_t index, const AttentionPlan& plan, size_t first_job) {
@@ -200,6 +199,13 @@ void Pager::make_room(SequenceKv& kv, uint32_t last, uint32_t layers, uint64_t p
   }
 }
 
+void Pager::add_blocks(KeyRange keys) {
+  for (int32_t block = keys.begin / kTokens; keys.begin < keys.end && block * kTokens < keys.end;
+       ++block) {
+    blocks_.push_back(static_cast<uint32_t>(block));
+  }
+}
+
 void Pager::list_blocks(const QueryRows& rows, const Selection& selection) {
   const int32_t end = rows.end(), window = static_cast<int32_t>(config_.window[rows.layer]);
   blocks_.clear();
@@ -207,11 +213,7 @@ void Pager::list_blocks(const QueryRows& rows, const Selection& selection) {
     for (const int32_t bound : {window, window_of_part}) {
       if (bound > 0) keys.begin = std::max(keys.begin, end - bound);
     }
-    keys.end = std::min(keys.end, end);
-    for (int32_t block = keys.begin / kTokens; keys.begin < keys.end && block * kTokens < keys.end;
-         ++block) {
-      blocks_.push_back(static_cast<uint32_t>(block));
-    }
+    add_blocks({keys.begin, std::min(keys.end, end)});
   };
   if (selection.all) return add({0, end}, 0);
   for (const SelectionPart& part : selection.parts) {

@@ -43,8 +43,8 @@ class Pager {
 
   /// The pages that rows are stored in.
   Status hold_written(uint32_t layer);
-  /// Pages of keys from first on that the rows see.
-  Status hold_keys(uint32_t layer, size_t step, int32_t first);
+  /// What the step's policy reads itself for the rows: see Policy::reads_from().
+  Status hold_keys(const QueryRows& rows, size_t step);
   /// What jobs from first_job on read, which are those of a step.
   Status hold_read(uint32_t layer, size_t step, const AttentionPlan& plan, size_t first_job);
   /// Once all that a step reads is held. rows: as select() got them.
@@ -65,6 +65,8 @@ class Pager {
   void make_room(SequenceKv& kv, uint32_t last, uint32_t layers, uint64_t pages, uint64_t since);
   void expect_next_token(uint32_t layer, size_t step);
   void bring_ahead(SequenceKv& kv, uint32_t last, uint32_t distance, uint64_t since);
+  /// Adds to blocks_ those that keys lie in.
+  void add_blocks(KeyRange keys);
   /// Makes blocks_ those that a row at rows.first() reads of a selection.
   void list_blocks(const QueryRows& rows, const Selection& selection);
   /// Makes pages_ those of blocks.

@@ -17,7 +17,8 @@ struct SequenceStep {
   Policy* policy = nullptr;
   uint32_t first_row = 0, rows = 0;
   kernels::Phase phase = kernels::Phase::kDecode;
-  int32_t prompt_end = 0;  // tokens of the prompt
+  int32_t prompt_end = 0;                // tokens of the prompt
+  const ProgressFn* progress = nullptr;  // see QueryRows
 };
 
 inline constexpr uint32_t kNoBias = ~0u;

@@ -18,6 +18,7 @@
 #include "kv/sequence_kv.h"
 #include "model/model.h"
 #include "reprise/error.h"
+#include "reprise/progress.h"
 
 namespace reprise {
 
@@ -30,8 +31,11 @@ struct QueryRows {
   const float* q_rotated = nullptr;  // the same at the rows' own positions
   int32_t prompt_end = 0;            // tokens of the prompt that the last prefill row belongs to
   const SequenceKv* kv = nullptr;
-  ThreadPool* pool = nullptr;  // idle meanwhile
+  ThreadPool* pool = nullptr;            // idle meanwhile
+  const ProgressFn* progress = nullptr;  // of who waits for a prompt
 
+  /// How far long work of select() is; false: the request was cancelled, so it is given up.
+  bool report(const Progress& done) const { return progress == nullptr || (*progress)(done); }
   int32_t first() const { return rows.front().position; }
   int32_t end() const { return rows.back().position + 1; }
 };
@@ -72,9 +76,10 @@ class Policy {
   /// Before the select() of each of several steps of a prompt in one pass: the rows of all of them.
   /// What is looked for in all keys can be looked for together.
   virtual void foresee(const QueryRows& /*rows*/) {}
-  /// Of keys before this position select() and observe() read none themselves, so that of those
-  /// only the selected ones need be in memory.
+  /// Of keys before this position select() and observe() read none themselves, but for those before
+  /// reads_before(), so that of the others only the selected ones need be in memory.
   virtual int32_t reads_from(const QueryRows&) const { return 0; }
+  virtual int32_t reads_before(const QueryRows&) const { return 0; }
   /// Fills selection, which arrives reset, with what select() will probably choose for a decode
   /// row to come, and changes nothing else. Its queries are those of the layer before, or null
   /// before any are known. False: what the layer's last row read is the better guess.
@@ -99,6 +104,9 @@ class Policy {
   virtual bool unbounded() const { return false; }
   /// Forgets what depends on tokens from length on; they are dropped from the sequence.
   virtual void truncate(int32_t /*length*/) {}
+  /// Which tokens that the sequence holds are documents that were loaded: the question stands
+  /// behind them. Until truncate() drops some of them.
+  virtual void set_documents(int32_t /*begin*/, int32_t /*end*/) {}
   /// Whether a sequence can go on from its KV and save_state(): the rest of the state is made again
   /// from KV, or made up for by rows that observed_prompt_rows() asks for.
   virtual bool rebuilds() const { return true; }
@@ -176,6 +184,7 @@ class PolicyDecorator : public Policy {
 
   void select(const QueryRows& rows, Selection& out) override { inner_->select(rows, out); }
   void foresee(const QueryRows& rows) override { inner_->foresee(rows); }
+  int32_t reads_before(const QueryRows& rows) const override { return inner_->reads_before(rows); }
   bool observes(uint32_t layer) const override { return inner_->observes(layer); }
   void observe(const QueryRows& rows, const AttentionResult& result) override {
     inner_->observe(rows, result);
@@ -183,6 +192,7 @@ class PolicyDecorator : public Policy {
   std::span<const float> supposed_errors() const override { return inner_->supposed_errors(); }
   void after_step(SequenceKv& kv) override { inner_->after_step(kv); }
   void truncate(int32_t length) override { inner_->truncate(length); }
+  void set_documents(int32_t begin, int32_t end) override { inner_->set_documents(begin, end); }
   bool rebuilds() const override { return inner_->rebuilds(); }
   std::string save_state() const override { return inner_->save_state(); }
   Status restore_state(std::string_view state, int32_t length) override {

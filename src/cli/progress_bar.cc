@@ -24,6 +24,7 @@ std::string stage_text(std::string_view stage) {
       {"load", "loading the model"},  {"prefill", "reading the prompt"},
       {"save", "saving the session"}, {"restore", "restoring the session"},
       {"bench", "measuring"},         {"eval", "evaluating"},
+      {"index", "making the index"},
   };
   for (const auto& [name, text] : kTexts)
     if (name == stage) return std::string(text);

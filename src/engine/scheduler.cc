@@ -41,7 +41,13 @@ Scheduler::Running::Running(Sequence& where, Request what, DoneFn done, const To
       sampler(request.sampling),
       decoder(tokenizer),
       stop(request.stop),
-      submitted(Clock::now()) {}
+      submitted(Clock::now()) {
+  if (!request.on_progress) return;
+  report = [this](const Progress& progress) {
+    cancelled = cancelled || !request.on_progress(progress);
+    return !cancelled;
+  };
+}
 
 Scheduler::Scheduler(const ModelConfig& config, const Tokenizer& tokenizer, PagePool& pool,
                      Backend& backend, const SchedulerLimits& limits)
@@ -342,8 +348,9 @@ void Scheduler::add_step(Running& running, size_t position, size_t rows, kernels
     const int32_t token = phase == kernels::Phase::kDecode ? running.next_token : prompt[at];
     pass.rows.push_back({step, static_cast<int32_t>(at), token});
   }
+  const bool reports = phase == kernels::Phase::kPrefill && running.report;
   pass.steps.push_back({&sequence.kv, sequence.policy.get(), first, count, phase,
-                        static_cast<int32_t>(prompt.size())});
+                        static_cast<int32_t>(prompt.size()), reports ? &running.report : nullptr});
   pass.planned.push_back({&running, first, count, false});
 }
 

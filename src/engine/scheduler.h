@@ -95,6 +95,8 @@ class Scheduler {
     std::vector<double> token_ms;          // time between tokens
     KvPaging paging;                       // when the prompt was read
     int losses = 0;                        // of KV, while the prompt was read
+    bool cancelled = false;                // by what report() calls
+    ProgressFn report;                     // on_progress, until it says to stop; or none
     std::optional<Result<Answer>> result;  // set when it has ended
 
     size_t prompt_left() const {

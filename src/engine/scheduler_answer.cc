@@ -38,9 +38,9 @@ void Scheduler::begin_answer(Running& running) {
 }
 
 bool Scheduler::report_prefill(Running& running) {
-  if (!running.request.on_progress) return true;
+  if (!running.report) return true;
   const size_t read = running.sequence->tokens.size(), prompt = running.request.prompt.size();
-  if (running.request.on_progress({"prefill", read, prompt, "tokens"})) return true;
+  if (running.report({"prefill", read, prompt, "tokens"})) return true;
   running.result =
       fail(ErrorCode::kCancelled, "cancelled after reading {} of {} prompt tokens", read, prompt);
   return false;

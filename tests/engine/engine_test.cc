@@ -233,6 +233,46 @@ TEST(Engine, CancellingPrefillKeepsWhatWasRead) {
   EXPECT_EQ(answer.tokens, answer_of(*engine, request_of(tiny_prompt(400))).tokens);
 }
 
+TEST(Engine, CancellingAnIndexKeepsTheKvAndNoPartOfIt) {
+  EngineOptions alone = tiny_options();
+  alone.prefix_cache = false;
+  for (const std::string mode : {"codes", "table", "lists,centroids=8"}) {
+    SCOPED_TRACE(mode);
+    const std::string spec = "csattention:budget=64,observe=32,mode=" + mode;
+    const auto engine = tiny_engine(alone);
+    auto session = *engine->open(spec), other = *engine->open(spec);
+    Request request = request_of(tiny_prompt(400));
+    std::vector<uint64_t> layers;
+    bool asked_to_stop = false;
+    request.on_progress = [&](const Progress& progress) {
+      EXPECT_FALSE(asked_to_stop);
+      if (progress.stage != "index") return true;
+      EXPECT_EQ(progress.total, 2u);
+      layers.push_back(progress.done);
+      asked_to_stop = progress.done == 1;
+      return !asked_to_stop;
+    };
+    std::optional<Result<Answer>> cancelled, undisturbed;
+    const auto keep = [](auto& where) {
+      return [&](Result<Answer> answer) { where.emplace(std::move(answer)); };
+    };
+    ASSERT_TRUE(engine->submit(*session, request, keep(cancelled)));
+    ASSERT_TRUE(engine->submit(*other, request_of(tiny_prompt(400)), keep(undisturbed)));
+    while (engine->step()) continue;
+    ASSERT_FALSE(*cancelled);
+    EXPECT_EQ(cancelled->error().code, ErrorCode::kCancelled);
+    EXPECT_EQ(layers, (std::vector<uint64_t>{0, 1}));
+    EXPECT_EQ(session->tokens().size(), 400u);
+    const Answer want = answer_of(*tiny_engine(alone), request_of(tiny_prompt(400)), spec);
+    EXPECT_EQ((*undisturbed)->tokens, want.tokens);
+    request.on_progress = {};
+    const Answer answer = answer_of(*session, request);
+    EXPECT_EQ(answer.counters.reused_tokens, 400u - 32);
+    EXPECT_EQ(answer.tokens, want.tokens);
+    EXPECT_EQ(answer.counters.keys_read, want.counters.keys_read);
+  }
+}
+
 TEST(Engine, TokensStreamAndCanBeStopped) {
   const auto engine = tiny_engine();
   Request request = request_of(tiny_prompt(30));

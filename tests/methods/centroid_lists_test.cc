@@ -33,6 +33,10 @@ TEST(ScoreList, HoldsTheBestWhateverTheOrder) {
     std::ranges::shuffle(offers, random);
     for (const auto& [score, key] : offers) list.offer(key, score);
     list.offer(999, NAN);
+    double others = 0.0;
+    for (size_t i = length; i < best.size(); ++i) others += best[i].first;
+    EXPECT_FLOAT_EQ(list.mean_of_others(),
+                    length < 400 ? static_cast<float>(others / (400.0 - length)) : 0.0f);
     std::map<uint32_t, float> held, want;
     for (size_t i = 0; i < list.keys().size(); ++i) held[list.keys()[i]] = list.score(i);
     for (size_t i = 0; i < std::min<size_t>(length, 400); ++i) want[best[i].second] = best[i].first;
@@ -125,6 +129,19 @@ struct Index {
     lists.build(rows(0, queries, Phase::kPrefill), {0, keys});
     lists.extend(rows(0, queries, Phase::kPrefill), keys);
   }
+  void move_keys(float by) {
+    const kernels::KvLayout& layout = kv.pool().layout();
+    for (int32_t token = 0; token < kv.length(); ++token) {
+      std::vector<float> k, v;
+      for (size_t head = 0; head < 2; ++head) {
+        for (const float x : testing::stored(kv, 0, head, token)) k.push_back(x + by);
+        for (const float x : testing::stored(kv, 0, head, token, true)) v.push_back(x);
+      }
+      const auto at = static_cast<size_t>(token);
+      kernels::store_token(layout, kv.page(0, at / kPageTokens), at % kPageTokens, k.data(),
+                           v.data());
+    }
+  }
   Toy toy;
   CentroidLists lists;
   ThreadPool pool{2};
@@ -166,24 +183,31 @@ TEST(CentroidLists, ListTheKeysWithTheLargestProducts) {
   }
 }
 
-TEST(CentroidLists, WholeListsAndEveryQueryACentroidRankByUnitParts) {
-  Index index({4, 60, 1.0f, false, 10, 1});
-  index.build(20, 300);  // 40 queries per KV head
-  KeyPicks picks;
-  index.lists.find(index.rows(7, 8, Phase::kDecode), {10, 280}, 30, picks);
-  ASSERT_EQ(picks.size(), 4u);
-  for (size_t head = 0; head < 4; ++head) {
-    std::vector<double> scores;
-    for (int32_t key = 10; key < 280; ++key) {
-      const auto k = testing::stored(index.kv, 0, head / 2, key);
-      double sum = 0.0;
-      for (size_t part = 0; part < 4; ++part) {
-        const float* q = &index.q[(7 * 4 + head) * 32 + part * 8];
-        sum += testing::dot(q, &k[8 * part], 8) / std::sqrt(testing::dot(q, q, 8) * 32);
+// Parts of the query are far from equally long: without their norms the ranking is another one.
+TEST(CentroidLists, WholeListsAndEveryQueryACentroidRankByParts) {
+  for (const bool norms : {false, true}) {
+    CentroidListsOptions options = {4, 60, 1.0f, false, 10, 1};
+    options.norms = norms;
+    Index index(options);
+    for (size_t i = 0; i < index.q.size(); ++i) index.q[i] *= i % 32 < 8 ? 10.0f : 1.0f;
+    index.build(20, 300);  // 40 queries per KV head
+    KeyPicks picks;
+    index.lists.find(index.rows(7, 8, Phase::kDecode), {10, 280}, 30, picks);
+    ASSERT_EQ(picks.size(), 4u);
+    for (size_t head = 0; head < 4; ++head) {
+      std::vector<double> scores;
+      for (int32_t key = 10; key < 280; ++key) {
+        const auto k = testing::stored(index.kv, 0, head / 2, key);
+        double sum = 0.0;
+        for (size_t part = 0; part < 4; ++part) {
+          const float* q = &index.q[(7 * 4 + head) * 32 + part * 8];
+          const double norm = norms ? 1.0 : std::sqrt(testing::dot(q, q, 8));
+          sum += testing::dot(q, &k[8 * part], 8) / norm / std::sqrt(32.0);
+        }
+        scores.push_back(sum);
       }
-      scores.push_back(sum);
+      testing::expect_best(picks[head], scores, 30, norms ? 1e-1 : 1e-2);
     }
-    testing::expect_best(picks[head], scores, 30, 1e-2);
   }
 }
 
@@ -198,40 +222,115 @@ TEST(CentroidLists, OnlyListedKeysAreFound) {
   for (const int32_t key : picks[0]) EXPECT_TRUE(held.contains(static_cast<uint32_t>(key)));
 }
 
-// The published rule, word by word: the nearest centroid of every part, its list of the alpha N
-// keys with the largest products, the sum over lists that hold a key, and the K keys with the
-// largest sums.
-TEST(CentroidLists, FindWhatThePublishedRuleFinds) {
-  Index index({4, 8, 0.25f, false, 10, 1});
-  index.build(200, 300);
-  KeyPicks picks;
-  for (size_t row = 200; row < 220; ++row) {
-    index.lists.find(index.rows(row, row + 1, Phase::kDecode), {0, 300}, 30, picks);
-    for (size_t head = 0; head < 4; ++head) {
-      std::vector<double> sums(300, -1e30);  // of keys in no list
-      for (size_t part = 0; part < 4; ++part) {
-        const float* q = &index.q[(row * 4 + head) * 32 + 8 * part];
-        size_t best = 0;
-        for (size_t c = 1; c < 8; ++c) {
-          const auto nearest = index.lists.centroid(0, head / 2, part, best),
-                     other = index.lists.centroid(0, head / 2, part, c);
-          if (testing::dot(q, other.data(), 8) > testing::dot(q, nearest.data(), 8)) best = c;
-        }
-        std::vector<std::pair<double, size_t>> products;
-        for (int32_t key = 0; key < 300; ++key) {
-          const auto k = testing::stored(index.kv, 0, head / 2, key);
-          const auto centroid = index.lists.centroid(0, head / 2, part, best);
-          products.emplace_back(testing::dot(centroid.data(), &k[8 * part], 8) / std::sqrt(32.0),
-                                static_cast<size_t>(key));
-        }
-        std::ranges::sort(products, std::greater<>());
-        for (size_t i = 0; i < 75; ++i) {
-          double& sum = sums[products[i].second];
-          sum = (sum == -1e30 ? 0.0 : sum) + products[i].first;
-        }
-      }
-      testing::expect_best(picks[head], sums, 30, 1e-2);  // scores of lists are in half precision
+/// Every set of repairs of the published rule.
+std::vector<CentroidListsOptions> repaired(const CentroidListsOptions& published) {
+  std::vector<CentroidListsOptions> all(8, published);
+  for (size_t i = 0; i < all.size(); ++i) {
+    all[i].norms = (i & 1) > 0;
+    all[i].absent_mean = (i & 2) > 0;
+    all[i].centred = (i & 4) > 0;
+  }
+  return all;
+}
+
+/// Scores of the index's keys for a part of a query, word by word: those of the nearest centroid's
+/// list of a quarter of the keys. listed: whether a key is in it.
+std::vector<double> part_scores(const Index& index, const CentroidListsOptions& options,
+                                const float* q, size_t kv_head, size_t part,
+                                std::vector<bool>& listed) {
+  const auto centroid = [&](size_t c) { return index.lists.centroid(0, kv_head, part, c); };
+  size_t best = 0;
+  for (size_t c = 1; c < options.centroids; ++c) {
+    if (testing::dot(q, centroid(c).data(), 8) > testing::dot(q, centroid(best).data(), 8)) {
+      best = c;
     }
+  }
+  std::vector<double> scores;
+  for (int32_t key = 0; key < 300; ++key) {
+    const auto k = testing::stored(index.kv, 0, kv_head, key);
+    scores.push_back(testing::dot(centroid(best).data(), &k[8 * part], 8) / std::sqrt(32.0));
+  }
+  if (options.centred) {
+    const double mean = std::accumulate(scores.begin(), scores.end(), 0.0) / 300;
+    for (double& score : scores) score -= mean;
+  }
+  std::vector<size_t> order(300);
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::ranges::sort(order, std::greater<>(), [&](size_t key) { return scores[key]; });
+  double others = 0.0;
+  for (size_t i = 75; i < 300; ++i) others += scores[order[i]] / 225;
+  for (size_t i = 75; i < 300; ++i) scores[order[i]] = options.absent_mean ? others : 0.0;
+  for (size_t i = 0; i < 75; ++i) listed[order[i]] = true;
+  const double norm = std::sqrt(testing::dot(q, q, 8));
+  for (double& score : scores) score *= options.norms ? norm : 1.0;
+  return scores;
+}
+
+// The nearest centroid of every part, its list of the alpha N keys with the largest products, the
+// sum over lists that hold a key, and the K keys with the largest sums.
+TEST(CentroidLists, FindWhatThePublishedRuleAndItsRepairsFind) {
+  for (const CentroidListsOptions& options : repaired({4, 8, 0.25f, false, 10, 1})) {
+    Index index(options);
+    index.build(200, 300);
+    KeyPicks picks;
+    for (size_t row = 200; row < 210; ++row) {
+      index.lists.find(index.rows(row, row + 1, Phase::kDecode), {0, 300}, 30, picks);
+      for (size_t head = 0; head < 4; ++head) {
+        std::vector<double> sums(300);
+        std::vector<bool> listed(300);
+        for (size_t part = 0; part < 4; ++part) {
+          const auto scores = part_scores(
+              index, options, &index.q[(row * 4 + head) * 32 + 8 * part], head / 2, part, listed);
+          for (size_t key = 0; key < 300; ++key) sums[key] += scores[key];
+        }
+        for (size_t key = 0; key < 300 && !options.absent_mean; ++key) {
+          if (!listed[key]) sums[key] = -1e30;
+        }
+        testing::expect_best(picks[head], sums, 30, 1e-2);  // scores are in half precision
+      }
+    }
+  }
+}
+
+/// How many of the 30 best keys of each head stay the same when all keys are moved by a vector.
+size_t same_when_moved(const CentroidListsOptions& options, float by) {
+  KeyPicks picks[2];
+  for (const bool moved : {false, true}) {
+    Index index(options);
+    if (moved) index.move_keys(by);
+    index.build(200, 300);
+    index.lists.find(index.rows(210, 211, Phase::kDecode), {0, 300}, 30, picks[moved]);
+  }
+  size_t same = 0;
+  for (size_t head = 0; head < 4; ++head) {
+    std::vector<int32_t> both;
+    std::ranges::set_intersection(picks[0][head], picks[1][head], std::back_inserter(both));
+    same += both.size();
+  }
+  return same;
+}
+
+TEST(CentroidLists, RepairedScoresDoNotChangeWhereSoftmaxDoesNot) {
+  const CentroidListsOptions published = {4, 8, 0.25f, false, 10, 1};
+  for (const CentroidListsOptions& options : repaired(published)) {
+    if (options.centred || options.absent_mean) {
+      EXPECT_GE(same_when_moved(options, 3.0f), 4u * 28);  // ties in half precision
+    } else {
+      EXPECT_LT(same_when_moved(options, 3.0f), 4u * 20);
+    }
+  }
+}
+
+TEST(CentroidLists, AbsentKeysWithAMeanAreFound) {
+  CentroidListsOptions options = {1, 1, 0.1f, false, 10, 1};
+  options.absent_mean = true;
+  Index index(options);
+  index.build(20, 300);
+  KeyPicks picks;
+  index.lists.find(index.rows(7, 8, Phase::kDecode), {0, 300}, 100, picks);
+  ASSERT_EQ(picks[0].size(), 100u);
+  for (const auto& [key, score] : entries(index.lists.list(0, 0, 0, 0))) {
+    EXPECT_TRUE(std::ranges::binary_search(picks[0], static_cast<int32_t>(key)));
   }
 }
 

@@ -1,6 +1,7 @@
 #include "methods/csattention/csattention.h"
 
 #include <fmt/format.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -169,9 +170,11 @@ INSTANTIATE_TEST_SUITE_P(Modes, EveryMode,
                          ::testing::Values("csattention:budget=96,window=20,unit=key",
                                            "csattention:budget=96,period=4",
                                            "csattention:budget=96,mode=table",
-                                           "csattention:budget=64,mode=paper,centroids=16",
-                                           "csattention:budget=96,mode=lists,sink=4",
-                                           "csattention:budget=64,mode=paper,observe=0"));
+                                           "csattention:budget=64,mode=paper,centroids=16,index=2",
+                                           "csattention:budget=96,mode=lists,sink=4,index=12",
+                                           "csattention:budget=96,mode=lists,centroids=16,index=2,"
+                                           "weights=norm,absent=mean,centred=true",
+                                           "csattention:budget=64,mode=paper,observe=0,index=12"));
 
 TEST_P(EveryMode, ChunksOfThePromptChangeNoBit) {
   testing::expect_chunks_and_threads_change_no_bit(GetParam());
@@ -269,6 +272,31 @@ TEST(CsAttention, TheIndexStaysWithinItsShare) {
       EXPECT_LE(static_cast<double>(policy->state_bytes()), share * kv_bytes + codebooks) << mode;
     }
   }
+}
+
+TEST(CsAttention, ListsLargerThanTheKvHaveToBeAskedFor) {
+  Toy toy({1, 4, 2, 64, KvType::kBF16}, 600);
+  const auto open = [&](const std::string& options) {
+    return create_policy(policy_entries(), "csattention:budget=128," + options, toy.config());
+  };
+  for (const std::string mode : {"mode=paper", "mode=lists"}) {
+    const auto refused = open(mode);  // 8 parts, 128 centroids, a quarter of the keys, 6 bytes
+    ASSERT_FALSE(refused);
+    EXPECT_EQ(refused.error().code, ErrorCode::kInvalidArgument);
+    EXPECT_THAT(refused.error().message, ::testing::HasSubstr(mode + " take 6.00 times"));
+    EXPECT_THAT(refused.error().message, ::testing::HasSubstr("index=6"));
+    EXPECT_FALSE(open(mode + ",index=5.9"));
+    EXPECT_TRUE(open(mode + ",index=6"));
+    EXPECT_FALSE(open(mode + ",centroids=22"));
+    EXPECT_TRUE(open(mode + ",centroids=21"));  // the default share is of codes and tables
+  }
+  toy.prompt_end = 600;
+  const auto policy = testing::make_policy(toy, "csattention:budget=128,mode=paper,index=6");
+  SequenceKv kv = toy.new_sequence();
+  toy.step(kv, *policy, 600, Phase::kPrefill);
+  const double kv_bytes = 600.0 * 2 * 64 * 4, centroids = 2.0 * 128 * 64 * 4;
+  EXPECT_NEAR(static_cast<double>(policy->state_bytes()), 6 * kv_bytes * 560 / 600 + centroids,
+              4096);  // the window is not listed
 }
 
 TEST(CsAttention, KeepReadsAShareOfALongContext) {

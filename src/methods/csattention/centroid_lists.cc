@@ -18,6 +18,7 @@ constexpr float kMemory = 1.0f / 16;   // weight of the newest cosine in its ave
 constexpr float kDrift = 3.0f;         // standard deviations below the usual cosine
 constexpr float kRidge = 1e-4f;        // of the least squares of two centroids
 constexpr int32_t kPieceTokens = 512;  // keys whose scores are computed together
+constexpr size_t kEntryBytes = sizeof(uint32_t) + sizeof(F16);
 constexpr float kUnlisted = -std::numeric_limits<float>::infinity();
 
 }  // namespace
@@ -27,6 +28,11 @@ CentroidLists::CentroidLists(const CentroidListsOptions& options, const ModelCon
       options_(options),
       parts_(split_pairs(config.head_dim, options.parts)),
       layers_(config.n_layer, Layer(config)) {}
+
+double CentroidLists::key_bytes(const CentroidListsOptions& options, const ModelConfig& config) {
+  const size_t lists = split_pairs(config.head_dim, options.parts).size() * options.centroids;
+  return static_cast<double>(lists * kEntryBytes) * double{options.share};
+}
 
 std::span<const float> CentroidLists::centroid(uint32_t layer, size_t kv_head, size_t part,
                                                size_t index) const {
@@ -42,8 +48,10 @@ void CentroidLists::take_queries(const QueryRows& rows, const QueryWindow& windo
 void CentroidLists::build(const QueryRows& rows, KeyRange keys) {
   Layer& layer = layers_[rows.layer];
   layer.parts.resize(config_->n_kv_head * parts_.size());
-  rows.pool->run(layer.parts.size(),
-                 [&](size_t task, int) { build_part(layer, task, layer.parts[task]); });
+  rows.pool->run(layer.parts.size(), [&](size_t task, int) {
+    build_part(layer, task, layer.parts[task]);
+    if (options_.centred) centre(rows, task, keys, layer.parts[task]);
+  });
   layer.cosines.assign(config_->n_head * parts_.size(), kNoCosine);
   layer.samples.clear();
   layer.built_end = keys.end;
@@ -72,6 +80,25 @@ void CentroidLists::build_part(const Layer& layer, size_t task, Part& part) cons
       static_cast<float>(std::sqrt(std::max(0.0, squares / count - std::pow(sum / count, 2))));
 }
 
+void CentroidLists::centre(const QueryRows& rows, size_t task, KeyRange keys, Part& part) const {
+  std::vector<double> sums(options_.centroids);
+  CentroidProducts products;
+  for (int32_t first = keys.begin; first < keys.end; first += kPieceTokens) {
+    const KeyRange piece = {first, std::min(keys.end, first + kPieceTokens)};
+    centroid_products(rows, task / parts_.size(), piece, parts_[task % parts_.size()],
+                      part.centroids, config_->attention_scale, products);
+    for (size_t i = 0; i < sums.size(); ++i) {
+      for (int32_t key = piece.begin; key < piece.end; ++key) {
+        sums[i] += products.at(i, static_cast<size_t>(key - piece.begin));
+      }
+    }
+  }
+  part.means.resize(sums.size());
+  std::ranges::transform(sums, part.means.begin(), [&](double sum) {
+    return static_cast<float>(sum / (keys.end - keys.begin));
+  });
+}
+
 void CentroidLists::extend(const QueryRows& rows, int32_t end) {
   Layer& layer = layers_[rows.layer];
   if (layer.listed >= end) return;
@@ -96,9 +123,10 @@ void CentroidLists::offer_keys(const QueryRows& rows, size_t task, KeyRange keys
   centroid_products(rows, task / parts_.size(), keys, pairs, part.centroids,
                     config_->attention_scale, products);
   for (size_t centroid = 0; centroid < options_.centroids; ++centroid) {
+    const float mean = options_.centred ? part.means[centroid] : 0.0f;
     for (int32_t key = keys.begin; key < keys.end; ++key) {
-      part.lists[centroid].offer(static_cast<uint32_t>(key),
-                                 products.at(centroid, static_cast<size_t>(key - keys.begin)));
+      const float product = products.at(centroid, static_cast<size_t>(key - keys.begin));
+      part.lists[centroid].offer(static_cast<uint32_t>(key), product - mean);
     }
   }
 }
@@ -130,31 +158,36 @@ CentroidLists::Atoms CentroidLists::atoms(const Part& part, const float* q, size
   return atoms;
 }
 
-// scores: [candidates] sums of list entries, kUnlisted where there is none. Returns the bytes read.
+// scores: [candidates] sums of list entries, kUnlisted where there is none; where lists count for
+// keys that they lack, less what these sum up to. Returns the bytes read.
 uint64_t CentroidLists::score(Layer& layer, const float* q, size_t head, KeyRange candidates,
                               std::vector<float>& scores, size_t& backoffs) const {
   const size_t kv_head = head / (config_->n_head / config_->n_kv_head);
-  scores.assign(static_cast<size_t>(candidates.end - candidates.begin), kUnlisted);
+  scores.assign(static_cast<size_t>(candidates.end - candidates.begin),
+                options_.absent_mean ? 0.0f : kUnlisted);
   std::vector<float> unit(config_->head_dim);
   uint64_t entries = 0;
   for (size_t i = 0; i < parts_.size(); ++i) {
-    if (!direction(q, parts_[i], unit.data())) continue;
+    const float norm = direction(q, parts_[i], unit.data());
+    if (norm == 0.0f) continue;
     const Part& part = layer.parts[kv_head * parts_.size() + i];
     const Atoms found =
         atoms(part, unit.data(), 2 * parts_[i].size(), layer.cosines[head * parts_.size() + i]);
     backoffs += found.count > 1;
     for (size_t atom = 0; atom < found.count; ++atom) {
       const ScoreList& list = part.lists[found.centroid[atom]];
+      const float weight = found.weight[atom] * (options_.norms ? norm : 1.0f);
+      const float absent = options_.absent_mean ? list.mean_of_others() : 0.0f;
       entries += list.keys().size();
       for (size_t entry = 0; entry < list.keys().size(); ++entry) {
         const auto key = static_cast<int32_t>(list.keys()[entry]);
         if (key < candidates.begin || key >= candidates.end) continue;
         float& sum = scores[static_cast<size_t>(key - candidates.begin)];
-        sum = (sum == kUnlisted ? 0.0f : sum) + found.weight[atom] * list.score(entry);
+        sum = (sum == kUnlisted ? 0.0f : sum) + weight * (list.score(entry) - absent);
       }
     }
   }
-  return entries * (sizeof(uint32_t) + sizeof(F16));
+  return entries * kEntryBytes;
 }
 
 uint64_t CentroidLists::find(const QueryRows& rows, KeyRange candidates, size_t k,
@@ -186,6 +219,7 @@ void CentroidLists::save(StateWriter& out) const {
     out.array(layer.cosines.data(), layer.cosines.size());
     for (const Part& part : layer.parts) {
       out.array(part.centroids.data(), part.centroids.size());
+      out.array(part.means.data(), part.means.size());
       out.value(part.usual);
       out.value(part.spread);
       for (const ScoreList& list : part.lists) list.save(out);
@@ -205,6 +239,7 @@ void CentroidLists::load(StateReader& in, int32_t length) {
     for (size_t i = 0; i < layer.parts.size() && in.ok(); ++i) {
       Part& part = layer.parts[i];
       in.array(part.centroids, options_.centroids * 2 * parts_[i % parts_.size()].size());
+      in.array(part.means, options_.centred ? options_.centroids : 0);
       part.usual = in.value<float>();
       part.spread = in.value<float>();
       part.lists.resize(options_.centroids);
@@ -227,7 +262,7 @@ uint64_t CentroidLists::bytes() const {
   for (const Layer& layer : layers_) {
     bytes += layer.samples.bytes();
     for (const Part& part : layer.parts) {
-      bytes += part.centroids.capacity() * sizeof(float);
+      bytes += (part.centroids.capacity() + part.means.capacity()) * sizeof(float);
       for (const ScoreList& list : part.lists) bytes += list.bytes();
     }
   }

@@ -6,6 +6,9 @@
 // candidates. Lists keep the length they had when they were made; new keys push out worse ones.
 // Where a query's parts have become less like the prompt's, two centroids replace one, with the
 // coefficients that come closest to its direction, so that no key counts twice.
+//
+// Three options repair what the published scores lose: parts of a query weighed by their length,
+// the mean of the unlisted for a key that a list lacks, and products with centred keys.
 #pragma once
 
 #include "methods/csattention/key_index.h"
@@ -21,11 +24,16 @@ struct CentroidListsOptions {
   bool backoff = true;
   uint32_t iterations = 10;
   uint32_t seed = 1;
+  bool norms = false;        // weigh a query's parts by their length
+  bool absent_mean = false;  // a list scores keys that it lacks by their mean
+  bool centred = false;  // products are of keys less the mean of those that the index is fitted to
 };
 
 class CentroidLists : public KeyIndex {
  public:
   CentroidLists(const CentroidListsOptions& options, const ModelConfig& config);
+  /// Of a key and KV head in its lists.
+  static double key_bytes(const CentroidListsOptions& options, const ModelConfig& config);
 
   std::unique_ptr<KeyIndex> clone() const override {
     return std::make_unique<CentroidLists>(*this);
@@ -33,6 +41,7 @@ class CentroidLists : public KeyIndex {
   void take_queries(const QueryRows& rows, const QueryWindow& window) override;
   void build(const QueryRows& rows, KeyRange keys) override;
   int32_t built_end(uint32_t layer) const override { return layers_[layer].built_end; }
+  int32_t held_end(uint32_t layer) const override { return layers_[layer].listed; }
   void extend(const QueryRows& rows, int32_t end) override;
   uint64_t find(const QueryRows& rows, KeyRange candidates, size_t k, KeyPicks& picks) override;
   HeadSplit split() const override { return HeadSplit::kPerQueryHead; }
@@ -54,6 +63,7 @@ class CentroidLists : public KeyIndex {
  private:
   struct Part {                    // of a KV head
     std::vector<float> centroids;  // [centroids, dims] of unit length
+    std::vector<float> means;      // [centroids] products with the mean key; empty: not centred
     std::vector<ScoreList> lists;  // [centroids]
     float usual = 0.0f;            // mean cosine of a prompt query and its centroid
     float spread = 0.0f;           // standard deviation of it
@@ -72,6 +82,7 @@ class CentroidLists : public KeyIndex {
   };
 
   void build_part(const Layer& layer, size_t task, Part& part) const;
+  void centre(const QueryRows& rows, size_t task, KeyRange keys, Part& part) const;
   void offer_keys(const QueryRows& rows, size_t task, KeyRange keys, Part& part) const;
   Atoms atoms(const Part& part, const float* q, size_t dims, float& cosine) const;
   uint64_t score(Layer& layer, const float* q, size_t head, KeyRange candidates,

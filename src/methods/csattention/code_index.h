@@ -17,6 +17,7 @@ class CodeIndex : public LogitIndex {
   void take_queries(const QueryRows& rows, const QueryWindow& window) override;
   void build(const QueryRows& rows, KeyRange keys) override;
   int32_t built_end(uint32_t layer) const override { return codes_.trained_end(layer); }
+  int32_t held_end(uint32_t layer) const override { return codes_.coded(layer); }
   void extend(const QueryRows& rows, int32_t end) override { codes_.encode(rows, end); }
   void truncate(int32_t length) override;
   void save(StateWriter& out) const override { codes_.save(out); }

@@ -31,10 +31,24 @@ uint32_t fitting(uint32_t n, uint32_t least, float limit, Bytes bytes) {
   return std::max(n, least);
 }
 
+uint32_t either(uint32_t given, uint32_t own) { return given > 0 ? given : own; }
+
+CentroidListsOptions lists_options(const CsAttentionOptions& options) {
+  const bool repairs = options.mode == "lists";
+  return {.parts = either(options.parts, kCentroidParts),
+          .centroids = either(options.centroids, kPaperCentroids),
+          .share = options.list,
+          .backoff = options.backoff,
+          .iterations = either(options.iterations, kCentroidIterations),
+          .seed = options.seed,
+          .norms = repairs && options.weights == "norm",
+          .absent_mean = repairs && options.absent == "mean",
+          .centred = repairs && options.centred};
+}
+
 std::unique_ptr<KeyIndex> make_index(const CsAttentionOptions& options, const ModelConfig& config) {
   const int32_t unit = options.unit == "page" ? kTokens : 1;
   const float limit = options.index * 4.0f * static_cast<float>(config.head_dim);  // bytes
-  const auto either = [](uint32_t given, uint32_t own) { return given > 0 ? given : own; };
   if (options.mode == "codes") {
     const uint32_t iterations = either(options.iterations, kCodeIterations);
     const uint32_t per_byte = options.bits <= 4 ? 2 : 1;
@@ -45,19 +59,21 @@ std::unique_ptr<KeyIndex> make_index(const CsAttentionOptions& options, const Mo
         KeyCodesOptions{parts, options.bits, iterations, options.seed, options.skip, kSamplePages},
         config, unit);
   }
-  const uint32_t parts = either(options.parts, kCentroidParts);
-  const uint32_t iterations = either(options.iterations, kCentroidIterations);
   if (options.mode == "table") {
+    const uint32_t parts = either(options.parts, kCentroidParts);
+    const uint32_t iterations = either(options.iterations, kCentroidIterations);
     const uint32_t centroids = fitting(either(options.centroids, std::max(2u, config.head_dim / 4)),
                                        2, limit, [&](uint32_t n) { return parts * n / 2; });
     return std::make_unique<ScoreTable>(
         ScoreTableOptions{parts, centroids, iterations, options.seed}, config, unit);
   }
-  const uint32_t centroids = either(options.centroids, kPaperCentroids);
-  return std::make_unique<CentroidLists>(
-      CentroidListsOptions{parts, centroids, options.list, options.backoff, iterations,
-                           options.seed},
-      config);
+  return std::make_unique<CentroidLists>(lists_options(options), config);
+}
+
+// A long answer gets an index of its own, shaped by the queries before it; one layer at a time,
+// each as if the answer were a page shorter than for the layer before.
+int32_t decoded_end(const QueryRows& rows) {
+  return rows.end() - kTokens * static_cast<int32_t>(rows.layer);
 }
 
 // End of the tokens of a prompt that shape its index: what follows a shared beginning has no part.
@@ -67,6 +83,21 @@ int32_t fit_end(int32_t prompt_end) {
 }
 
 }  // namespace
+
+Result<std::unique_ptr<Policy>> CsAttentionPolicy::create(const CsAttentionOptions& options,
+                                                          const ModelConfig& config) {
+  if (options.mode == "lists" || options.mode == "paper") {
+    const CentroidListsOptions lists = lists_options(options);
+    const double share = CentroidLists::key_bytes(lists, config) / (4.0 * config.head_dim);
+    if (share > std::max(1.0, double{options.index})) {
+      return fail(ErrorCode::kInvalidArgument,
+                  "policy csattention: the lists of mode={} take {:.2f} times the bytes of the KV; "
+                  "allow that with index={:.0f}, or give it fewer centroids= or a shorter list=",
+                  options.mode, share, std::ceil(share));
+    }
+  }
+  return std::make_unique<CsAttentionPolicy>(options, config);
+}
 
 CsAttentionPolicy::CsAttentionPolicy(const CsAttentionOptions& options, const ModelConfig& config)
     : config_(&config),
@@ -148,21 +179,50 @@ int32_t CsAttentionPolicy::shared_length(int32_t prompt_end) const {
   return fit;
 }
 
+bool CsAttentionPolicy::builds(const QueryRows& rows) const {
+  if (rows.end() <= budget_at(rows.end())) return false;
+  if (rows.phase == kernels::Phase::kDecode) return wants_index(rows.layer, decoded_end(rows));
+  return rows.end() >= rows.prompt_end && wants_index(rows.layer, rows.prompt_end);
+}
+
 void CsAttentionPolicy::learn(const QueryRows& rows) {
-  if (rows.phase == kernels::Phase::kDecode) {
-    // A long answer gets an index of its own, shaped by the queries before it; one layer at a time.
-    const int32_t end = rows.end() - kTokens * static_cast<int32_t>(rows.layer);
-    if (!wants_index(rows.layer, end + decode_rows_observed())) return;
-    index_->take_queries(rows, {rows.first(), rows.end()});
-    if (rows.end() <= budget_at(rows.end()) || !wants_index(rows.layer, end)) return;
-    index_->build(rows, {sink_, rows.end()});
-    return;
-  }
-  if (!wants_index(rows.layer, rows.prompt_end)) return;
-  const QueryWindow window = observed(rows.prompt_end);
+  const bool decode = rows.phase == kernels::Phase::kDecode;
+  const int32_t end = decode ? decoded_end(rows) + decode_rows_observed() : rows.prompt_end;
+  if (!wants_index(rows.layer, end)) return;
+  const QueryWindow window =
+      decode ? QueryWindow{rows.first(), rows.end()} : observed(rows.prompt_end);
   index_->take_queries(rows, window);
-  if (rows.end() < rows.prompt_end || rows.end() <= budget_at(rows.end())) return;
+  if (!builds(rows)) return;
+  // An index of some layers would pass for one of all.
+  if (!rows.report({"index", rows.layer, config_->n_layer, "layers"})) return index_->truncate(0);
   index_->build(rows, {sink_, window.end});
+}
+
+int32_t CsAttentionPolicy::reads_from(const QueryRows& rows) const {
+  if (builds(rows)) return 0;
+  if (reads_all(rows.layer, rows.end())) return rows.end();
+  return std::min(index_->held_end(rows.layer), recent_end(rows.layer, rows.end()));
+}
+
+int32_t CsAttentionPolicy::reads_before(const QueryRows& rows) const {
+  return rows.phase == kernels::Phase::kDecode ? sink_ : 0;
+}
+
+bool CsAttentionPolicy::predict(const QueryRows& rows, Selection& selection) {
+  const int32_t end = rows.end();
+  if (builds(rows) || reads_all(rows.layer, end)) return true;
+  const Search& search = searches_[rows.layer];
+  if (is_turn_of(search, rows)) {
+    list(search.picks, {search.recent, end}, selection);
+    return true;
+  }
+  const int32_t held = index_->held_end(rows.layer) / kTokens * kTokens;
+  const int32_t recent = std::min(held, recent_end(rows.layer, end));
+  KeyPicks picks;
+  if (rows.q_rotated == nullptr || recent <= sink_) return false;
+  if (!index_->guess(rows, {sink_, recent}, wanted(rows), picks)) return false;
+  list(picks, {recent, end}, selection);
+  return true;
 }
 
 void CsAttentionPolicy::extend(const QueryRows& rows, int32_t end) {
@@ -185,31 +245,45 @@ void CsAttentionPolicy::select(const QueryRows& rows, Selection& selection) {
   learn(rows);
   end_ = end;
   times_.build_ms += std::chrono::duration<double, std::milli>(Clock::now() - start).count();
-  const int32_t budget = budget_at(end);
-  if (end <= std::max(budget, activate_) || index_->built_end(rows.layer) == 0) return;
+  if (reads_all(rows.layer, end)) return;
   const int32_t recent = recent_end(rows.layer, end);
   extend(rows, recent);
   if (prefill) return;
   Search& search = searches_[rows.layer];
   if (!still_holds(search, rows)) {
-    const int32_t wanted = budget - sink_ - (end - recent) - (period_ - 1);
-    selection.index_bytes_read = index_->find(
-        rows, {sink_, recent}, static_cast<size_t>(wanted / index_->unit()), search.picks);
+    selection.index_bytes_read = index_->find(rows, {sink_, recent}, wanted(rows), search.picks);
     remember(rows, recent, search);
   }
+  list(search.picks, {search.recent, end}, selection);
+}
+
+bool CsAttentionPolicy::reads_all(uint32_t layer, int32_t end) const {
+  return end <= std::max(budget_at(end), activate_) || index_->built_end(layer) == 0;
+}
+
+size_t CsAttentionPolicy::wanted(const QueryRows& rows) const {
+  const int32_t end = rows.end(), recent = recent_end(rows.layer, end);
+  const int32_t keys = budget_at(end) - sink_ - (end - recent) - (period_ - 1);
+  return static_cast<size_t>(keys / index_->unit());
+}
+
+void CsAttentionPolicy::list(const KeyPicks& picks, KeyRange recent, Selection& selection) const {
   selection.all = false;
   SelectionPart& part = selection.parts.emplace_back();
   part.split = index_->split();
-  for (const auto& picks : search.picks) {
-    add_keys(part, sink_, picks, sink_, {search.recent, end}, index_->unit());
+  for (const auto& of_head : picks) {
+    add_keys(part, sink_, of_head, sink_, recent, index_->unit());
   }
 }
 
-bool CsAttentionPolicy::still_holds(const Search& search, const QueryRows& rows) const {
-  // Layers take turns, so that steps take equally long.
+// Layers take turns, so that steps take equally long.
+bool CsAttentionPolicy::is_turn_of(const Search& search, const QueryRows& rows) const {
   const auto turn = [&](int32_t end) { return (end + static_cast<int32_t>(rows.layer)) / period_; };
-  const bool same_turn = rows.end() >= search.end && turn(rows.end()) == turn(search.end);
-  if (search.end == 0 || !same_turn) return false;
+  return search.end > 0 && rows.end() >= search.end && turn(rows.end()) == turn(search.end);
+}
+
+bool CsAttentionPolicy::still_holds(const Search& search, const QueryRows& rows) const {
+  if (!is_turn_of(search, rows)) return false;
   if (options_.cosine <= -1.0f) return true;
   const size_t dim = config_->head_dim;
   for (size_t head = 0; head < config_->n_head; ++head) {

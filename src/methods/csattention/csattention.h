@@ -45,6 +45,9 @@ struct CsAttentionOptions {
   float skip = 0.05f;
   uint32_t centroids = 0;
   float list = 0.25f;
+  std::string weights = "unit";
+  std::string absent = "none";
+  bool centred = false;
   bool backoff = true;
   uint32_t iterations = 0;
   uint32_t seed = 1;
@@ -54,7 +57,8 @@ template <class Visitor>
 void visit_options(CsAttentionOptions& o, Visitor&& visit) {
   visit(OptionSpec{"mode",
                    "codes: coded keys; table: products with query centroids; lists: of keys per "
-                   "query centroid; paper: as published, that is lists with sink=0 and window=32",
+                   "query centroid; paper: as published, that is lists with sink=0, window=32 and "
+                   "none of their repairs (weights, absent, centred)",
                    "", 0, 0, "codes|table|lists|paper"},
         o.mode);
   visit(OptionSpec{"budget", "keys read per KV head", "tokens", 64, 1 << 24}, o.budget);
@@ -84,8 +88,10 @@ void visit_options(CsAttentionOptions& o, Visitor&& visit) {
   visit(OptionSpec{"observe", "last prompt rows whose queries shape the index; 0 = all", "tokens",
                    0, 1 << 24},
         o.observe);
-  visit(OptionSpec{"index", "largest index as a share of KV in bf16; lists have their own size", "",
-                   0.01, 8},
+  visit(OptionSpec{"index",
+                   "largest index as a share of KV in bf16; lists have their own size: those of "
+                   "more than 1 and more than this are refused",
+                   "", 0.01, 64},
         o.index);
   visit(OptionSpec{"parts",
                    "parts of a head's dimensions, each with a code, table or lists of its own; 0 = "
@@ -105,6 +111,15 @@ void visit_options(CsAttentionOptions& o, Visitor&& visit) {
                    "", 0, 4096},
         o.centroids);
   visit(OptionSpec{"list", "share of the keys that a centroid lists", "", 0, 1}, o.list);
+  visit(OptionSpec{"weights", "of the parts of a query, with lists: all alike, or their lengths",
+                   "", 0, 0, "unit|norm"},
+        o.weights);
+  visit(OptionSpec{"absent",
+                   "score of a key that a list lacks: none, or the mean of all that it lacks, so "
+                   "that keys in no list can be found",
+                   "", 0, 0, "none|mean"},
+        o.absent);
+  visit(OptionSpec{"centred", "lists have the scores of keys less the mean key"}, o.centred);
   visit(OptionSpec{"backoff", "two centroids for queries that have drifted, with lists"},
         o.backoff);
   visit(OptionSpec{"iterations", "of k-means; 0 = 4 for codes, else 10", "", 0, 1000},
@@ -127,11 +142,17 @@ class CsAttentionOnDevice {
 class CsAttentionPolicy : public Policy {
  public:
   CsAttentionPolicy(const CsAttentionOptions& options, const ModelConfig& config);
+  /// kInvalidArgument for lists that are larger than what they index, unless the options say so.
+  static Result<std::unique_ptr<Policy>> create(const CsAttentionOptions& options,
+                                                const ModelConfig& config);
 
   std::unique_ptr<Policy> fork() const override {
     return std::make_unique<CsAttentionPolicy>(*this);
   }
   void select(const QueryRows& rows, Selection& selection) override;
+  int32_t reads_from(const QueryRows& rows) const override;
+  int32_t reads_before(const QueryRows& rows) const override;
+  bool predict(const QueryRows& rows, Selection& selection) override;
   void truncate(int32_t length) override;
   std::string prefill_key() const override { return std::string(kDensePrefill); }
   int32_t observed_prompt_rows(int32_t prompt_end, int32_t kept) const override;
@@ -189,9 +210,16 @@ class CsAttentionPolicy : public Policy {
 
   int32_t built_end(uint32_t layer) const;
   bool has_index() const;
+  /// Whether select() makes an index of the rows' layer.
+  bool builds(const QueryRows& rows) const;
+  bool reads_all(uint32_t layer, int32_t end) const;
   /// Takes what the rows tell of queries and, at a prompt's end, makes the index.
   void learn(const QueryRows& rows);
   void extend(const QueryRows& rows, int32_t end);
+  /// Units that a search is for.
+  size_t wanted(const QueryRows& rows) const;
+  void list(const KeyPicks& picks, KeyRange recent, Selection& selection) const;
+  bool is_turn_of(const Search& search, const QueryRows& rows) const;
   bool still_holds(const Search& search, const QueryRows& rows) const;
   void remember(const QueryRows& rows, int32_t recent, Search& search) const;
 

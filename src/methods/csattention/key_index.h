@@ -33,11 +33,17 @@ class KeyIndex {
   virtual void build(const QueryRows& rows, KeyRange keys) = 0;
   /// End of the keys that the layer's index was fitted to; 0 = there is none yet.
   virtual int32_t built_end(uint32_t layer) const = 0;
+  /// End of the keys that it holds, from the first one on.
+  virtual int32_t held_end(uint32_t layer) const = 0;
   /// Takes in the keys below end that it does not hold yet.
   virtual void extend(const QueryRows& rows, int32_t end) = 0;
   /// The k best units of the candidates, all of which it holds, for the one row of a decode step;
   /// fewer where it knows fewer. Returns the bytes read for it.
   virtual uint64_t find(const QueryRows& rows, KeyRange candidates, size_t k, KeyPicks& picks) = 0;
+  /// What find() will probably find, without reading keys; false: it cannot say.
+  virtual bool guess(const QueryRows&, KeyRange /*candidates*/, size_t /*k*/, KeyPicks&) {
+    return false;
+  }
   /// Keys that are chosen together, from the first candidate on; candidates are a multiple of it.
   virtual int32_t unit() const { return 1; }
   /// Which heads share a list.

@@ -38,18 +38,22 @@ uint64_t LogitIndex::find(const QueryRows& rows, KeyRange candidates, size_t k, 
   const auto block = static_cast<size_t>(candidates.end) / kPageTokens;
   const size_t recent_pages = whole_pages(static_cast<size_t>(rows.end())) - block;
   ranking_.resize(others + (sink_pages + recent_pages) * kPageTokens);
-  const uint64_t bytes = score_and_rank(rows, {candidates, units, others, k});
-  picks.resize(config_->n_kv_head);
-  for (size_t head = 0; head < picks.size(); ++head) {
-    const auto found = ranking_.picks(head);
-    picks[head].assign(found.begin(), found.end());
-  }
+  const uint64_t bytes = score_and_rank(rows, {candidates, units, others, k, true}, picks);
   return config_->n_kv_head * (sink_pages + recent_pages) * rows.kv->pool().layout().tile_bytes() +
          bytes + fixed_bytes();
 }
 
+bool LogitIndex::guess(const QueryRows& rows, KeyRange candidates, size_t k, KeyPicks& picks) {
+  const size_t units = static_cast<size_t>(candidates.end - candidates.begin) /
+                       static_cast<size_t>(unit_),
+               others = whole_pages(units) * kPageTokens;
+  ranking_.resize(others);
+  score_and_rank(rows, {candidates, units, others, std::min(k, units), false}, picks);
+  return true;
+}
+
 // Whoever scores the last piece of a KV head ranks its units, so that threads meet once.
-uint64_t LogitIndex::score_and_rank(const QueryRows& rows, const Search& search) {
+uint64_t LogitIndex::score_and_rank(const QueryRows& rows, const Search& search, KeyPicks& picks) {
   for (size_t i = 0; i < q_.size(); ++i) q_[i] = rows.q_rotated[i] * config_->attention_scale;
   const int32_t begin = search.candidates.begin, end = search.candidates.end;
   const int32_t piece = piece_tokens(end - begin, config_->n_kv_head, rows.pool->size());
@@ -66,6 +70,11 @@ uint64_t LogitIndex::score_and_rank(const QueryRows& rows, const Search& search)
     if (left[head].fetch_sub(1, std::memory_order_acq_rel) > 1) return;
     ranking_.rank_head(head, HeadJoin::kSoftmax, search.units, search.k);
   });
+  picks.resize(config_->n_kv_head);
+  for (size_t head = 0; head < picks.size(); ++head) {
+    const auto found = ranking_.picks(head);
+    picks[head].assign(found.begin(), found.end());
+  }
   return bytes;
 }
 
@@ -106,6 +115,7 @@ void LogitIndex::score_others(const QueryRows& rows, size_t head, const Search& 
     std::fill(ranking_.logits(row) + search.units, ranking_.logits(row) + search.others,
               -std::numeric_limits<float>::infinity());
   }
+  if (!search.reads_others) return;
   std::vector<kernels::PageSpan> pages, recent;
   list_pages(rows, head, 0, search.candidates.begin, pages);
   list_pages(rows, head, search.candidates.end, rows.end(), recent);

@@ -14,6 +14,8 @@ class LogitIndex : public KeyIndex {
   LogitIndex(const ModelConfig& config, int32_t unit);
 
   uint64_t find(const QueryRows& rows, KeyRange candidates, size_t k, KeyPicks& picks) final;
+  /// As if no head attended to sinks and recent keys.
+  bool guess(const QueryRows& rows, KeyRange candidates, size_t k, KeyPicks& picks) final;
   int32_t unit() const final { return unit_; }
   HeadSplit split() const final { return HeadSplit::kPerKvHead; }
 
@@ -34,8 +36,9 @@ class LogitIndex : public KeyIndex {
   struct Search {  // units: candidates; others: slot of the first key that is none
     KeyRange candidates;
     size_t units, others, k;
+    bool reads_others;
   };
-  uint64_t score_and_rank(const QueryRows& rows, const Search& search);
+  uint64_t score_and_rank(const QueryRows& rows, const Search& search, KeyPicks& picks);
   uint64_t score_candidates(const QueryRows& rows, size_t head, KeyRange keys, size_t first);
   void score_others(const QueryRows& rows, size_t head, const Search& search);
 

@@ -11,18 +11,18 @@ constexpr float kShortest = 1e-12f;
 
 }  // namespace
 
-bool direction(const float* q, std::span<const uint16_t> pairs, float* out) {
+float direction(const float* q, std::span<const uint16_t> pairs, float* out) {
   float norm = 0.0f;
   for (const uint16_t pair : pairs) {
     norm += q[2 * pair] * q[2 * pair] + q[2 * pair + 1] * q[2 * pair + 1];
   }
   norm = std::sqrt(norm);
-  if (!(norm > kShortest) || !std::isfinite(norm)) return false;
+  if (!(norm > kShortest) || !std::isfinite(norm)) return 0.0f;
   for (const uint16_t pair : pairs) {
     *out++ = q[2 * pair] / norm;
     *out++ = q[2 * pair + 1] / norm;
   }
-  return true;
+  return norm;
 }
 
 QuerySamples::QuerySamples(const ModelConfig& config)
@@ -50,7 +50,7 @@ std::vector<float> QuerySamples::directions(size_t kv_head, std::span<const uint
   std::vector<float> found, one(dims);
   for (size_t row = 0; row < queries_.size(); row += config_->n_head * dim) {
     for (size_t head = kv_head * group; head < (kv_head + 1) * group; ++head) {
-      if (!direction(&queries_[row + head * dim], pairs, one.data())) continue;
+      if (direction(&queries_[row + head * dim], pairs, one.data()) == 0.0f) continue;
       found.insert(found.end(), one.begin(), one.end());
     }
   }
@@ -62,7 +62,7 @@ std::vector<float> QuerySamples::directions(size_t kv_head, std::span<const uint
 }
 
 void QuerySamples::clear() {
-  queries_ = {};
+  queries_ = std::vector<float>();  // {} would keep the memory
   end_ = 0;
 }
 

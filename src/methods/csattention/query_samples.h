@@ -31,7 +31,8 @@ class QuerySamples {
   std::vector<float> queries_;  // [rows, n_head, head_dim]
 };
 
-/// q[pairs] at unit length; false, and nothing written, when it has no direction. out: [2 pairs]
-bool direction(const float* q, std::span<const uint16_t> pairs, float* out);
+/// q[pairs] at unit length, out: [2 pairs]. Returns its length; 0, and nothing written, when it has
+/// no direction.
+float direction(const float* q, std::span<const uint16_t> pairs, float* out);
 
 }  // namespace reprise

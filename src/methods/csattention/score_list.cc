@@ -1,11 +1,14 @@
 #include "methods/csattention/score_list.h"
 
+#include <cmath>
 #include <utility>
 
 namespace reprise {
 
 void ScoreList::reset(size_t length) {
   length_ = length;
+  sum_of_others_ = 0.0;
+  others_ = 0;
   keys_.clear();
   scores_.clear();
   keys_.reserve(length);
@@ -22,6 +25,12 @@ void ScoreList::swap(size_t a, size_t b) {
   std::swap(scores_[a], scores_[b]);
 }
 
+void ScoreList::count_other(float score) {
+  if (!std::isfinite(score)) return;
+  sum_of_others_ += score;
+  ++others_;
+}
+
 void ScoreList::offer(uint32_t key, float score) {
   const F16 rounded = to_f16(score);
   const float value = to_float(rounded);
@@ -35,7 +44,10 @@ void ScoreList::offer(uint32_t key, float score) {
     return;
   }
   const float least = length_ > 0 ? to_float(scores_[0]) : value;
-  if (length_ == 0 || value < least || (value == least && key > keys_[0])) return;
+  if (length_ == 0 || value < least || (value == least && key > keys_[0])) {
+    return count_other(value);
+  }
+  count_other(least);
   keys_[0] = key;
   scores_[0] = rounded;
   for (size_t i = 0, child = 1; child < length_; i = child, child = 2 * i + 1) {
@@ -47,6 +59,8 @@ void ScoreList::offer(uint32_t key, float score) {
 
 void ScoreList::save(StateWriter& out) const {
   out.value(uint64_t{length_});
+  out.value(sum_of_others_);
+  out.value(others_);
   out.value(uint64_t{keys_.size()});
   out.array(keys_.data(), keys_.size());
   out.array(scores_.data(), scores_.size());
@@ -54,6 +68,9 @@ void ScoreList::save(StateWriter& out) const {
 
 void ScoreList::load(StateReader& in, uint32_t end) {
   length_ = in.value<uint64_t>();
+  sum_of_others_ = in.value<double>();
+  others_ = in.value<uint64_t>();
+  in.require(std::isfinite(sum_of_others_));
   const uint64_t count = in.value<uint64_t>();
   in.require(count <= length_ && count <= end);
   in.array(keys_, count);

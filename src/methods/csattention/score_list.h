@@ -20,6 +20,10 @@ class ScoreList {
 
   std::span<const uint32_t> keys() const { return keys_; }  // in no particular order
   float score(size_t i) const { return to_float(scores_[i]); }
+  /// Of the finite scores that were offered and are not held; 0 where there is none.
+  float mean_of_others() const {
+    return others_ > 0 ? static_cast<float>(sum_of_others_ / static_cast<double>(others_)) : 0.0f;
+  }
   uint64_t bytes() const;
   void save(StateWriter& out) const;
   /// Of keys below end; see KeyIndex::load.
@@ -28,8 +32,11 @@ class ScoreList {
  private:
   bool worse(size_t a, size_t b) const;
   void swap(size_t a, size_t b);
+  void count_other(float score);
 
   size_t length_ = 0;
+  double sum_of_others_ = 0.0;
+  uint64_t others_ = 0;
   std::vector<uint32_t> keys_;  // heap, the worst in front
   std::vector<F16> scores_;     // of keys_
 };

@@ -23,6 +23,7 @@ class ScoreTable : public LogitIndex {
   void take_queries(const QueryRows& rows, const QueryWindow& window) override;
   void build(const QueryRows& rows, KeyRange keys) override;
   int32_t built_end(uint32_t layer) const override { return layers_[layer].built_end; }
+  int32_t held_end(uint32_t layer) const override { return layers_[layer].coded; }
   void extend(const QueryRows& rows, int32_t end) override;
   void truncate(int32_t length) override;
   void save(StateWriter& out) const override;
