@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "bench/attention_bench.h"
@@ -82,7 +83,10 @@ struct BenchRow {
   double roof_gb_s = 0;
   double roof_pct = 0;  ///< of that bandwidth (decode), or of bf16 throughput (prefill)
   double vs_full = 0, vs_peer = 0;
+  std::string peer;  ///< whom vs_peer compares with; empty: nobody was measured
   std::string note;  ///< e.g. the peer's setting that was faster
+  /// The policy's own (Counters::policy) of the last round, the mean of the sequences.
+  std::vector<std::pair<std::string, double>> figures;
 };
 
 /// The first token of a prompt whose chunks are stored, or of full prefill. Medians, but for the

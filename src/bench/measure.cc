@@ -25,6 +25,16 @@ double matrix_flops(const ModelInfo& m) {
   return 2.0 * m.n_layer * (m.hidden * (q + kv) + q * m.hidden + 3.0 * m.hidden * m.ffn);
 }
 
+/// Adds a part of each figure. All answers of a policy have the same ones, but for those that it
+/// had no occasion for.
+void add_figures(const PolicyStats& from, double part, PolicyStats& sums) {
+  for (const auto& [name, value] : from) {
+    auto found = std::ranges::find(sums, name, &PolicyStats::value_type::first);
+    if (found == sums.end()) found = sums.insert(sums.end(), {name, 0.0});
+    found->second += part * value;
+  }
+}
+
 /// Of causal attention over a whole prompt.
 double attention_flops(const ModelInfo& m, double context) {
   return 4.0 * m.n_layer * m.n_head * m.head_dim * context * (context + 1) / 2;
@@ -45,6 +55,7 @@ class Bench {
     std::vector<double> prefill_ms, decode_ms;
     std::vector<double> roof_gb_s;  // [rounds], measured right after a round's steps
     double decode_bytes = 0, index_bytes = 0, select_ms = 0;  // of a step
+    PolicyStats prefill_figures, decode_figures;
   };
 
   Status start();
@@ -53,7 +64,7 @@ class Bench {
   bool measures_prefill(uint32_t context) const;
   Status measure_context(uint32_t context);
   Status prepare(Subject& subject, uint32_t context);
-  static Status read_prompt(Session& session, std::vector<int32_t> tokens);
+  static Result<Answer> read_prompt(Session& session, std::vector<int32_t> tokens);
   Status measure_prefill(Subject& subject, uint32_t context);
   Status measure_decode(Subject& subject);
   Status decode_sessions(Subject& subject);
@@ -169,11 +180,11 @@ std::vector<int32_t> Bench::prompt(uint32_t context, uint32_t sequence) const {
   return tokens;
 }
 
-Status Bench::read_prompt(Session& session, std::vector<int32_t> tokens) {
+Result<Answer> Bench::read_prompt(Session& session, std::vector<int32_t> tokens) {
   Request request;
   request.prompt = std::move(tokens);
   request.max_tokens = 0;
-  return session.generate(request).map([](auto&&) {});
+  return session.generate(request);
 }
 
 Status Bench::measure_prefill(Subject& subject, uint32_t context) {
@@ -184,8 +195,9 @@ Status Bench::measure_prefill(Subject& subject, uint32_t context) {
   }
   REPRISE_TRY(const auto session, engine_->open(subject.name));
   const auto start = Clock::now();
-  REPRISE_CHECK(read_prompt(*session, prompt(context, 0)));
+  REPRISE_TRY(const Answer answer, read_prompt(*session, prompt(context, 0)));
   subject.prefill_ms.push_back(ms_since(start));
+  subject.prefill_figures = answer.counters.policy;
   return progress_.tick();
 }
 
@@ -202,7 +214,7 @@ Status Bench::prepare(Subject& subject, uint32_t context) {
       REPRISE_CHECK(
           engine_->impl().scheduler.copy_prefix(policy, prompt(context, 0), prompt(context, i)));
     }
-    REPRISE_CHECK(read_prompt(*session, prompt(context, i)));
+    REPRISE_CHECK(read_prompt(*session, prompt(context, i)).map([](auto&&) {}));
     subject.sessions.push_back(std::move(session));
   }
   return progress_.tick();
@@ -225,6 +237,7 @@ Status Bench::decode_sessions(Subject& subject) {
   Status status;
   std::vector<std::unique_ptr<Session>> sessions;
   Counters read;
+  subject.decode_figures.clear();
   for (const auto& session : subject.sessions) {
     sessions.push_back(session->fork());
     Request request;
@@ -241,6 +254,8 @@ Status Bench::decode_sessions(Subject& subject) {
       read.kv_bytes_read += answer->counters.kv_bytes_read;
       read.index_bytes_read += answer->counters.index_bytes_read;
       read.select_ms += answer->counters.select_ms;
+      add_figures(answer->counters.policy, 1.0 / static_cast<double>(subject.sessions.size()),
+                  subject.decode_figures);
     }));
   }
   engine_->step();  // the added token, which ends the prompt
@@ -275,6 +290,7 @@ BenchRow Bench::decode_row(const Subject& subject, uint32_t context) const {
   row.batch = subject.is_peer ? 1 : plan_.bench.sequences;
   row.tok_s = row.batch * 1000.0 / row.median_ms;
   if (!subject.is_peer) {
+    row.figures = subject.decode_figures;
     row.select_ms = subject.select_ms;
     row.bytes_per_token = subject.decode_bytes / row.batch;
     row.index_bytes_per_token = subject.index_bytes / row.batch;
@@ -287,6 +303,7 @@ BenchRow Bench::decode_row(const Subject& subject, uint32_t context) const {
 BenchRow Bench::prefill_row(const Subject& subject, uint32_t context) const {
   BenchRow row = timed_row(subject, context, subject.prefill_ms);
   row.phase = "prefill";
+  row.figures = subject.prefill_figures;
   row.tok_s = context * 1000.0 / row.median_ms;
   if (subject.name == "full") {
     const double flops =
@@ -317,6 +334,7 @@ void Bench::add_rows(uint32_t context) {
     for (BenchRow& row : rows) {
       row.vs_full = full_ms / (row.median_ms / row.batch);
       row.vs_peer = peer_ms / (row.median_ms / row.batch);
+      if (peer_ms > 0) row.peer = plan_.peer;
       report_.rows.push_back(row);
     }
   }

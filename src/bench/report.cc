@@ -25,6 +25,20 @@ nlohmann::ordered_json tier_json(const KvTier& tier) {
           {"moved_out", tier.moved_out_bytes}};
 }
 
+nlohmann::ordered_json figures_json(const BenchRow& row) {
+  auto json = nlohmann::ordered_json::object();
+  for (const auto& [name, value] : row.figures) json[name] = value;
+  return json;
+}
+
+std::string note(const BenchRow& row) {
+  std::string text = row.note;
+  for (const auto& [name, value] : row.figures) {
+    text += fmt::format("{}{} {:.4g}", text.empty() ? "" : ", ", name, value);
+  }
+  return text;
+}
+
 }  // namespace
 
 nlohmann::ordered_json paging_json(const KvPaging& paging) {
@@ -73,7 +87,9 @@ nlohmann::ordered_json bench_json(const BenchReport& report) {
                     {"roof_pct", row.roof_pct},
                     {"vs_full", row.vs_full},
                     {"vs_peer", row.vs_peer},
-                    {"note", row.note}});
+                    {"peer", row.peer},
+                    {"note", row.note},
+                    {"figures", figures_json(row)}});
   }
   json["kv_tiers"] = tiers_json(report.kv);
   if (!report.fusion.empty()) json["fusion"] = fusion_json(report);
@@ -97,7 +113,7 @@ std::string bench_markdown(const BenchReport& report, size_t first_row) {
     text += fmt::format(
         "| {} | {} | {} | {} | {:.2f} | {:.2f} | {} | {:.1f} | {} | {} | {} | {} |\n", row.phase,
         row.context, row.policy, row.batch, row.median_ms, row.p99_ms, select, row.tok_s,
-        percent(row.roof_pct), ratio(row.vs_full), ratio(row.vs_peer), row.note);
+        percent(row.roof_pct), ratio(row.vs_full), ratio(row.vs_peer), note(row));
   }
   return text;
 }

@@ -1,6 +1,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <map>
+
 #include "bench/bench.h"
 #include "engine/tiny_model.h"
 
@@ -33,6 +35,7 @@ void expect_measured(const BenchRow& row) {
   EXPECT_DOUBLE_EQ(row.tok_s,
                    (row.phase == "decode" ? row.batch : row.context) * 1000.0 / row.median_ms);
   EXPECT_EQ(row.vs_peer, 0) << "no peer was measured";
+  EXPECT_EQ(row.peer, "");
   EXPECT_EQ(row.note, "");
 }
 
@@ -112,6 +115,28 @@ TEST(Measure, SequencesMayHoldCopiesOfOnePrompt) {
   }
   EXPECT_DOUBLE_EQ(copied->rows[0].bytes_per_token, read->rows[0].bytes_per_token);
   EXPECT_EQ(copied->kv.memory.bytes, read->kv.memory.bytes) << "pages of their own";
+}
+
+TEST(Measure, RowsHaveThePolicysOwnFigures) {
+  BenchPlan plan = tiny_plan();
+  plan.policies = {"full", "csattention:budget=64,sink=0,window=16"};
+  plan.contexts = {512};
+  plan.bench.sequences = 2;
+  const auto report = run_bench(plan);
+  ASSERT_TRUE(report) << report.error().message;
+  ASSERT_EQ(report->rows.size(), 4u);
+  for (const BenchRow& row : report->rows) {
+    const std::map<std::string, double> figures(row.figures.begin(), row.figures.end());
+    EXPECT_EQ(figures.size(), row.figures.size());
+    if (row.policy == "full") {
+      EXPECT_TRUE(figures.empty());
+      continue;
+    }
+    EXPECT_GT(figures.at("index_share"), 0.06);
+    EXPECT_LT(figures.at("index_share"), 1.0);
+    EXPECT_GT(figures.at("build_ms"), 0.0);
+    EXPECT_EQ(figures.contains("update_us_p99"), row.phase == "decode");
+  }
 }
 
 TEST(Measure, LongContextsAreNotPrefilledAgain) {

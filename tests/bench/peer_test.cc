@@ -93,6 +93,8 @@ TEST(EnginePeer, BenchComparesWithItsFasterSetting) {
     EXPECT_EQ(peer.median_ms, peer_ms);
     EXPECT_DOUBLE_EQ(peer.vs_peer, 1);
     EXPECT_DOUBLE_EQ(ours.vs_peer, peer_ms / ours.median_ms);
+    EXPECT_EQ(ours.peer, "llama.cpp");
+    EXPECT_EQ(peer.peer, "llama.cpp");
   }
 }
 

@@ -34,6 +34,8 @@ BenchReport made_up() {
   decode.roof_pct = 87.6;
   decode.vs_full = 1;
   decode.vs_peer = 2.345;
+  decode.peer = "llama.cpp";
+  decode.figures = {{"index_share", 0.0625}, {"update_us_p99", 1234.6}};
   BenchRow peer;
   peer.phase = "prefill";
   peer.policy = "llama.cpp";
@@ -59,7 +61,7 @@ TEST(BenchReportText, JsonHasEveryField) {
   EXPECT_THAT(
       keys, ElementsAre("phase", "policy", "context", "batch", "median_ms", "p99_ms", "tok_s",
                         "select_ms", "bytes_per_token", "index_bytes_per_token", "flops_per_token",
-                        "roof_gb_s", "roof_pct", "vs_full", "vs_peer", "note"));
+                        "roof_gb_s", "roof_pct", "vs_full", "vs_peer", "peer", "note", "figures"));
   const auto& decode = json["rows"][0];
   EXPECT_EQ(decode["phase"], "decode");
   EXPECT_EQ(decode["context"], 8192);
@@ -69,7 +71,12 @@ TEST(BenchReportText, JsonHasEveryField) {
   EXPECT_EQ(decode["index_bytes_per_token"], 789);
   EXPECT_EQ(decode["select_ms"], 0.25);
   EXPECT_EQ(decode["vs_peer"], 2.345);
+  EXPECT_EQ(decode["peer"], "llama.cpp");
+  EXPECT_EQ(json["rows"][1]["peer"], "") << "not compared";
+  EXPECT_EQ(decode["figures"],
+            (nlohmann::ordered_json{{"index_share", 0.0625}, {"update_us_p99", 1234.6}}));
   EXPECT_EQ(json["rows"][1]["note"], "version 1, fa=0");
+  EXPECT_EQ(json["rows"][1]["figures"].dump(), "{}");
   EXPECT_EQ(nlohmann::ordered_json::parse(json.dump()), json);
 }
 
@@ -79,7 +86,7 @@ TEST(BenchReportText, MarkdownHasALineForEveryRow) {
                               "load 42 ms\n"));
   EXPECT_THAT(text,
               HasSubstr("\n| decode | 8192 | full | 4 | 12.35 | 15.50 | 0.25 | 324.0 | 88 % | "
-                        "1.00x | 2.35x |  |\n"));
+                        "1.00x | 2.35x | index_share 0.0625, update_us_p99 1235 |\n"));
   EXPECT_THAT(text,
               HasSubstr("\n| prefill | 128 | llama.cpp | 1 | 0.00 | 0.00 | - | 0.0 | - | - | - "
                         "| version 1, fa=0 |\n"));

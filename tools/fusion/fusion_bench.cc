@@ -6,7 +6,8 @@
 //
 // FILE: JSON, one list or one object a line, with question or query, answers or answer, and ctxs
 // (list of {title, text}) or positive and negative (lists of texts). Where an item has fewer than
-// PASSAGES passages, those of the next items stand around its own. Every method answers the same
+// PASSAGES passages, those of the next items stand around its own. METHOD: a fusion, or
+// FUSION@POLICY, and then the answer is read under that policy. Every method answers the same
 // prompts. The table says by how much it differs from full prefill, and by how much more or less
 // than the first METHOD, with 95 % intervals over items; the mean place is that of rows computed
 // again, as part of the prompt. In the environment, START=n and STEP=m take items n, n + m, ...
@@ -89,9 +90,14 @@ Reply answer(Engine& engine, Library& library, const PartedPrompt& prompt,
   Request request;
   request.prompt = prompt.tokens();
   request.max_tokens = kAnswerTokens;
-  auto session = must(engine.open());
-  const bool fuses = method != "none";
-  if (fuses) reply.report = must(library.fuse(*session, prompt, method));
+  const size_t at = std::min(method.find('@'), method.size());
+  const std::string policy = at < method.size() ? method.substr(at + 1) : "full";
+  const auto read = [&] {
+    auto session = must(engine.open(policy));
+    if (method != "none") reply.report = must(library.fuse(*session, prompt, method.substr(0, at)));
+    return session;
+  };
+  auto session = read();
   const Answer free = must(session->generate(request));
   reply.text = free.text;
   reply.tokens = free.tokens;
@@ -101,6 +107,7 @@ Reply answer(Engine& engine, Library& library, const PartedPrompt& prompt,
   request.on_logits = [&](std::span<const float> logits) {
     reply.log_probs.push_back(log_softmax(logits));
   };
+  if (policy != "full") session = read();  // it may have dropped KV after the first answer
   static_cast<void>(must(session->generate(request)));
   return reply;
 }
