@@ -19,6 +19,7 @@ struct ToyShape {
   uint32_t window = 0;  // of the first layer; the others read everything
   float soft_cap = 0.0f;
   uint32_t rope_dims = 0;  // first dims of a head that are rotated; 0 = all
+  RopeConfig rope = {};    // but for its dims
 };
 
 inline ModelConfig toy_config(const ToyShape& shape) {
@@ -29,6 +30,7 @@ inline ModelConfig toy_config(const ToyShape& shape) {
   config.head_dim = shape.head_dim;
   config.window.assign(shape.n_layer, 0);
   config.window[0] = shape.window;
+  config.rope = shape.rope;
   config.rope.dims = shape.rope_dims > 0 ? shape.rope_dims : shape.head_dim;
   config.attention_scale = 1.0f / std::sqrt(static_cast<float>(shape.head_dim));
   config.attention_soft_cap = shape.soft_cap;

@@ -25,6 +25,18 @@ constexpr const char* kSpec =
     "reattention:sink=5,local=40,span=6,spans=7,picks=3,decode-picks=2,activate=60,"
     "stride=1,score=raw";
 
+/// Product of a query head with a key of its KV head that stands so far before it, as the model
+/// turns both, in double.
+double product(const Toy& toy, const float* q, const float* k, int32_t distance = 0) {
+  const size_t dim = toy.config().head_dim, pairs = toy.rope().pairs();
+  std::vector<float> turned[] = {{q, q + dim}, {k, k + dim}}, angles(pairs * 2);
+  for (const int32_t which : {0, 1}) {
+    toy.rope().cos_sin(which == 0 ? distance : 0, angles.data());
+    kernels::rope(turned[which].data(), angles.data(), 1, dim, pairs);
+  }
+  return testing::dot(turned[0].data(), turned[1].data(), dim);
+}
+
 /// The keys that rows [first, first + count) read by the paper's definition (eqs. 1 to 3).
 std::vector<int32_t> expected_keys(Toy& toy, size_t layer, size_t first, size_t count,
                                    size_t picks) {
@@ -37,7 +49,7 @@ std::vector<int32_t> expected_keys(Toy& toy, size_t layer, size_t first, size_t 
       std::vector<std::pair<double, size_t>> scores;
       for (size_t key = begin; key < stop; ++key) {
         const float* k = toy.k(layer, key) + head / group * dim;
-        scores.emplace_back(testing::dot(toy.q(layer, row) + head * dim, k, dim), key);
+        scores.emplace_back(product(toy, toy.q(layer, row) + head * dim, k), key);
       }
       std::sort(scores.rbegin(), scores.rend());
       for (size_t i = 0; i < std::min(picks, scores.size()); ++i) {
@@ -63,14 +75,50 @@ std::vector<int32_t> expected_keys(Toy& toy, size_t layer, size_t first, size_t 
   return {keys.begin(), keys.end()};
 }
 
+/// Everything a model's configuration does to rotation, of heads of 64 dimensions.
+std::map<std::string, ToyShape> scaled_shapes() {
+  std::map<std::string, ToyShape> shapes;
+  const auto add = [&](const char* name, RopeScaling scaling) -> RopeConfig& {
+    ToyShape& shape = shapes[name] = {2, 6, 2, 64};
+    shape.rope.scaling = scaling;
+    shape.rope.factor = 4.0f;
+    shape.rope.original_context = 128;
+    return shape.rope;
+  };
+  add("linear", RopeScaling::kLinear);
+  add("llama3", RopeScaling::kLlama3);
+  add("yarn", RopeScaling::kYarn).attention_factor = 1.14f;
+  RopeConfig& longrope = add("longrope", RopeScaling::kLongRope);
+  longrope.attention_factor = 1.19f;
+  for (size_t pair = 0; pair < 32; ++pair) {
+    longrope.short_factors.push_back(1.0f + 0.1f * static_cast<float>(pair));
+  }
+  longrope.long_factors = longrope.short_factors;
+  shapes["partial"] = {2, 6, 2, 64};
+  shapes["partial"].rope_dims = 40;
+  shapes["partial_yarn"] = shapes["yarn"];
+  shapes["partial_yarn"].rope_dims = 40;
+  return shapes;
+}
+
 class ReAttention : public ::testing::TestWithParam<ToyShape> {};
 
 INSTANTIATE_TEST_SUITE_P(Shapes, ReAttention,
                          ::testing::Values(ToyShape{2, 2, 2, 64}, ToyShape{2, 6, 2, 80},
                                            ToyShape{2, 9, 1, 128}, ToyShape{2, 8, 4, 32}));
 
-TEST_P(ReAttention, ReadsWhatTheDefinitionSaysInPrefillAndDecode) {
-  Toy toy(GetParam(), 330);
+class ReAttentionRope : public ::testing::TestWithParam<std::string> {
+ protected:
+  static ToyShape shape() { return scaled_shapes().at(GetParam()); }
+};
+
+INSTANTIATE_TEST_SUITE_P(Scalings, ReAttentionRope,
+                         ::testing::Values("linear", "llama3", "yarn", "longrope", "partial",
+                                           "partial_yarn"),
+                         [](const auto& test) { return test.param; });
+
+void expect_definition(const ToyShape& shape) {
+  Toy toy(shape, 330);
   Recorder policy(toy, kSpec);
   SequenceKv kv = toy.new_sequence();
   const size_t heads = toy.config().n_head, dim = toy.config().head_dim;
@@ -106,8 +154,14 @@ TEST_P(ReAttention, ReadsWhatTheDefinitionSaysInPrefillAndDecode) {
   }
 }
 
-TEST(ReAttentionPolicy, EverythingSelectedEqualsFullAttentionBitByBit) {
-  Toy toy({2, 6, 2, 64, KvType::kBF16}, 420);
+TEST_P(ReAttention, ReadsWhatTheDefinitionSaysInPrefillAndDecode) { expect_definition(GetParam()); }
+
+TEST_P(ReAttentionRope, ReadsWhatTheDefinitionSaysInPrefillAndDecode) {
+  expect_definition(shape());
+}
+
+void expect_full(const ToyShape& shape) {
+  Toy toy(shape, 420);
   const auto policy = testing::make_policy(
       toy,
       "reattention:stride=1,sink=3,local=40,span=64,spans=64,picks=32,decode-picks=32,activate=1");
@@ -117,6 +171,16 @@ TEST(ReAttentionPolicy, EverythingSelectedEqualsFullAttentionBitByBit) {
     const Phase phase = count > 1 ? Phase::kPrefill : Phase::kDecode;
     ASSERT_EQ(toy.step(a, *policy, count, phase), toy.step(b, *full, count, phase));
   }
+}
+
+TEST(ReAttentionPolicy, EverythingSelectedEqualsFullAttentionBitByBit) {
+  expect_full({2, 6, 2, 64, KvType::kBF16});
+}
+
+TEST_P(ReAttentionRope, EverythingSelectedEqualsFullAttentionBitByBit) {
+  ToyShape bf16 = shape();
+  bf16.type = KvType::kBF16;
+  expect_full(bf16);
 }
 
 TEST(ReAttentionPolicy, PositionsAreThoseOfATextWithoutTheUnreadKeys) {
@@ -177,8 +241,8 @@ TEST(ReAttentionPolicy, EveryHeadVotesWithTheKeysOfItsOwnKvHead) {
   }
 }
 
-TEST(ReAttentionPolicy, MeanScoresAreThoseOfRotatedQueriesOverAllDistancesOfSpans) {
-  Toy toy({1, 4, 2, 32}, 300);
+void expect_mean_scores(const ToyShape& shape) {
+  Toy toy(shape, 300);
   Recorder policy(toy,
                   "reattention:sink=4,local=40,span=1,spans=20,decode-picks=1,activate=50,"
                   "score=mean");
@@ -186,22 +250,29 @@ TEST(ReAttentionPolicy, MeanScoresAreThoseOfRotatedQueriesOverAllDistancesOfSpan
   toy.step(kv, policy, 299, Phase::kPrefill);
   toy.step(kv, policy, 1, Phase::kDecode);
   const auto read = testing::keys_of(policy.seen[0].selection.parts.at(0), 0);
+  const size_t dim = shape.head_dim, group = shape.n_head / shape.n_kv_head;
   std::set<int32_t> want;
-  for (size_t head = 0; head < 4; ++head) {
+  for (size_t head = 0; head < shape.n_head; ++head) {
     std::pair<double, int32_t> best = {-INFINITY, 0};
     for (size_t key = 4; key < 260; ++key) {
       double sum = 0.0;
       for (int32_t distance = 40; distance < 60; ++distance) {
-        std::vector<float> angles(32), q(toy.q(0, 299) + head * 32, toy.q(0, 299) + head * 32 + 32);
-        toy.rope().cos_sin(distance, angles.data());
-        kernels::rope(q.data(), angles.data(), 1, 32, 16);
-        sum += testing::dot(q.data(), toy.k(0, key) + head / 2 * 32, 32);
+        sum +=
+            product(toy, toy.q(0, 299) + head * dim, toy.k(0, key) + head / group * dim, distance);
       }
       best = std::max(best, {sum, static_cast<int32_t>(key)});
     }
     want.insert(best.second);
   }
   EXPECT_EQ(std::set<int32_t>(read.begin() + 4, read.end() - 40), want);
+}
+
+TEST(ReAttentionPolicy, MeanScoresAreThoseOfRotatedQueriesOverAllDistancesOfSpans) {
+  expect_mean_scores({1, 4, 2, 32});
+}
+
+TEST_P(ReAttentionRope, MeanScoresAreThoseOfRotatedQueriesOverAllDistancesOfSpans) {
+  expect_mean_scores(shape());
 }
 
 TEST(ReAttentionPolicy, StrideAndIntervalOfOneChangeNothingAndMoreReadOlderSpans) {
@@ -299,26 +370,18 @@ std::set<int32_t> expected_heavy_keys(Toy& toy, size_t row, size_t picks, double
   const ModelConfig& config = toy.config();
   const size_t dim = config.head_dim, group = config.n_head / config.n_kv_head;
   const size_t sink = 5, near = 45, stop = row + 1 - 40;
-  const RopeTable rope(config.rope, config.context);
-  const auto turned = [&](const float* from, size_t position) {
-    std::vector<float> to(from, from + dim), angles(rope.pairs() * 2);
-    rope.cos_sin(static_cast<int32_t>(position), angles.data());
-    kernels::rope(to.data(), angles.data(), 1, dim, rope.pairs());
-    return to;
-  };
   std::set<int32_t> keys;
   for (size_t head = 0; head < config.n_head; ++head) {
     const float* q = toy.q(0, row) + head * dim;
     const auto k = [&](size_t key) { return toy.k(0, key) + head / group * dim; };
-    const std::vector<float> last = turned(q, near - 1);
     double sum = 0.0;
     for (size_t i = 0; i < near; ++i) {
-      const auto key = turned(k(i < sink ? i : stop + i - sink), i);
-      sum += std::exp(testing::dot(last.data(), key.data(), dim) * config.attention_scale);
+      const float* key = k(i < sink ? i : stop + i - sink);
+      const double logit = product(toy, q, key, static_cast<int32_t>(near - 1 - i));
+      sum += std::exp(logit * config.attention_scale);
     }
     std::vector<std::pair<double, size_t>> scores;
-    for (size_t key = sink; key < stop; ++key)
-      scores.emplace_back(testing::dot(q, k(key), dim), key);
+    for (size_t key = sink; key < stop; ++key) scores.emplace_back(product(toy, q, k(key)), key);
     std::sort(scores.rbegin(), scores.rend());
     for (size_t i = 0; i < std::min(picks, scores.size()); ++i) {
       const bool heavy = std::exp(scores[i].first * config.attention_scale) >= share * sum;
@@ -331,8 +394,9 @@ std::set<int32_t> expected_heavy_keys(Toy& toy, size_t row, size_t picks, double
 /// Calls check(toy, row, the far keys that it read) for the last rows of a prompt and the decoded
 /// ones in turns, each of which chooses for itself.
 template <class Check>
-void for_rows_of_their_own(const std::string& options, const Check& check) {
-  Toy toy({1, 6, 2, 64}, 330);
+void for_rows_of_their_own(const std::string& options, const Check& check,
+                           const ToyShape& shape = {1, 6, 2, 64}) {
+  Toy toy(shape, 330);
   toy.prompt_end = 300;
   Recorder policy(
       toy,
@@ -374,13 +438,29 @@ std::set<int32_t> expected_leading_keys(Toy& toy, size_t row, size_t picks, doub
     std::vector<std::pair<double, size_t>> scores;
     for (size_t key = 5; key < row + 1 - 40; ++key) {
       const float* k = toy.k(0, key) + head / group * dim;
-      scores.emplace_back(testing::dot(toy.q(0, row) + head * dim, k, dim), key);
+      scores.emplace_back(product(toy, toy.q(0, row) + head * dim, k), key);
     }
     std::sort(scores.rbegin(), scores.rend());
     if ((scores[0].first - scores[15].first) * config.attention_scale < lead) continue;
     for (size_t i = 0; i < picks; ++i) keys.insert(static_cast<int32_t>(scores[i].second));
   }
   return keys;
+}
+
+TEST_P(ReAttentionRope, SharesAndLeadsAreOfLogitsAsTheModelScalesThem) {
+  const std::set<size_t> every = {0, 1, 2, 3, 4, 5};
+  for_rows_of_their_own(
+      "decode-picks=20,least=0.05",
+      [](Toy& toy, size_t row, const std::set<int32_t>& keys) {
+        ASSERT_EQ(keys, expected_heavy_keys(toy, row, 20, 0.05)) << row;
+      },
+      shape());
+  for_rows_of_their_own(
+      "decode-picks=3,lead=0.5",
+      [&](Toy& toy, size_t row, const std::set<int32_t>& keys) {
+        ASSERT_EQ(keys, expected_leading_keys(toy, row, 3, 0.5, every)) << row;
+      },
+      shape());
 }
 
 TEST(ReAttentionPolicy, ARowOfItsOwnReadsSpansOfVotingHeadsWhoseBestKeyLeads) {
@@ -537,6 +617,41 @@ TEST(Votes, OrderByCountThenScoreThenRecency) {
   EXPECT_EQ(order, (std::vector<int32_t>{7, 4, 9, 3}));
   EXPECT_EQ(candidates[0].votes, 2u);
   EXPECT_EQ(candidates[0].score, 2.0f);
+}
+
+TEST(Votes, SoftOnesAreSharesOfOneVote) {
+  // Two lists of two: nearly all for key 7 and half each; the third has one pick.
+  const std::vector<kernels::RankedKey> picks = {{9, 7}, {1, 4}, {2, 5}, {2, 4}, {3, 8}, {0, -1}};
+  const auto candidates = count_soft_votes(picks, 2, 0.5f);
+  std::map<int32_t, uint32_t> votes;
+  for (const Candidate& candidate : candidates) votes[candidate.key] = candidate.votes;
+  const auto most = static_cast<uint32_t>(std::lround(1024 / (1 + std::exp(-4.0))));
+  EXPECT_EQ(votes,
+            (std::map<int32_t, uint32_t>{{7, most}, {4, 1024 - most + 512}, {5, 512}, {8, 1024}}));
+  EXPECT_EQ(candidates[0].key, 8);
+  EXPECT_EQ(candidates[2].score, 2.0f);
+}
+
+// One head is sure of a key; to the others all are alike, so that they pick the same recent ones.
+TEST(ReAttentionPolicy, SoftVotesGiveASureHeadItsKey) {
+  Toy toy({1, 4, 4, 32}, 300);
+  for (size_t i = 0; i < 300; ++i) {
+    std::fill_n(toy.k(0, i), 4 * 32, 0.0f);
+    std::fill_n(toy.q(0, i), 4 * 32, 1.0f);
+  }
+  std::fill_n(toy.k(0, 50), 32, 2.0f);
+  const auto winner = [&](const std::string& more) {
+    Recorder policy(toy,
+                    "reattention:sink=4,local=64,span=2,spans=1,decode-picks=8,activate=80,"
+                    "score=raw" +
+                        more);
+    SequenceKv kv = toy.new_sequence();
+    toy.step(kv, policy, 299, Phase::kPrefill);
+    toy.step(kv, policy, 1, Phase::kDecode);
+    return policy.seen[0].selection.parts.at(0).ranges.at(1).begin + 1;
+  };
+  EXPECT_NE(winner(""), 50);
+  EXPECT_EQ(winner(",soft=true"), 50);
 }
 
 TEST(Votes, SpansAreClippedMergedAndFilledUpToTheBudget) {

@@ -21,6 +21,7 @@ Status check(const ReAttentionPolicy::Settings& s) {
                 what);
   };
   if (s.fill) return refused("fill=true");
+  if (s.soft) return refused("soft=true");
   if (s.interval > 1) return refused("interval above 1");
   if (s.spans > kMaxSpans) {
     return fail(ErrorCode::kUnsupported,

@@ -14,13 +14,17 @@ namespace {
 
 constexpr uint32_t kLocal = 4096, kScope = 8192, kChunk = 512, kEarlyShare = 4;
 
+uint32_t trained_of(const ModelConfig& config) {
+  return config.rope_context > 0 ? config.rope_context : config.context;
+}
+
 uint32_t local_of(const ReAttentionOptions& o, uint32_t trained) {
   if (o.local > 0) return o.local;
   return trained > 0 ? std::clamp(trained / 8, 1u, kLocal) : kLocal;
 }
 
 uint32_t spans_of(const ReAttentionOptions& o, const ModelConfig& config) {
-  const uint32_t trained = config.context, always = o.sink + local_of(o, trained);
+  const uint32_t trained = trained_of(config), always = o.sink + local_of(o, trained);
   if (o.spans > 0) return o.spans;
   const auto most = [&](uint32_t scope) { return scope > always ? (scope - always) / o.span : 0; };
   if (o.stride > 0) return most(trained > 0 ? std::min(kScope, trained / 2) : kScope);
@@ -29,17 +33,21 @@ uint32_t spans_of(const ReAttentionOptions& o, const ModelConfig& config) {
 
 /// The most recent keys that a row reads.
 uint32_t wide_of(const ReAttentionOptions& o, const ModelConfig& config) {
-  const uint32_t local = local_of(o, config.context);
+  const uint32_t local = local_of(o, trained_of(config));
   if (o.gate <= 0.0f || o.wide > 0) return std::max(local, o.wide);
   const uint32_t others = o.sink + spans_of(o, config) * o.span;
-  if (config.context == 0) return 4 * local;
-  return std::max(local, std::min(4 * local, config.context - std::min(config.context, others)));
+  if (trained_of(config) == 0) return 4 * local;
+  return std::max(local,
+                  std::min(4 * local, trained_of(config) - std::min(trained_of(config), others)));
 }
 
-/// The mean of the angles of distances [first, last): [pairs][2].
+/// [pairs][2] The mean of the angles of distances [first, last), times the factor that scaling has
+/// for keys: products of queries turned so with stored keys are logits. Empty: so they are as it
+/// is.
 std::vector<float> mean_angles(const RopeConfig& config, uint32_t context, int32_t first,
                                int32_t last) {
-  if (config.dims == 0) return {};
+  const float factor = config.attention_factor;
+  if (config.dims == 0 || (last == 1 && factor == 1.0f)) return {};
   const RopeTable table(config, context);
   std::vector<float> angles(table.pairs() * 2);
   std::vector<double> sums(angles.size());
@@ -48,7 +56,7 @@ std::vector<float> mean_angles(const RopeConfig& config, uint32_t context, int32
     for (size_t i = 0; i < sums.size(); ++i) sums[i] += angles[i];
   }
   for (size_t i = 0; i < sums.size(); ++i) {
-    angles[i] = static_cast<float>(sums[i] / std::max(1, last - first));
+    angles[i] = static_cast<float>(sums[i] / std::max(1, last - first) * factor);
   }
   return angles;
 }
@@ -57,13 +65,13 @@ ReAttentionPolicy::Settings settings_of(const ReAttentionOptions& o, const Model
                                         VotingHeads heads) {
   ReAttentionPolicy::Settings s;
   s.sink = static_cast<int32_t>(o.sink);
-  s.local = static_cast<int32_t>(local_of(o, config.context));
+  s.local = static_cast<int32_t>(local_of(o, trained_of(config)));
   s.wide = static_cast<int32_t>(wide_of(o, config));
   s.span = static_cast<int32_t>(o.span);
   s.chunk = o.chunk > 0 ? static_cast<int32_t>(o.chunk) : std::min<int32_t>(kChunk, s.local);
   s.alone = static_cast<int32_t>(o.alone);
-  s.activate = static_cast<int32_t>(o.activate > 0 ? o.activate : config.context);
-  const uint32_t early = o.early > 0 ? o.early : config.context / kEarlyShare;
+  s.activate = static_cast<int32_t>(o.activate > 0 ? o.activate : trained_of(config));
+  const uint32_t early = o.early > 0 ? o.early : trained_of(config) / kEarlyShare;
   s.early = std::min(s.activate, static_cast<int32_t>(early));
   s.stride = static_cast<int32_t>(o.stride);
   s.interval = static_cast<int32_t>(o.interval);
@@ -73,6 +81,7 @@ ReAttentionPolicy::Settings settings_of(const ReAttentionOptions& o, const Model
                        ? o.decode_picks
                        : std::max<size_t>(1, (s.spans + config.n_head - 1) / config.n_head);
   s.fill = o.fill;
+  s.soft = o.soft;
   s.least = o.least;
   s.lead = o.lead / config.attention_scale;
   s.gate = o.gate;
@@ -81,19 +90,20 @@ ReAttentionPolicy::Settings settings_of(const ReAttentionOptions& o, const Model
   if (o.least > 0.0f) {
     const auto set = [&](LayerRope kind, const RopeConfig& rope) {
       s.near[static_cast<size_t>(kind)] =
-          std::make_shared<NearAngles>(rope, config.context, s.sink + s.local);
+          std::make_shared<NearAngles>(rope, trained_of(config), s.sink + s.local);
     };
     set(LayerRope::kGlobal, config.rope);
     set(LayerRope::kLocal, config.local_rope);
     s.near[static_cast<size_t>(LayerRope::kNone)] = std::make_shared<NearAngles>();
   }
   s.angles.resize(3);
-  if (o.score != "mean") return s;
-  const int32_t reach = s.local + static_cast<int32_t>(s.spans) * s.span;
+  const bool mean = o.score == "mean";
+  const int32_t first = mean ? s.local : 0;  // distances
+  const int32_t last = mean ? s.local + static_cast<int32_t>(s.spans) * s.span : 1;
   s.angles[static_cast<size_t>(LayerRope::kGlobal)] =
-      mean_angles(config.rope, config.context, s.local, reach);
+      mean_angles(config.rope, trained_of(config), first, last);
   s.angles[static_cast<size_t>(LayerRope::kLocal)] =
-      mean_angles(config.local_rope, config.context, s.local, reach);
+      mean_angles(config.local_rope, trained_of(config), first, last);
   return s;
 }
 
@@ -101,7 +111,7 @@ ReAttentionPolicy::Settings settings_of(const ReAttentionOptions& o, const Model
 
 Result<std::unique_ptr<Policy>> ReAttentionPolicy::create(const ReAttentionOptions& options,
                                                           const ModelConfig& config) {
-  const uint32_t trained = config.context, local = local_of(options, trained);
+  const uint32_t trained = trained_of(config), local = local_of(options, trained);
   const uint32_t recent = wide_of(options, config);
   const uint64_t scope =
       uint64_t{options.sink} + recent + uint64_t{spans_of(options, config)} * options.span;
@@ -210,8 +220,11 @@ bool ReAttentionPolicy::keeps_spans(const QueryRows& rows, const Layer& layer) c
 
 std::vector<KeyRange> ReAttentionPolicy::choose(const QueryRows& rows, KeyRange middle) {
   if (!settings_.votes(rows.layer, rows.rows.size())) return {};
-  auto picks = pick(rows, middle);
-  const std::vector<Candidate> candidates = count_votes(picks);
+  const auto picks = pick(rows, middle);
+  const auto candidates =
+      settings_.soft
+          ? count_soft_votes(picks, settings_.picks_of(rows.rows.size()), config_->attention_scale)
+          : count_votes(picks);
   const auto budget = static_cast<int64_t>(settings_.spans) * settings_.span;
   if (settings_.fill) return fill(candidates, settings_.spans, budget, settings_.span, middle);
   return cover(std::span(candidates).first(std::min(settings_.spans, candidates.size())),

@@ -48,6 +48,7 @@ struct ReAttentionOptions {
   uint32_t stride = 0;
   uint32_t interval = 1;
   bool fill = false;
+  bool soft = false;
   std::string score = "mean";
   float least = 0.0f;
   float lead = 0.0f;
@@ -56,8 +57,9 @@ struct ReAttentionOptions {
   std::string heads = "all";
 };
 
+/// What a row reads.
 template <class Visitor>
-void visit_options(ReAttentionOptions& o, Visitor&& visit) {
+void visit_scope(ReAttentionOptions& o, Visitor& visit) {
   visit(OptionSpec{"sink", "first keys that are always read", "tokens", 0, 1 << 20}, o.sink);
   visit(OptionSpec{"local",
                    "recent keys that are always read; 0 = an eighth of what the model was trained "
@@ -80,6 +82,11 @@ void visit_options(ReAttentionOptions& o, Visitor&& visit) {
                    "many as spans",
                    "keys", 0, 4096},
         o.decode_picks);
+}
+
+/// How prompts are read.
+template <class Visitor>
+void visit_prompts(ReAttentionOptions& o, Visitor& visit) {
   visit(OptionSpec{"chunk", "prompt rows that share what they read; 0 = 512, or local if less",
                    "tokens", 0, 1 << 20},
         o.chunk);
@@ -103,10 +110,16 @@ void visit_options(ReAttentionOptions& o, Visitor&& visit) {
                    "prompt is read without scans, of which answers find more",
                    "rows", 0, 1 << 16},
         o.stride);
+}
+
+/// Which keys win.
+template <class Visitor>
+void visit_choice(ReAttentionOptions& o, Visitor& visit) {
   visit(OptionSpec{"interval", "decoded tokens that read the same spans; layers take turns",
                    "tokens", 1, 1 << 16},
         o.interval);
   visit(OptionSpec{"fill", "more keys win while their spans overlap and leave room"}, o.fill);
+  visit(OptionSpec{"soft", "a row's picks of a head share one vote as softmax divides it"}, o.soft);
   visit(OptionSpec{"score",
                    "what keys are ranked by: products before rotation, or products with what "
                    "rotation leaves of a query on average over the distances of spans",
@@ -144,6 +157,13 @@ void visit_options(ReAttentionOptions& o, Visitor&& visit) {
       o.heads);
 }
 
+template <class Visitor>
+void visit_options(ReAttentionOptions& o, Visitor&& visit) {
+  visit_scope(o, visit);
+  visit_prompts(o, visit);
+  visit_choice(o, visit);
+}
+
 class ReAttentionPolicy : public Policy {
  public:
   /// The key that the best one must lead.
@@ -153,8 +173,8 @@ class ReAttentionPolicy : public Policy {
   struct Settings {
     int32_t sink, local, wide, span, chunk, alone, activate, early, stride, interval;
     size_t spans, picks, decode_picks;
-    bool fill;
-    std::vector<std::vector<float>> angles;  // [3]: one per LayerRope, [pairs][2] of score=mean
+    bool fill, soft;
+    std::vector<std::vector<float>> angles;  // [3]: one per LayerRope, [pairs][2] of queries
     float least;
     float lead;  // as a product before scaling
     float gate;

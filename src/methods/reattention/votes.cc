@@ -1,19 +1,26 @@
 #include "methods/reattention/votes.h"
 
 #include <algorithm>
+#include <cmath>
+#include <utility>
 
 namespace reprise {
 
-std::vector<Candidate> count_votes(std::span<kernels::RankedKey> picks) {
+namespace {
+
+constexpr float kParts = 1024.0f;
+
+/// Of picks as candidates of their own.
+std::vector<Candidate> joined(std::vector<Candidate> picks) {
   std::sort(picks.begin(), picks.end(), [](const auto& a, const auto& b) { return a.key < b.key; });
   std::vector<Candidate> candidates;
-  for (const kernels::RankedKey& pick : picks) {
-    if (pick.key < 0) continue;
+  for (const Candidate& pick : picks) {
     if (candidates.empty() || candidates.back().key != pick.key) {
-      candidates.push_back({pick.key, 0, pick.score});
+      candidates.push_back(pick);
+      continue;
     }
     Candidate& candidate = candidates.back();
-    ++candidate.votes;
+    candidate.votes += pick.votes;
     candidate.score = std::max(candidate.score, pick.score);
   }
   std::sort(candidates.begin(), candidates.end(), [](const Candidate& a, const Candidate& b) {
@@ -22,6 +29,34 @@ std::vector<Candidate> count_votes(std::span<kernels::RankedKey> picks) {
     return a.key > b.key;
   });
   return candidates;
+}
+
+}  // namespace
+
+std::vector<Candidate> count_votes(std::span<const kernels::RankedKey> picks) {
+  std::vector<Candidate> votes;
+  for (const kernels::RankedKey& pick : picks) {
+    if (pick.key >= 0) votes.push_back({pick.key, 1, pick.score});
+  }
+  return joined(std::move(votes));
+}
+
+std::vector<Candidate> count_soft_votes(std::span<const kernels::RankedKey> picks, size_t each,
+                                        float scale) {
+  std::vector<Candidate> votes;
+  for (; !picks.empty(); picks = picks.subspan(each)) {
+    const auto weight = [&](const kernels::RankedKey& pick) {
+      return pick.key < 0 ? 0.0f : std::exp((pick.score - picks[0].score) * scale);
+    };
+    float sum = 0.0f;
+    for (const kernels::RankedKey& pick : picks.first(each)) sum += weight(pick);
+    for (const kernels::RankedKey& pick : picks.first(each)) {
+      if (pick.key < 0) continue;
+      const float parts = std::round(kParts * weight(pick) / sum);
+      votes.push_back({pick.key, static_cast<uint32_t>(parts), pick.score});
+    }
+  }
+  return joined(std::move(votes));
 }
 
 std::vector<KeyRange> cover(std::span<const Candidate> candidates, int32_t span, KeyRange within) {

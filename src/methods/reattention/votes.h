@@ -13,13 +13,18 @@ namespace reprise {
 /// A key that was picked.
 struct Candidate {
   int32_t key = 0;
-  uint32_t votes = 0;  // query rows and heads that picked it
+  uint32_t votes = 0;  // query rows and heads that picked it, or parts of their votes
   float score = 0;     // the best of them
 };
 
 /// Every key among the picks once, most votes first, then best score, then the later key. Empty
-/// places of picks are no votes. Reorders picks.
-std::vector<Candidate> count_votes(std::span<kernels::RankedKey> picks);
+/// places of picks are no votes.
+std::vector<Candidate> count_votes(std::span<const kernels::RankedKey> picks);
+
+/// The same where a row and head has one vote of 1024 parts for its picks, `each` in order, which
+/// it divides as softmax does. scale: of scores.
+std::vector<Candidate> count_soft_votes(std::span<const kernels::RankedKey> picks, size_t each,
+                                        float scale);
 
 /// The union of spans of `span` keys around the candidates, inside `within`: ascending, disjoint,
 /// merged where they touch.
