@@ -4,6 +4,7 @@
 #include <cmath>
 #include <numeric>
 #include <random>
+#include <span>
 #include <vector>
 
 #include "cuda/device_testing.h"
@@ -12,21 +13,17 @@
 namespace reprise::kernels::cuda {
 namespace {
 
-class AverageShares : public testing::TestWithParam<float> {};  // fade
-INSTANTIATE_TEST_SUITE_P(Fades, AverageShares, testing::Values(1.0f, 0.956f));
+constexpr uint32_t kRows = 3, kHeads = 2, kSlots = 4, kCapacity = 3000, kRead = 1100, kHistory = 3;
+constexpr float kFactor = 0.7f;
 
-TEST_P(AverageShares, FollowWhatWasRead) {
-  REPRISE_NEEDS_DEVICE();
-  const float fade = GetParam();
-  constexpr uint32_t kRows = 3, kHeads = 2, kSlots = 4, kCapacity = 3000, kRead = 1100;
-  std::mt19937 random(4);
-  std::exponential_distribution<float> values;
-  std::vector<float> averages(kSlots * kHeads * kCapacity), shares(kRows * kHeads * kRead);
-  for (float& x : averages) x = values(random) * 2e-4f;
-  for (float& x : shares) x = values(random) * 1e-3f;
-  std::vector<uint32_t> numbers(shares.size(), ~0u);
-  const std::vector<uint32_t> slots = {2, 0, 3};
+/// The pages that every list reads, of kRead at most, and how many keys those are.
+struct Lists {
+  std::vector<uint32_t> numbers;
   std::vector<int32_t> keys;
+};
+
+Lists random_lists(std::mt19937& random) {
+  Lists lists = {std::vector<uint32_t>(size_t{kRows} * kHeads * kRead, ~0u), {}};
   for (uint32_t list = 0; list < kRows * kHeads; ++list) {
     const uint32_t read = list / kHeads == 1 ? 0 : kRead - list * 37;  // row 1 reads nothing
     std::vector<uint32_t> pages(kCapacity - list);
@@ -34,16 +31,55 @@ TEST_P(AverageShares, FollowWhatWasRead) {
     std::shuffle(pages.begin(), pages.end(), random);
     pages.resize(read);
     std::sort(pages.begin(), pages.end());
-    std::copy(pages.begin(), pages.end(), numbers.begin() + list * kRead);
-    keys.push_back(static_cast<int32_t>(read * 16 - (read > 0 ? 7 : 0)));
+    std::copy(pages.begin(), pages.end(), lists.numbers.begin() + list * kRead);
+    lists.keys.push_back(static_cast<int32_t>(read * 16 - (read > 0 ? 7 : 0)));
   }
+  return lists;
+}
+
+/// Checks the roots that were kept of a row that read pages with these shares, and moves the
+/// averages of its list on.
+void follow(std::span<const uint32_t> pages, const float* shares, float fade, const float* kept,
+            float* average) {
+  double elsewhere = std::accumulate(average, average + pages.back() + 1, 0.0);
+  for (const uint32_t page : pages) elsewhere -= average[page];
+  const double share = (1.0 - kFactor) * std::clamp(1.0 - fade * elsewhere, 0.0, 1.0);
+  const std::vector<float> before(average, average + pages.back() + 1);
+  std::vector<float> seen(kCapacity);
+  for (size_t page = 0; page < before.size(); ++page) seen[page] = std::sqrt(fade * before[page]);
+  for (size_t i = 0; i < pages.size(); ++i) {
+    const double share_read = share / (1.0 - kFactor) * shares[i];
+    seen[pages[i]] = static_cast<float>(std::sqrt(share_read));
+  }
+  for (uint32_t page = 0; page < kCapacity; ++page) {
+    // As below, of shares; roots halve errors in proportion.
+    ASSERT_NEAR(kept[page], seen[page], 16 * 0x1p-23 * seen[page]) << page;
+  }
+  for (size_t page = 0; page < before.size(); ++page) average[page] *= fade;
+  for (size_t i = 0; i < pages.size(); ++i) {
+    average[pages[i]] = static_cast<float>(kFactor * before[pages[i]] + share * shares[i]);
+  }
+}
+
+class AverageShares : public testing::TestWithParam<float> {};  // fade
+INSTANTIATE_TEST_SUITE_P(Fades, AverageShares, testing::Values(1.0f, 0.956f));
+
+TEST_P(AverageShares, FollowWhatWasRead) {
+  REPRISE_NEEDS_DEVICE();
+  const float fade = GetParam();
+  std::mt19937 random(4);
+  std::exponential_distribution<float> values;
+  std::vector<float> averages(kSlots * kHeads * kCapacity), shares(kRows * kHeads * kRead);
+  for (float& x : averages) x = values(random) * 2e-4f;
+  for (float& x : shares) x = values(random) * 1e-3f;
+  const std::vector<uint32_t> slots = {2, 0, 3};
+  const auto [numbers, keys] = random_lists(random);
   const DeviceArray<float> device_averages(averages), device_shares(shares);
   const DeviceArray<uint32_t> device_numbers(numbers), device_slots(slots);
   const DeviceArray<int32_t> device_keys(keys);
   const DeviceArray<int32_t> device_positions(std::vector<int32_t>{40000, 40000, 39998});
   const RowTurns turns = {1000, 1, 39000};  // row 2's
-  const float factor = 0.7f;
-  constexpr uint32_t kHistory = 3;  // positions 40000 are in row 1
+  // Positions 40000 are in row 1 of the history.
   const DeviceArray<float> history(size_t{kSlots} * kHeads * kHistory * kCapacity, 0xff);
   ASSERT_EQ(average_shares({device_numbers.get(),
                             device_keys.get(),
@@ -51,7 +87,7 @@ TEST_P(AverageShares, FollowWhatWasRead) {
                             kRows,
                             kHeads,
                             kRead,
-                            factor,
+                            kFactor,
                             device_slots.get(),
                             device_averages.get(),
                             kCapacity,
@@ -66,28 +102,10 @@ TEST_P(AverageShares, FollowWhatWasRead) {
   for (uint32_t list = 0; list < kRows * kHeads; ++list) {
     const auto read = static_cast<uint32_t>(keys[list] + 15) / 16;
     if (read == 0 || list / kHeads == 2) continue;
-    const uint32_t* own = &numbers[list * kRead];
-    float* average = &want[(slots[list / kHeads] * kHeads + list % kHeads) * kCapacity];
-    double elsewhere = std::accumulate(average, average + own[read - 1] + 1, 0.0);
-    for (uint32_t i = 0; i < read; ++i) elsewhere -= average[own[i]];
-    const double share = (1.0 - factor) * std::clamp(1.0 - fade * elsewhere, 0.0, 1.0);
-    const std::vector<float> before(average, average + own[read - 1] + 1);
-    std::vector<float> seen(kCapacity);
-    for (size_t page = 0; page < before.size(); ++page) seen[page] = std::sqrt(fade * before[page]);
-    for (uint32_t i = 0; i < read; ++i) {
-      const double share_read = share / (1.0 - factor) * shares[list * kRead + i];
-      seen[own[i]] = static_cast<float>(std::sqrt(share_read));
-    }
-    const size_t row = (slots[list / kHeads] * kHeads + list % kHeads) * kHistory + 1;
-    for (uint32_t page = 0; page < kCapacity; ++page) {
-      // As below, of shares; roots halve errors in proportion.
-      ASSERT_NEAR(kept[row * kCapacity + page], seen[page], 16 * 0x1p-23 * seen[page]) << page;
-    }
-    for (size_t page = 0; page < before.size(); ++page) average[page] *= fade;
-    for (uint32_t i = 0; i < read; ++i) {
-      average[own[i]] =
-          static_cast<float>(factor * before[own[i]] + share * shares[list * kRead + i]);
-    }
+    const size_t own = slots[list / kHeads] * kHeads + list % kHeads;
+    follow(std::span(numbers).subspan(list * kRead, read), &shares[list * kRead], fade,
+           &kept[(own * kHistory + 1) * kCapacity], &want[own * kCapacity]);
+    if (HasFatalFailure()) return;
   }
   const auto got = device_averages.host();
   for (size_t i = 0; i < got.size(); ++i) {

@@ -435,8 +435,112 @@ TEST(KeptLists, NameSideTokensAndOwnOnes) {
   }
 }
 
+struct H2oSetting {
+  uint32_t heavy, recent;
+  bool per_row = false;
+};
+
+// What a KV head keeps by the method, in double, and in which side slots.
+class H2oHead {
+ public:
+  H2oHead(const Keys& keys, uint32_t head, const H2oSetting& setting)
+      : keys_(keys), head_(head), setting_(setting) {}
+
+  // A row's attention over what is kept and its own token. q: of all heads.
+  void add(const uint16_t* q, int32_t at, float scale) {
+    const Heads& heads = keys_.heads;
+    tokens_[at] = {};
+    for (uint32_t n = head_ * heads.group(); n < (head_ + 1) * heads.group(); ++n) {
+      double total = 0;
+      std::map<int32_t, double> p;
+      for (const auto& [token, _] : tokens_) {
+        p[token] = std::exp(
+            keys_.logit(&q[n * heads.head_dim], static_cast<uint32_t>(token), head_, scale));
+        total += p[token];
+      }
+      for (auto& [token, weight] : p) tokens_[token].sum += weight / total;
+    }
+    for (auto& [token, weight] : tokens_) weight.rows += 1;
+  }
+
+  // own: the device's weights of this head. What it did is followed where two sums are nearly
+  // equal.
+  void check_weights(const KeyWeight* own, int32_t leaving) const {
+    for (const auto& [token, weight] : tokens_) {
+      const bool is_heavy = token < leaving;
+      if (token == leaving) continue;  // it may have moved
+      const uint32_t cell = static_cast<uint32_t>(token) % (setting_.recent + 1);
+      const KeyWeight is = own[is_heavy ? slots_.at(token) : setting_.heavy + cell];
+      const bool replaced = is_heavy && is.y != static_cast<float>(weight.rows);
+      if (replaced) continue;
+      ASSERT_NEAR(is.x, weight.sum, 1e-3 * weight.sum + 1e-6) << "head " << head_ << ", " << token;
+    }
+  }
+
+  // The token that leaves the recent ones takes a free slot, or that of the lightest.
+  void move(int32_t leaving) {
+    if (slots_.size() < setting_.heavy) {
+      const auto slot = static_cast<uint32_t>(slots_.size());
+      slots_[leaving] = slot;
+      return;
+    }
+    int32_t dropped = leaving;
+    double least = score(leaving);
+    for (const auto& [token, slot] : slots_) {
+      if (score(token) < least) {
+        dropped = token;
+        least = score(token);
+      }
+    }
+    if (dropped != leaving) {
+      const uint32_t slot = slots_.at(dropped);
+      slots_.erase(dropped);
+      slots_[leaving] = slot;
+    }
+    tokens_.erase(dropped);
+  }
+
+  void check_slots(const KeyWeight* own) const {
+    for (const auto& [token, slot] : slots_) {
+      const double sum = tokens_.at(token).sum;
+      ASSERT_NEAR(own[slot].x, sum, 1e-3 * sum + 1e-6)
+          << "head " << head_ << ", slot " << slot << ", token " << token;
+    }
+  }
+
+  // tiles: of the device, whose side pages hold copies.
+  void check_copies(const TestTiles& tiles) const {
+    Keys side = keys_;
+    side.tiles = tiles;
+    side.side = static_cast<int32_t>(setting_.heavy);
+    for (const auto& [token, slot] : slots_) {
+      for (const uint32_t which : {0u, 1u}) {
+        ASSERT_EQ(side.values(slot, head_, which),
+                  keys_.values(static_cast<uint32_t>(token), head_, which))
+            << "head " << head_ << ", slot " << slot;
+      }
+    }
+  }
+
+ private:
+  struct Token {
+    double sum = 0, rows = 0;
+  };
+  double score(int32_t token) const {
+    const Token& of = tokens_.at(token);
+    return setting_.per_row ? of.sum / std::max(of.rows, 1.0) : of.sum;
+  }
+
+  const Keys& keys_;
+  uint32_t head_;
+  H2oSetting setting_;
+  std::map<int32_t, Token> tokens_;    // by position
+  std::map<int32_t, uint32_t> slots_;  // of heavy tokens
+};
+
 // A sequence whose keys are all there from the start, decoded from position 0 on.
-void follow_h2o(const Heads& heads, KvType type, uint32_t heavy, uint32_t recent, bool per_row) {
+void follow_h2o(const Heads& heads, KvType type, const H2oSetting& setting) {
+  const auto [heavy, recent, per_row] = setting;
   SCOPED_TRACE(trace(heads, type) + ", heavy " + std::to_string(heavy) + ", recent " +
                std::to_string(recent) + ", per row " + std::to_string(per_row));
   constexpr int32_t kSteps = 90;
@@ -468,14 +572,8 @@ void follow_h2o(const Heads& heads, KvType type, uint32_t heavy, uint32_t recent
   args.q = bf16(device_q);
   args.scale = 1.0f / std::sqrt(static_cast<float>(heads.head_dim));
   args.logits = logits.get();
-  struct Token {
-    double sum = 0, rows = 0;
-  };
-  std::vector<std::map<int32_t, Token>> kept(heads.n_kv_head);  // by position
-  std::vector<std::map<int32_t, uint32_t>> slot_of(heads.n_kv_head);
-  const auto score = [&](const Token& token) {
-    return per_row ? token.sum / std::max(token.rows, 1.0) : token.sum;
-  };
+  std::vector<H2oHead> kept;
+  for (uint32_t head = 0; head < heads.n_kv_head; ++head) kept.emplace_back(keys, head, setting);
   for (int32_t at = 0; at < kSteps; ++at) {
     SCOPED_TRACE("position " + std::to_string(at));
     const auto q = random_queries(width, keys.random);
@@ -486,72 +584,19 @@ void follow_h2o(const Heads& heads, KvType type, uint32_t heavy, uint32_t recent
     const int32_t leaving = at - static_cast<int32_t>(recent);
     keys.end = at + 1;
     for (uint32_t head = 0; head < heads.n_kv_head; ++head) {
-      auto& tokens = kept[head];
-      auto& slots = slot_of[head];
-      tokens[at] = {};
-      for (uint32_t n = head * heads.group(); n < (head + 1) * heads.group(); ++n) {
-        double total = 0;
-        std::map<int32_t, double> p;
-        for (const auto& [token, _] : tokens) {
-          p[token] = std::exp(
-              keys.logit(&q[n * heads.head_dim], static_cast<uint32_t>(token), head, args.scale));
-          total += p[token];
-        }
-        for (auto& [token, weight] : p) tokens[token].sum += weight / total;
-      }
-      for (auto& [token, weight] : tokens) weight.rows += 1;
-      // What the device did is followed where two sums are nearly equal.
       const KeyWeight* own = &got[(kLayer * heads.n_kv_head + head) * cells];
-      for (const auto& [token, weight] : tokens) {
-        const bool is_heavy = token < leaving;
-        if (token == leaving) continue;  // it may have moved
-        const KeyWeight is = is_heavy ? own[slots.at(token)]
-                                      : own[heavy + static_cast<uint32_t>(token) % (recent + 1)];
-        const bool replaced = is_heavy && is.y != static_cast<float>(weight.rows);
-        if (replaced) continue;
-        ASSERT_NEAR(is.x, weight.sum, 1e-3 * weight.sum + 1e-6) << "head " << head << ", " << token;
-      }
-      if (leaving < 0) continue;
-      int32_t dropped = leaving;
-      if (slots.size() < heavy) {
-        slots[leaving] = static_cast<uint32_t>(slots.size());
-        dropped = -1;
-      } else {
-        double least = score(tokens[leaving]);
-        for (const auto& [token, slot] : slots) {
-          if (score(tokens[token]) < least) {
-            dropped = token;
-            least = score(tokens[token]);
-          }
-        }
-        if (dropped != leaving) {
-          const uint32_t slot = slots.at(dropped);
-          slots.erase(dropped);
-          slots[leaving] = slot;
-        }
-      }
-      if (dropped >= 0) tokens.erase(dropped);
-      for (const auto& [token, slot] : slots) {
-        ASSERT_NEAR(own[slot].x, tokens[token].sum, 1e-3 * tokens[token].sum + 1e-6)
-            << "head " << head << ", slot " << slot << ", token " << token;
-      }
+      kept[head].add(q.data(), at, args.scale);
+      kept[head].check_weights(own, leaving);
+      if (leaving >= 0) kept[head].move(leaving);
+      if (leaving >= 0) kept[head].check_slots(own);
+      if (testing::Test::HasFatalFailure()) return;
     }
   }
   // The copies, and that a row that was accounted for moves nothing.
   const auto bytes = kv.host();
-  Keys after = keys;
-  after.tiles.bytes() = bytes;
-  for (uint32_t head = 0; head < heads.n_kv_head; ++head) {
-    for (const auto& [token, slot] : slot_of[head]) {
-      Keys side = after;
-      side.side = static_cast<int32_t>(heavy);
-      for (const uint32_t which : {0u, 1u}) {
-        ASSERT_EQ(side.values(slot, head, which),
-                  keys.values(static_cast<uint32_t>(token), head, which))
-            << "head " << head << ", slot " << slot;
-      }
-    }
-  }
+  TestTiles tiles = keys.tiles;
+  tiles.bytes() = bytes;
+  for (const H2oHead& head : kept) head.check_copies(tiles);
   ASSERT_EQ(h2o_step(args, nullptr), cudaSuccess);
   ASSERT_EQ(kv.host(), bytes);
 }
@@ -560,13 +605,13 @@ TEST(H2oStep, FollowsTheMethod) {
   REPRISE_NEEDS_DEVICE();
   for (const Heads& heads : kHeads) {
     for (const KvType type : kTypes) {
-      follow_h2o(heads, type, 20, 17, false);
+      follow_h2o(heads, type, {20, 17});
       if (testing::Test::HasFatalFailure()) return;
     }
   }
-  follow_h2o(kHeads[0], KvType::kBF16, 20, 17, true);
-  follow_h2o(kHeads[0], KvType::kBF16, 33, 1, false);
-  follow_h2o(kHeads[0], KvType::kBF16, 0, 16, false);
+  follow_h2o(kHeads[0], KvType::kBF16, {20, 17, true});
+  follow_h2o(kHeads[0], KvType::kBF16, {33, 1});
+  follow_h2o(kHeads[0], KvType::kBF16, {0, 16});
 }
 
 TEST(KeptKeysArgs, WhatIsNotServedIsSaid) {

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 #include <random>
+#include <span>
 #include <string>
 
 #include "base/float16.h"
@@ -82,101 +83,163 @@ struct Row {
   bool open = true;
 };
 
+// Keys that rows of a sequence read, in order.
+std::vector<int32_t> keys_of(const Setting& setting, const Row& sequence, uint32_t rows) {
+  std::vector<int32_t> keys;
+  for (const KeyRange& range :
+       ranges_of(sequence.candidates, setting, sequence.length, rows, sequence.open)) {
+    for (int32_t key = range.begin; key < range.end; ++key) keys.push_back(key);
+  }
+  return keys;
+}
+
+// A list of pages on the device and the page table of its sequence.
+struct PageList {
+  std::span<const uint32_t> pages, angles, table;
+  std::span<const uint16_t> slots;
+};
+
+// Every key once, in order, where its page and its row of angles say.
+void check_list(const PageList& list, const std::vector<int32_t>& want) {
+  size_t next = 0;
+  for (size_t i = 0; i < list.pages.size(); ++i) {
+    ASSERT_NE(list.slots[i], 0);
+    for (uint32_t token = 0; token < kPageTokens; ++token) {
+      if ((list.slots[i] >> token & 1) == 0) continue;
+      ASSERT_LT(next, want.size());
+      const auto key = static_cast<uint32_t>(want[next]);
+      ASSERT_EQ(token, key % kPageTokens);
+      ASSERT_EQ(list.pages[i], list.table[key / kPageTokens]);
+      ASSERT_EQ(list.angles[i] + token, next + kPageTokens - 1);
+      ++next;
+    }
+  }
+  ASSERT_EQ(next, want.size());
+}
+
+// The inputs of a call, and room for what it makes.
+class SpansCall {
+ public:
+  SpansCall(const Setting& setting, const std::vector<Row>& sequences, uint32_t rows)
+      : setting_(setting),
+        sequences_(sequences),
+        rows_(rows),
+        batch_(static_cast<uint32_t>(sequences.size())),
+        longest_(std::ranges::max(sequences, {}, &Row::length).length),
+        capacity_(static_cast<uint32_t>(longest_) / kPageTokens + 1),
+        list_capacity_(span_list_capacity(widest(setting), setting.spans, setting.span, capacity_)),
+        token_capacity_(std::max(span_tokens(widest(setting), setting.spans, setting.span),
+                                 static_cast<uint32_t>(longest_))),
+        votes_(votes_of(sequences)),
+        table_(page_table(batch_ * capacity_)) {}
+
+  void check() const {
+    ASSERT_EQ(run(), cudaSuccess);
+    const auto read = read_.host(), list_keys = list_keys_.host(), tokens = tokens_.host();
+    const auto pages = list_pages_.host(), angles = list_angles_.host();
+    const auto slots = slots_.host();
+    const auto prefill = prefill_.host();
+    for (uint32_t s = 0; s < batch_; ++s) {
+      const std::vector<int32_t> want = keys_of(setting_, sequences_[s], rows_);
+      ASSERT_EQ(read[s], static_cast<int32_t>(want.size())) << s;
+      const auto* from = &tokens[size_t{s} * token_capacity_];
+      ASSERT_EQ(std::vector<int32_t>(from, from + want.size()), want) << s;
+      EXPECT_EQ(prefill[s].first, 0);
+      EXPECT_EQ(prefill[s].count, rows_);
+      EXPECT_EQ(prefill[s].position, static_cast<int32_t>(want.size() - rows_));
+      ASSERT_LE(list_keys[s], static_cast<int32_t>(list_capacity_ * kPageTokens));
+      const size_t at = size_t{s} * list_capacity_,
+                   count = static_cast<size_t>(list_keys[s]) / kPageTokens;
+      check_list({std::span(pages).subspan(at, count), std::span(angles).subspan(at, count),
+                  std::span(table_).subspan(size_t{s} * capacity_, capacity_),
+                  std::span(slots).subspan(at, count)},
+                 want);
+      if (testing::Test::HasFatalFailure()) return;
+    }
+    for (const auto* array : {&keys_, &counts_, &best_, &count_}) {
+      for (const uint32_t left : array->host()) ASSERT_EQ(left, 0);
+    }
+  }
+
+ private:
+  static MiddleKeys widest(const Setting& setting) {
+    MiddleKeys middle = setting.middle;
+    middle.local = std::max(middle.local, setting.wide);
+    return middle;
+  }
+  static Votes votes_of(const std::vector<Row>& sequences) {
+    uint32_t most = 1;
+    for (const Row& sequence : sequences) {
+      most = std::max(most, static_cast<uint32_t>(sequence.candidates.size()));
+    }
+    Votes votes(static_cast<uint32_t>(sequences.size()), vote_slots(most));
+    for (uint32_t s = 0; s < sequences.size(); ++s) {
+      for (const Candidate& candidate : sequences[s].candidates) votes.add(s, candidate);
+    }
+    return votes;
+  }
+  static std::vector<uint32_t> page_table(uint32_t size) {
+    std::vector<uint32_t> table(size);
+    for (uint32_t i = 0; i < size; ++i) table[i] = 10000 - i * 3;
+    return table;
+  }
+  static std::vector<int32_t> positions(const std::vector<Row>& sequences) {
+    std::vector<int32_t> last;
+    for (const Row& sequence : sequences) last.push_back(sequence.length - 1);
+    return last;
+  }
+
+  cudaError_t run() const {
+    KeySpansArgs args;
+    args.votes = {votes_.slots_, keys_.get(), counts_.get(),
+                  best_.get(),   used_.get(), count_.get()};
+    args.positions = last_.get();
+    args.batch = batch_;
+    args.rows = rows_;
+    args.middle = setting_.middle;
+    args.spans = setting_.spans;
+    args.span = setting_.span;
+    args.keys = read_.get();
+    args.pages = pages_.get();
+    args.capacity = capacity_;
+    args.list_pages = list_pages_.get();
+    args.list_slots = slots_.get();
+    args.list_angles = list_angles_.get();
+    args.list_keys = list_keys_.get();
+    args.list_capacity = list_capacity_;
+    args.tokens = tokens_.get();
+    args.token_capacity = token_capacity_;
+    args.prefill = prefill_.get();
+    std::vector<RowEvidence> evidence(2);
+    evidence[1].past = 5.0f;
+    const DeviceArray<RowEvidence> kept(evidence);
+    std::vector<RowEvidence*> states;
+    for (const Row& sequence : sequences_) states.push_back(kept.get() + (sequence.open ? 1 : 0));
+    const DeviceArray<RowEvidence*> device_states(states);
+    if (setting_.wide > 0) args.evidence = {device_states.get(), 1, 5.0f};
+    args.wide = setting_.wide;
+    const cudaError_t status = key_spans(args, nullptr);
+    return status == cudaSuccess ? cudaDeviceSynchronize() : status;  // before evidence goes
+  }
+
+  const Setting& setting_;
+  const std::vector<Row>& sequences_;
+  const uint32_t rows_, batch_;
+  const int32_t longest_;
+  const uint32_t capacity_, list_capacity_, token_capacity_;
+  const Votes votes_;
+  const std::vector<uint32_t> table_;
+  const DeviceArray<uint32_t> keys_{votes_.keys_}, counts_{votes_.votes_}, best_{votes_.best_},
+      used_{votes_.used_}, count_{votes_.count_}, pages_{table_},
+      list_pages_{size_t{batch_} * list_capacity_}, list_angles_{size_t{batch_} * list_capacity_};
+  const DeviceArray<uint16_t> slots_{size_t{batch_} * list_capacity_};
+  const DeviceArray<int32_t> last_{positions(sequences_)}, read_{batch_}, list_keys_{batch_},
+      tokens_{size_t{batch_} * token_capacity_};
+  const DeviceArray<PrefillRows> prefill_{batch_};
+};
+
 void check(const Setting& setting, const std::vector<Row>& sequences, uint32_t rows) {
-  const auto batch = static_cast<uint32_t>(sequences.size());
-  uint32_t most = 1;
-  int32_t longest = 0;
-  std::vector<int32_t> positions;
-  for (const Row& sequence : sequences) {
-    most = std::max(most, static_cast<uint32_t>(sequence.candidates.size()));
-    longest = std::max(longest, sequence.length);
-    positions.push_back(sequence.length - 1);
-  }
-  Votes votes(batch, vote_slots(most));
-  for (uint32_t s = 0; s < batch; ++s) {
-    for (const Candidate& candidate : sequences[s].candidates) votes.add(s, candidate);
-  }
-  const uint32_t capacity = static_cast<uint32_t>(longest) / kPageTokens + 1;
-  std::vector<uint32_t> table(batch * capacity);
-  for (uint32_t i = 0; i < table.size(); ++i) table[i] = 10000 - i * 3;
-  MiddleKeys widest = setting.middle;
-  widest.local = std::max(widest.local, setting.wide);
-  const uint32_t list_capacity = span_list_capacity(widest, setting.spans, setting.span, capacity);
-  const uint32_t token_capacity =
-      std::max(span_tokens(widest, setting.spans, setting.span), static_cast<uint32_t>(longest));
-  const DeviceArray<uint32_t> keys(votes.keys_), counts(votes.votes_), best(votes.best_),
-      used(votes.used_), count(votes.count_), pages(table), list_pages(batch * list_capacity),
-      list_angles(batch * list_capacity);
-  const DeviceArray<uint16_t> slots(batch * list_capacity);
-  const DeviceArray<int32_t> last(positions), read(batch), list_keys(batch),
-      tokens(size_t{batch} * token_capacity);
-  const DeviceArray<PrefillRows> prefill(batch);
-  KeySpansArgs args;
-  args.votes = {votes.slots_, keys.get(), counts.get(), best.get(), used.get(), count.get()};
-  args.positions = last.get();
-  args.batch = batch;
-  args.rows = rows;
-  args.middle = setting.middle;
-  args.spans = setting.spans;
-  args.span = setting.span;
-  args.keys = read.get();
-  args.pages = pages.get();
-  args.capacity = capacity;
-  args.list_pages = list_pages.get();
-  args.list_slots = slots.get();
-  args.list_angles = list_angles.get();
-  args.list_keys = list_keys.get();
-  args.list_capacity = list_capacity;
-  args.tokens = tokens.get();
-  args.token_capacity = token_capacity;
-  args.prefill = prefill.get();
-  std::vector<RowEvidence> evidence(2);
-  evidence[1].past = 5.0f;
-  const DeviceArray<RowEvidence> kept(evidence);
-  std::vector<RowEvidence*> states;
-  for (const Row& sequence : sequences) states.push_back(kept.get() + (sequence.open ? 1 : 0));
-  const DeviceArray<RowEvidence*> device_states(states);
-  if (setting.wide > 0) args.evidence = {device_states.get(), 1, 5.0f};
-  args.wide = setting.wide;
-  ASSERT_EQ(key_spans(args, nullptr), cudaSuccess);
-  ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
-  const auto got_read = read.host(), got_keys = list_keys.host(), got_tokens = tokens.host();
-  const auto got_pages = list_pages.host(), got_angles = list_angles.host();
-  const auto got_slots = slots.host();
-  const auto got_prefill = prefill.host();
-  for (uint32_t s = 0; s < batch; ++s) {
-    std::vector<int32_t> want;
-    for (const KeyRange& range : ranges_of(sequences[s].candidates, setting, sequences[s].length,
-                                           rows, sequences[s].open)) {
-      for (int32_t key = range.begin; key < range.end; ++key) want.push_back(key);
-    }
-    ASSERT_EQ(got_read[s], static_cast<int32_t>(want.size())) << s;
-    const auto* from = &got_tokens[size_t{s} * token_capacity];
-    ASSERT_EQ(std::vector<int32_t>(from, from + want.size()), want) << s;
-    EXPECT_EQ(got_prefill[s].first, 0);
-    EXPECT_EQ(got_prefill[s].count, rows);
-    EXPECT_EQ(got_prefill[s].position, static_cast<int32_t>(want.size() - rows));
-    // Every key once, in order, where its page and its row of angles say.
-    size_t next = 0;
-    ASSERT_LE(got_keys[s], static_cast<int32_t>(list_capacity * kPageTokens));
-    for (size_t i = 0; i < static_cast<size_t>(got_keys[s]) / kPageTokens; ++i) {
-      const size_t at = size_t{s} * list_capacity + i;
-      ASSERT_NE(got_slots[at], 0);
-      for (uint32_t token = 0; token < kPageTokens; ++token) {
-        if ((got_slots[at] >> token & 1) == 0) continue;
-        ASSERT_LT(next, want.size());
-        const auto key = static_cast<uint32_t>(want[next]);
-        ASSERT_EQ(token, key % kPageTokens);
-        ASSERT_EQ(got_pages[at], table[s * capacity + key / kPageTokens]);
-        ASSERT_EQ(got_angles[at] + token, next + kPageTokens - 1);
-        ++next;
-      }
-    }
-    ASSERT_EQ(next, want.size());
-  }
-  for (const auto* array : {&keys, &counts, &best, &count}) {
-    for (const uint32_t left : array->host()) ASSERT_EQ(left, 0);
-  }
+  SpansCall(setting, sequences, rows).check();
 }
 
 std::vector<Candidate> candidates(std::mt19937& random, size_t count, KeyRange32 within,
