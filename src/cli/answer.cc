@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "bench/bench.h"
 #include "cli/text.h"
 
@@ -22,6 +24,17 @@ std::string tiers_text(const KvTiers& kv) {
   }
   if (!kv.disk_error.empty()) text += "; " + kv.disk_error;
   return text;
+}
+
+// Of a decoded token on average; the first token comes of the prompt.
+nlohmann::ordered_json per_step_json(const Answer& answer) {
+  const Counters& c = answer.counters;
+  const auto steps = static_cast<double>(std::max<size_t>(2, answer.tokens.size()) - 1);
+  const auto mean = [&](uint64_t sum) { return static_cast<double>(sum) / steps; };
+  return {{"keys_read", mean(c.keys_read)},
+          {"kv_bytes_read", mean(c.kv_bytes_read)},
+          {"index_bytes_read", mean(c.index_bytes_read)},
+          {"select_ms", c.select_ms / steps}};
 }
 
 }  // namespace
@@ -52,6 +65,7 @@ nlohmann::ordered_json answer_json(const Answer& answer, const ModelInfo& model)
         {"full_kv_bytes", c.full_kv_bytes},
         {"index_bytes_read", c.index_bytes_read},
         {"select_ms", c.select_ms},
+        {"per_step", per_step_json(answer)},
         {"paging", paging_json(c.paging)},
         {"policy", figures}}},
       {"memory",
