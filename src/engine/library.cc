@@ -214,6 +214,7 @@ Result<FusionReport> Library::fuse(Session& session, const PartedPrompt& prompt,
   const FusionCost& cost = done->cost;
   const auto held = static_cast<std::ptrdiff_t>(sequence.kv.length());
   sequence.tokens.assign(tokens.begin(), tokens.begin() + held);
+  sequence.policy->set_documents(static_cast<int32_t>(prompt.head.size()), at);
   // Other policies may read less for the row that these are of.
   if (reads_prompts_whole(*sequence.policy)) sequence.logits = std::move(done->logits);
   report.damaged_chunks = cost.damaged_chunks;

@@ -291,12 +291,33 @@ TEST(Fusion, AnswersUnderAnyPolicy) {
   books.add(prompt);
   for (const char* policy :
        {"streaming:sink=4,window=32", "h2o:budget=48,observe=16", "snapkv:budget=48,window=16",
-        "quest:budget=48", "sparq:budget=48,local=16", "infllm:local=32,init=16,block=16",
+        "snapkv:budget=64,voters=question,kernel=5,pool=avg", "quest:budget=48",
+        "sparq:budget=48,local=16", "infllm:local=32,init=16,block=16",
         "reattention:stride=1,sink=8,local=32,span=8,spans=6,activate=48",
         "csattention:budget=64,window=16,observe=16", "dense:first=1+quest:budget=48",
         "mac:min_context=0,window=16,band=16,sink=4,align=4,tau=0.1", "full:keys=position-free"}) {
     EXPECT_EQ(books.fused(prompt, "a3", policy).size(), 8u * 259u) << policy;
   }
+}
+
+// SnapKV after fusion, as published: the question is computed once more, all of it votes.
+TEST(Fusion, TheQuestionChoosesWhatDecodeReads) {
+  Books books("bf16");
+  const PartedPrompt prompt = three_chunks();
+  books.add(prompt);
+  const auto answer = [&](const char* policy) {
+    auto session = *books.engine->open(policy);
+    EXPECT_TRUE(books.library->fuse(*session, prompt, "a3"));
+    return *session->generate(test::request_of(prompt.tokens(), 9));
+  };
+  const Answer bounded = answer("snapkv:budget=80,voters=question,kernel=5,pool=avg");
+  EXPECT_EQ(bounded.counters.reused_tokens, 308u);  // all but the question
+  // 80 of the prompt and the answer so far, in every layer.
+  EXPECT_EQ(bounded.counters.keys_read, 5u * 2 * (8 * 80 + (1 + 8) * 8 / 2));
+  EXPECT_EQ(answer("snapkv:budget=80,window=16").counters.reused_tokens, 317u);
+  // With room for everything nothing is lost.
+  EXPECT_EQ(books.fused(prompt, "a3", "snapkv:budget=400,voters=question"),
+            books.fused(prompt, "a3"));
 }
 
 TEST(Fusion, PrefixCacheServesWhatItHolds) {

@@ -27,9 +27,10 @@ SnapKvOptions options(uint32_t budget, uint32_t window, uint32_t kernel = 7,
   return {budget, window, kernel, std::move(pool), std::move(group)};
 }
 
-/// What one KV head keeps of tokens, whose last ones are the prompt's, in double.
+/// What one KV head keeps of tokens, whose last ones are the prompt's, in double. The first `head`
+/// tokens stay.
 TokenList compressed(const SnapKvOptions& o, const AttentionOracle& attention, size_t kv_head,
-                     const TokenList& tokens, size_t voters) {
+                     const TokenList& tokens, size_t voters, size_t head = 0) {
   const size_t window = std::min(o.window, o.budget);
   if (tokens.size() <= o.budget) return tokens;
   const size_t voted = tokens.size() - window;
@@ -54,6 +55,7 @@ TokenList compressed(const SnapKvOptions& o, const AttentionOracle& attention, s
       scores[j] = o.group == "max" ? std::max(scores[j], pooled) : scores[j] + pooled;
     }
   }
+  std::fill_n(scores.begin(), std::min(head, voted), INFINITY);
   std::vector<size_t> order(voted);
   std::iota(order.begin(), order.end(), size_t{0});
   std::stable_sort(order.begin(), order.end(),
@@ -118,6 +120,71 @@ INSTANTIATE_TEST_SUITE_P(
                       ParityCase{4, options(41, 10, 4, "avg", "max")},
                       ParityCase{2, options(30, 64, 1)}, ParityCase{2, options(40, 1, 1)},
                       ParityCase{1, options(200, 16)}, ParityCase{1, options(1, 1)}));
+
+// Behind documents, as A3 extends SnapKV. The window stands for the question's rows.
+struct QuestionCase {
+  int32_t head, question;  // tokens before and behind documents
+  SnapKvOptions same;      // with a window, what is kept then
+};
+
+class SnapKvQuestion : public ::testing::TestWithParam<QuestionCase> {};
+
+TEST_P(SnapKvQuestion, RowsVoteAndWhatIsBeforeDocumentsStays) {
+  const ToyShape shape = kGroupShapes[2];
+  const QuestionCase& c = GetParam();
+  constexpr int32_t kPrompt = 190;
+  Toy toy(shape, 260);
+  const AttentionOracle attention(toy, 1, 260);
+  SnapKvOptions by_question = c.same;
+  by_question.window = 7;
+  by_question.voters = "question";
+  Spy spy(std::make_unique<SnapKvPolicy>(by_question, toy.config()), toy, 1, 260);
+  SequenceKv kv = toy.new_sequence();
+  const auto expect_kept = [&](const SnapKvOptions& o, int32_t prompt, size_t voters, size_t head,
+                               std::vector<TokenList> want) {
+    for (size_t i = 0; i < want.size(); ++i) {
+      while (want[i].empty() || want[i].back() < prompt - 1) {
+        want[i].push_back(want[i].empty() ? 0 : want[i].back() + 1);
+      }
+      want[i] = compressed(o, attention, i, want[i], voters, head);
+    }
+    toy.step(kv, spy, 1, Phase::kDecode);
+    for (TokenList& tokens : want) tokens.push_back(prompt);
+    EXPECT_EQ(spy.tokens(), want);
+    return want;
+  };
+  const std::vector<TokenList> nothing(shape.n_kv_head);
+  toy.prompt_end = kPrompt;
+  spy.set_documents(c.head, kPrompt - c.question);
+  const auto observed = static_cast<int32_t>(c.same.window);
+  EXPECT_EQ(spy.observed_prompt_rows(kPrompt, kPrompt), observed);
+  EXPECT_EQ(spy.observed_prompt_rows(kPrompt, c.head), 7);  // not with these documents
+  toy.step(kv, spy, 170, Phase::kPrefill);
+  toy.step(kv, spy, kPrompt - 170, Phase::kPrefill);
+  const auto head = static_cast<size_t>(c.head);
+  const auto kept = expect_kept(c.same, kPrompt, c.same.window, head, nothing);
+  // A second question of the conversation: the first one and its answer are among the voters' rows.
+  toy.prompt_end = kPrompt + 1 + 9;
+  toy.step(kv, spy, 9, Phase::kPrefill);
+  SnapKvOptions later = c.same;
+  later.window = std::min<uint32_t>(static_cast<uint32_t>(c.question) + 10, c.same.budget / 2);
+  expect_kept(later, toy.prompt_end, 9, head, kept);
+  // Other documents: the window votes again.
+  kv.truncate(0);
+  spy.truncate(0);
+  toy.prompt_end = 150;
+  toy.step(kv, spy, 150, Phase::kPrefill);
+  SnapKvOptions plain = c.same;
+  plain.window = 7;
+  expect_kept(plain, 150, 7, 0, nothing);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Cases, SnapKvQuestion,
+    ::testing::Values(QuestionCase{13, 21, options(64, 21, 5, "avg")},
+                      QuestionCase{0, 16, options(40, 16)},
+                      QuestionCase{20, 60, options(64, 32, 5, "avg")},    // half of the budget
+                      QuestionCase{90, 21, options(64, 21, 5, "avg")}));  // no room for others
 
 TEST(SnapKvPolicy, ABudgetThatFitsChangesNoBit) {
   for (const auto type : {KvType::kBF16, KvType::kQ8_0}) {

@@ -1,6 +1,7 @@
 #include "methods/baselines/snapkv.h"
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 
 #include "methods/top_k.h"
@@ -53,9 +54,14 @@ void SnapKvPolicy::select(const QueryRows& rows, Selection& selection) {
   layer.q = {};
 }
 
+int32_t SnapKvPolicy::window(int32_t prompt_end) const {
+  if (!by_question()) return window_;
+  return std::clamp(prompt_end - documents_.end, 1, std::max(1, budget_ / 2));
+}
+
 void SnapKvPolicy::collect_queries(const QueryRows& rows, Layer& layer) const {
   const size_t width = shape_.n_head * shape_.head_dim;
-  const int32_t first = std::max(rows.first(), rows.prompt_end - window_);
+  const int32_t first = std::max(rows.first(), rows.prompt_end - window(rows.prompt_end));
   if (first >= rows.end()) return;
   if (layer.q_end != first) layer.q.clear();
   const float* q = rows.q_rotated + static_cast<size_t>(first - rows.first()) * width;
@@ -66,7 +72,8 @@ void SnapKvPolicy::collect_queries(const QueryRows& rows, Layer& layer) const {
 void SnapKvPolicy::choose(const QueryRows& rows, Layer& layer) const {
   const size_t width = shape_.n_head * shape_.head_dim, group = shape_.group;
   const size_t count = keys(rows.layer, rows.end()).count();
-  const auto window = static_cast<size_t>(window_);
+  const auto window = static_cast<size_t>(this->window(rows.prompt_end));
+  const size_t before = by_question() ? static_cast<size_t>(documents_.begin) : 0;
   const size_t voters = std::min(window, layer.q.size() / width);
   const float* q = layer.q.data() + layer.q.size() - voters * width;
   const KeptScores scores = this->scores(rows);
@@ -83,8 +90,10 @@ void SnapKvPolicy::choose(const QueryRows& rows, Layer& layer) const {
   layer.keep_end = rows.end();
   rows.pool->run(shape_.n_kv_head, [&](size_t head, int) {
     std::vector<int32_t>& keep = layer.keep[head];
-    top_k(snapkv_scores(options_, std::span(votes).subspan(head * group, group)),
-          options_.budget - window, keep);
+    auto ranked = snapkv_scores(options_, std::span(votes).subspan(head * group, group));
+    std::fill_n(ranked.begin(), std::min(before, ranked.size()),
+                std::numeric_limits<float>::infinity());
+    top_k(ranked, options_.budget - window, keep);
     for (size_t i = count - window; i < count; ++i) keep.push_back(static_cast<int32_t>(i));
   });
 }
@@ -112,6 +121,7 @@ void SnapKvPolicy::compress(const QueryRows& rows, Layer& layer) {
 
 void SnapKvPolicy::truncate(int32_t length) {
   EvictingPolicy::truncate(length);
+  if (length < documents_.end) documents_ = {0, 0};
   for (Layer& layer : layers_) {
     if (layer.keep_end > length) layer.keep = {};
     if (layer.q_end > length) layer.q = {};

@@ -18,6 +18,7 @@ struct SnapKvOptions {
   uint32_t kernel = 7;
   std::string pool = "max";
   std::string group = "mean";
+  std::string voters = "window";
 };
 
 template <class Visitor>
@@ -32,6 +33,11 @@ void visit_options(SnapKvOptions& o, Visitor&& visit) {
   visit(OptionSpec{"pool", "how they are pooled", "", 0, 0, "max|avg"}, o.pool);
   visit(OptionSpec{"group", "how the query heads of a KV head are joined", "", 0, 0, "mean|max"},
         o.group);
+  visit(OptionSpec{"voters",
+                   "question: behind stored documents all rows of the question are the window, up "
+                   "to half of the budget, and what stands before the documents is kept, too",
+                   "", 0, 0, "window|question"},
+        o.voters);
 }
 
 /// Score of every key of one KV head. votes: [heads of the group][keys], sums of probabilities.
@@ -53,7 +59,10 @@ class SnapKvPolicy : public EvictingPolicy {
   std::unique_ptr<Policy> fork() const override { return std::make_unique<SnapKvPolicy>(*this); }
   void select(const QueryRows& rows, Selection& selection) override;
   void truncate(int32_t length) override;
-  int32_t observed_prompt_rows(int32_t, int32_t) const override { return window_; }
+  void set_documents(int32_t begin, int32_t end) override { documents_ = {begin, end}; }
+  int32_t observed_prompt_rows(int32_t prompt_end, int32_t kept) const override {
+    return kept < documents_.end ? window_ : window(prompt_end);
+  }
   uint64_t state_bytes() const override;
 
  private:
@@ -65,12 +74,17 @@ class SnapKvPolicy : public EvictingPolicy {
     int32_t keep_end = 0;  // tokens of the prompt that they were chosen from
   };
 
+  /// Whether the rows behind documents vote.
+  bool by_question() const { return documents_.end > 0 && options_.voters == "question"; }
+  /// Last rows of a prompt that vote and are kept.
+  int32_t window(int32_t prompt_end) const;
   void collect_queries(const QueryRows& rows, Layer& layer) const;
   void choose(const QueryRows& rows, Layer& layer) const;
   void compress(const QueryRows& rows, Layer& layer);
 
   SnapKvOptions options_;
   int32_t budget_, window_;
+  KeyRange documents_ = {0, 0};  // tokens; empty: none are known of
   std::vector<Layer> layers_;
 };
 
