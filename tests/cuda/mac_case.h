@@ -201,7 +201,7 @@ class MacCase {
     bool due = false, stores = false;
     for (uint32_t row = 0; row < batch_; ++row) {
       const bool has_ring = rings_[row] != kNoRing;
-      stores = stores || models_[row].stores(positions_[row], has_ring);
+      stores = stores || (has_ring && models_[row].stores(positions_[row]));
       for (uint32_t kv_head = 0; kv_head < shape_.n_kv_head; ++kv_head) {
         const auto own = models_[row].prospect(positions_[row], has_ring, kv_head);
         gain += own.gain;

@@ -285,7 +285,8 @@ TEST_F(MacEngine, SaysWhatItCannotDo) {
   const auto engine = tiny_engine(cuda_options());
   for (const auto& [policy, says] : std::vector<std::pair<std::string, std::string>>{
            {"mac+attention_predictor", "over full, quest or csattention"},
-           {"mac+csattention:mode=paper", "--device cuda csattention has mode=codes"}}) {
+           {"mac:prefill=reuse", "without lse_fix and prefill=reuse"},
+           {"mac+csattention:mode=paper,index=64", "--device cuda csattention has mode=codes"}}) {
     SCOPED_TRACE(policy);
     const auto session = engine->open(policy);
     ASSERT_FALSE(session);

@@ -159,6 +159,7 @@ TEST_F(CudaEngine, WhatReAttentionLacksOnADeviceIsRefused) {
   const auto engine = tiny_engine(cuda_options());
   for (const auto& [policy, what] : {std::pair{"reattention:local=64,interval=4", "interval"},
                                      {"reattention:local=64,fill=true", "fill"},
+                                     {"reattention:local=64,soft=true", "soft"},
                                      {"reattention:local=64,span=1,spans=1500", "1500 spans"},
                                      {"reattention:local=64,decode-picks=500", "500 decode-picks"},
                                      {"reattention:local=256", "raise --chunk from 64"}}) {

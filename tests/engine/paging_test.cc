@@ -5,10 +5,12 @@
 
 #include <map>
 #include <optional>
+#include <span>
 
 #include "engine/answers.h"
 #include "engine/tiny_model.h"
 #include "kv/hidden_file.h"
+#include "kv/read_faults.h"
 #include "kv/write_faults.h"
 
 namespace reprise::test {
@@ -33,21 +35,34 @@ EngineOptions small_options(const std::string& prefetch, uint64_t tokens = 400) 
   return options;
 }
 
-std::vector<float> last_logits(Session& session, Request request) {
+std::vector<float> last_logits(Session& session, Request request, Answer* answer = nullptr) {
   std::vector<float> last;
   request.on_logits = [&](std::span<const float> logits) {
     last.assign(logits.begin(), logits.end());
   };
-  answer_of(session, request);
+  Answer given = answer_of(session, request);
+  if (answer != nullptr) *answer = std::move(given);
   return last;
 }
 
-class EachPolicy : public testing::TestWithParam<const char*> {};
+/// Starts early enough for short prompts, and finds alike what random text asks for.
+const std::string kMac = "mac:min_context=0,window=64,band=32,sink=16,tau=0.1,guard=false";
+
+double group_hits(const Answer& answer) {
+  const auto& figures = answer.counters.policy;
+  return std::map<std::string, double>(figures.begin(), figures.end()).at("mac_group_hits");
+}
+
+class EachPolicy : public testing::TestWithParam<std::string> {};
 
 TEST_P(EachPolicy, AnswersAsFromMemory) {
   const Request request = request_of(tiny_prompt(900), 12);
   const auto ample = tiny_engine(ample_options());
-  const auto want = last_logits(**ample->open(GetParam()), request);
+  Answer answer;
+  const auto want = last_logits(**ample->open(GetParam()), request, &answer);
+  if (GetParam().starts_with("mac")) {
+    EXPECT_GT(group_hits(answer), 0.2);
+  }
   for (const std::string prefetch : {"none", "layer", "layer-once", "token"}) {
     const auto small = tiny_engine(small_options(prefetch, 250));
     auto session = *small->open(GetParam());
@@ -65,11 +80,15 @@ INSTANTIATE_TEST_SUITE_P(
                     "attention_predictor:budget=128", "dense:first=1+quest:budget=128",
                     "attention_predictor:budget=128,calibrate=dense,period=4", "sparq:budget=128",
                     "infllm", "magicpig", "pqcache:budget=128", "csattention:budget=128",
+                    "csattention:budget=128,unit=key,sink=5,period=4,cosine=-1",
+                    "csattention:budget=128,mode=table",
+                    "csattention:budget=128,mode=lists,centroids=8",
                     "reattention:stride=1,activate=128,local=64,chunk=64",
                     "reattention:activate=128,local=64,stride=0",
                     "reattention:stride=1,activate=128,local=64,least=0.1,interval=4",
                     "reattention:activate=128,local=64,lead=1.1,gate=0.3", "probe+quest:budget=128",
-                    "mac+quest:budget=128"));
+                    kMac, kMac + "+quest:budget=128", kMac + "+attention_predictor:budget=128",
+                    kMac + "+csattention:budget=128"));
 
 TEST(Paging, WhatIsReadAheadNeedNotBeFetched) {
   const Request request = request_of(tiny_prompt(1500), 64);
@@ -91,6 +110,71 @@ TEST(Paging, WhatIsReadAheadNeedNotBeFetched) {
                 paging["none"].hits + paging["none"].fetched)
           << mode;
     }
+  }
+}
+
+TEST(Paging, WhatIsReusedNeedNotBeBrought) {
+  const Request request = request_of(tiny_prompt(1500), 32);
+  for (const std::string inner : {"+full", "+quest:budget=128"}) {
+    for (const std::string prefetch : {"none", "token"}) {
+      uint64_t before = 0;
+      for (const std::string tau : {",tau=1", ",tau=0.1"}) {  // without reuse and with it
+        const auto engine = tiny_engine(small_options(prefetch));
+        const Counters counters = answer_of(*engine, request, kMac + tau + inner).counters;
+        const uint64_t read = counters.paging.read_bytes;
+        EXPECT_LT(read, counters.kv_bytes_read * 3 / 2) << prefetch << tau << inner;
+        if (before > 0) {
+          EXPECT_LT(read, before / 4) << prefetch << inner;
+        }
+        before = read;
+      }
+    }
+  }
+}
+
+TEST(Paging, AnIndexChoosesWithoutThePages) {
+  const Request request = request_of(tiny_prompt(1500), 48);
+  for (const std::string prefetch : {"none", "token"}) {
+    const auto cost_of = [&](const std::string& policy) {
+      return answer_of(*tiny_engine(small_options(prefetch)), request, policy).counters;
+    };
+    const uint64_t full = cost_of("full").paging.read_bytes;
+    for (const std::string mode : {"codes", "table", "lists,centroids=8"}) {
+      const Counters counters = cost_of("csattention:budget=128,mode=" + mode);
+      if (!mode.starts_with("lists")) {  // which choose single keys, from nearly all pages
+        EXPECT_LT(counters.paging.read_bytes, full / 4) << prefetch << mode;
+      }
+      EXPECT_LT(counters.paging.read_bytes, counters.kv_bytes_read * 3 / 2) << prefetch << mode;
+    }
+  }
+}
+
+// The index is made while tokens are decoded, from keys that lie on disk by then.
+TEST(Paging, AnswersGetTheirIndexFromDisk) {
+  const Request request = request_of(tiny_prompt(240), 150);
+  for (const std::string mode : {"codes", "lists,centroids=8"}) {
+    const std::string policy = "csattention:budget=320,mode=" + mode;
+    const auto ample = tiny_engine(ample_options());
+    const auto want = last_logits(**ample->open(policy), request);
+    for (const std::string prefetch : {"none", "layer", "layer-once", "token"}) {
+      const auto small = tiny_engine(small_options(prefetch, 200));
+      EXPECT_EQ(last_logits(**small->open(policy), request), want) << prefetch << mode;
+      EXPECT_GT(small->kv().paging.fetched, 0u);
+    }
+  }
+}
+
+TEST(Paging, IndexesForecastTheNextLayer) {
+  const Request request = request_of(tiny_prompt(1500), 48);
+  for (const std::string policy :
+       {"csattention:budget=128", "csattention:budget=128,period=4,cosine=-1"}) {
+    std::map<std::string, KvPaging> paging;
+    for (const std::string prefetch : {"none", "layer"}) {
+      const auto engine = tiny_engine(small_options(prefetch));
+      paging[prefetch] = answer_of(*engine, request, policy).counters.paging;
+    }
+    EXPECT_GT(paging["layer"].prefetched, 0u) << policy;
+    EXPECT_LT(paging["layer"].fetched, paging["none"].fetched) << policy;
   }
 }
 
@@ -198,6 +282,48 @@ TEST(Paging, DamageIsToldAndTheTextReadAgain) {
     EXPECT_GT(small->kv().lost_pages, 0u);
     request.on_token = {};
     EXPECT_EQ(answer_of(*session, request).tokens, answer_of(**ample->open(), request).tokens);
+  }
+}
+
+/// What follows when the disk cannot be read from the middle of an answer on: no token but those
+/// that are right, and the whole text once it can be read again.
+void expect_told(const std::string& policy, std::span<const int32_t> want,
+                 const std::string& prefetch, ReadFault::Kind kind, int every) {
+  SCOPED_TRACE(policy + ", " + prefetch + ", one of " + std::to_string(every));
+  const auto small = tiny_engine(small_options(prefetch, 250));
+  EXPECT_GE(hidden_file(scratch_folder()), 0);
+  auto session = *small->open(policy);
+  Request request = request_of(tiny_prompt(900), static_cast<uint32_t>(want.size()));
+  std::optional<ReadFault> fault;
+  std::vector<int32_t> told;
+  request.on_token = [&](const TokenEvent& event) {
+    told.push_back(event.token);
+    if (told.size() == 5) fault.emplace(kind, every);
+    return true;
+  };
+  const auto broken = session->generate(request);
+  EXPECT_GT(fault->count(), 0);
+  fault.reset();
+  EXPECT_TRUE(std::equal(told.begin(), told.end(), want.begin()));
+  EXPECT_LT(told.size(), want.size());
+  ASSERT_FALSE(broken);
+  EXPECT_EQ(broken.error().code, ErrorCode::kCorrupt);
+  EXPECT_THAT(broken.error().message, testing::HasSubstr("--kv-disk"));
+  EXPECT_GT(small->kv().lost_pages, 0u);
+  request.on_token = {};
+  EXPECT_THAT(answer_of(*session, request).tokens, testing::ElementsAreArray(want));
+}
+
+TEST(Paging, ADiskThatCannotBeReadIsToldAndNoTextIsWrong) {
+  const auto ample = tiny_engine(ample_options());
+  const std::string full = "full", forecast = "attention_predictor:budget=128";
+  const auto want = answer_of(*ample, request_of(tiny_prompt(900), 20), full).tokens,
+             forecast_want = answer_of(*ample, request_of(tiny_prompt(900), 20), forecast).tokens;
+  for (const std::string prefetch : {"none", "token"}) {
+    for (const ReadFault::Kind kind : ReadFault::failures()) {
+      expect_told(forecast, forecast_want, prefetch, kind, 1);
+    }
+    expect_told(full, want, prefetch, ReadFault::kBroken, 50);
   }
 }
 

@@ -30,7 +30,10 @@ const char* const kSpecs[] = {
     "reattention:sink=8,local=32,span=8,spans=6,activate=48,lead=1.1,gate=0.3",
     "auto:from=120+quest:budget=48",
     "mac:min_context=0,window=16,band=16,sink=4,align=4,tau=0.1",
-    "mac:min_context=0,window=16,band=16,mode=paper,tau=0+quest:budget=48"};
+    "mac:min_context=0,window=16,band=16,mode=paper,tau=0+quest:budget=48",
+    "mac:min_context=0,window=16,band=16,sink=4,align=4,tau=0.1+csattention:budget=64,observe=16",
+    "attention_predictor:budget=64,history=16",
+    "attention_predictor:budget=64,history=16,calibrate=dense,period=3,pool=max"};
 
 TEST(EnginePolicies, ASharedPrefixChangesNothing) {
   EngineOptions alone = tiny_options();
@@ -189,6 +192,31 @@ TEST(EnginePolicies, AConversationGoesOnUnderEveryPolicy) {
       prompt.insert(prompt.end(), more.begin(), more.end());
     }
   }
+}
+
+TEST(EnginePolicies, ASessionFileGoesOnUnderEveryPolicyThatIsSaved) {
+  const auto engine = tiny_engine();
+  size_t saved = 0;
+  for (const std::string spec : kSpecs) {
+    auto session = *engine->open(spec), restored = *engine->open(spec);
+    std::vector<int32_t> prompt = tiny_prompt(120);
+    const Answer first = answer_of(*session, request_of(prompt, 20));
+    const std::string path = scratch_folder() + "/any-policy";
+    if (const Status status = session->save(path, ""); !status) {
+      EXPECT_EQ(status.error().code, ErrorCode::kUnsupported) << spec;
+      continue;
+    }
+    ++saved;
+    ASSERT_TRUE(restored->restore(path)) << spec;
+    prompt.insert(prompt.end(), first.tokens.begin(), first.tokens.end());
+    prompt.push_back(65);
+    const Answer live = answer_of(*session, request_of(prompt, 30)),
+                 again = answer_of(*restored, request_of(prompt, 30));
+    EXPECT_EQ(again.tokens, live.tokens) << spec;
+    EXPECT_EQ(again.counters.keys_read, live.counters.keys_read) << spec;
+    EXPECT_GT(again.counters.reused_tokens, 100u) << spec;
+  }
+  EXPECT_EQ(saved, std::size(kSpecs) - 3);  // not h2o, snapkv and infllm
 }
 
 TEST(EnginePolicies, EvictingPoliciesGetMemoryFromThePrefixCache) {

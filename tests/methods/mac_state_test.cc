@@ -1,10 +1,8 @@
 // The state of MAC-Attention over long sequences, forks and cuts.
 #include <gtest/gtest.h>
 
-#include <map>
-
+#include "methods/mac_toy.h"
 #include "methods/policy_laws.h"
-#include "methods/selecting.h"
 
 namespace reprise {
 namespace {
@@ -14,23 +12,14 @@ using kernels::Phase;
 using testing::decode;
 using testing::make_policy;
 using testing::Outputs;
+using testing::repeat_queries;
 using testing::Toy;
 using testing::ToyShape;
 
-const std::string kMac = "mac:min_context=0,window=64,band=32,sink=8,guard=false";
-
-/// Every token from first on has the query of the one that stands distance before it.
-void repeat_queries(Toy& toy, size_t first, size_t last, size_t distance) {
-  for (uint32_t layer = 0; layer < toy.config().n_layer; ++layer) {
-    for (size_t token = first; token < last; ++token) {
-      std::copy_n(toy.q(layer, token - distance), toy.width(), toy.q(layer, token));
-    }
-  }
-}
+const std::string& kMac = testing::kEarlyMac;
 
 double stat(const Policy& policy, const std::string& name) {
-  const auto stats = policy.stats();
-  return std::map<std::string, double>(stats.begin(), stats.end()).at(name);
+  return testing::stats_of(policy).at(name);
 }
 
 TEST(MacState, ThreadsDoNotChangeABit) {

@@ -1,52 +1,28 @@
 // MAC-Attention as a policy.
 #include <gtest/gtest.h>
 
-#include <map>
 #include <random>
 
 #include "methods/mac/ring.h"
-#include "methods/selecting.h"
+#include "methods/mac_toy.h"
 
 namespace reprise {
 namespace {
 
 using kernels::KvType;
 using kernels::Phase;
+using testing::largest_difference;
 using testing::make_policy;
 using testing::Outputs;
+using testing::repeat_query;
+using testing::stats_of;
 using testing::Toy;
 using testing::ToyShape;
+using testing::unrotated;
+using testing::zero_rotated;
 
 constexpr size_t kPrompt = 400, kTokens = 460;
-/// Starts early enough for short sequences.
-const std::string kMac = "mac:min_context=0,window=64,band=32,sink=8,guard=false";
-
-/// Heads of which no dimension is rotated: the two that would be are zero in every key.
-ToyShape unrotated(uint32_t layers = 1) {
-  ToyShape shape{layers, 4, 2, 32, KvType::kF32};
-  shape.rope_dims = 2;
-  return shape;
-}
-
-void zero_rotated(Toy& toy, size_t tokens) {
-  const size_t head_dim = toy.config().head_dim;
-  for (uint32_t layer = 0; layer < toy.config().n_layer; ++layer) {
-    for (size_t token = 0; token < tokens; ++token) {
-      for (size_t head = 0; head < toy.config().n_kv_head; ++head) {
-        std::fill_n(toy.k(layer, token) + head * head_dim, 2, 0.0f);
-      }
-    }
-  }
-}
-
-/// Gives a token the queries of another one, for all heads or one.
-void repeat_query(Toy& toy, size_t token, size_t of, size_t first_head = 0, size_t heads = 4) {
-  const size_t head_dim = toy.config().head_dim;
-  for (uint32_t layer = 0; layer < toy.config().n_layer; ++layer) {
-    std::copy_n(toy.q(layer, of) + first_head * head_dim, heads * head_dim,
-                toy.q(layer, token) + first_head * head_dim);
-  }
-}
+const std::string& kMac = testing::kEarlyMac;
 
 Outputs run(Toy& toy, Policy& policy, size_t prompt, size_t decoded, size_t chunk = 0) {
   SequenceKv kv = toy.new_sequence();
@@ -65,21 +41,6 @@ Outputs run(Toy& toy, Policy& policy, size_t prompt, size_t decoded, size_t chun
 Outputs run(Toy& toy, std::string_view spec, size_t prompt = kPrompt, size_t decoded = 60,
             size_t chunk = 0) {
   return run(toy, *make_policy(toy, spec), prompt, decoded, chunk);
-}
-
-double largest_difference(const Outputs& a, const Outputs& b, size_t first = 0) {
-  double largest = 0.0;
-  for (size_t i = first; i < a.size(); ++i) {
-    for (size_t d = 0; d < a[i].size(); ++d) {
-      largest = std::max(largest, std::abs(double{a[i][d]} - b[i][d]));
-    }
-  }
-  return largest;
-}
-
-std::map<std::string, double> stats_of(const Policy& policy) {
-  const auto stats = policy.stats();
-  return {stats.begin(), stats.end()};
 }
 
 TEST(Mac, WithoutReuseItIsTheInnerPolicyBitForBit) {

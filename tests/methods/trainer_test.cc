@@ -124,6 +124,41 @@ TEST(Trainer, LearnsWhatNoAverageCanKnow) {
   EXPECT_EQ(std::bit_cast<Flat>(same->net), std::bit_cast<Flat>(net->net));
 }
 
+TEST(Trainer, EndsWhereNothingIsGainedAndGivesTheBestNetwork) {
+  const std::vector<Recording> training = {moving(1), moving(2)}, validation = {moving(9)};
+  ThreadPool pool(2);
+  TrainingOptions options = small_training();
+  options.validation.budget = {96, 16, 16};
+  options.steps = 5;
+  options.epochs = 60;
+  options.patience = 3;
+  options.rate = 0.3f;  // far too large: it soon spoils what was learnt
+  std::vector<EpochReport> reports;
+  const auto net = Trainer(options, training, validation, pool).train([&](const EpochReport& told) {
+    reports.push_back(told);
+    return true;
+  });
+  ASSERT_TRUE(net);
+  ASSERT_GT(reports.size(), options.patience);
+  EXPECT_LT(reports.size(), options.epochs);
+  const size_t best = reports.size() - 1 - options.patience;
+  EXPECT_TRUE(reports[best].best);
+  for (size_t i = 0; i < reports.size(); ++i) {
+    EXPECT_LE(reports[i].recovery, reports[best].recovery);
+    EXPECT_FALSE(i > best && reports[i].best) << i;
+  }
+  EXPECT_LT(reports.back().recovery, reports[best].recovery);  // the last one's is another network
+  const auto shared = std::make_shared<const ForecastNet>(*net);
+  EXPECT_EQ(closed_loop_recovery(
+                validation, options.validation, 0,
+                [&] {
+                  return std::make_unique<NetworkPredictor>(1, shared, options.factor,
+                                                            options.validation.period);
+                },
+                pool),
+            reports[best].recovery);
+}
+
 TEST(Trainer, CanBeStopped) {
   const std::vector<Recording> recordings = {moving(1)};
   ThreadPool pool(2);

@@ -58,6 +58,10 @@ Result<std::unique_ptr<DevicePolicy>> device_policy(const Policy& policy,
   REPRISE_TRY(auto choosing, choosing_pages(policy, config, false));
   if (choosing != nullptr) return choosing;
   if (const auto* snapkv = dynamic_cast<const SnapKvPolicy*>(&policy)) {
+    if (snapkv->options().voters != "window") {
+      return fail(ErrorCode::kUnsupported,
+                  "snapkv on cuda has voters=window alone; use that or --device cpu");
+    }
     return std::make_unique<DeviceSnapKv>(snapkv->options(), config);
   }
   if (const auto* h2o = dynamic_cast<const H2oPolicy*>(&policy)) {
@@ -67,7 +71,7 @@ Result<std::unique_ptr<DevicePolicy>> device_policy(const Policy& policy,
     return std::make_unique<DeviceAttentionPredictor>(*predictor, config);
   }
   if (const auto* mac = dynamic_cast<const MacPolicy*>(&policy);
-      mac != nullptr && !mac->settings().fixes) {
+      mac != nullptr && !mac->settings().fixes && !mac->settings().in_prompts) {
     if (!mac->settings().reuses) return device_policy(mac->wrapped(), config);
     if (mac->wrapped().reads_everything()) {
       return std::make_unique<DeviceMac>(*mac, config, nullptr);
@@ -83,12 +87,13 @@ Result<std::unique_ptr<DevicePolicy>> device_policy(const Policy& policy,
     if (made != nullptr) made->leave_alone(dense->dense());
     return made;
   }
-  return fail(ErrorCode::kUnsupported,
-              "policy {} does not run on cuda; full, streaming, quest, snapkv, h2o, reattention, "
-              "csattention, attention_predictor and mac (over full, quest or "
-              "csattention, without lse_fix) do, also after dense, and auto among full, quest and "
-              "mac; use --device cpu",
-              policy.spec());
+  return fail(
+      ErrorCode::kUnsupported,
+      "policy {} does not run on cuda; full, streaming, quest, snapkv, h2o, reattention, "
+      "csattention, attention_predictor and mac (over full, quest or "
+      "csattention, without lse_fix and prefill=reuse) do, also after dense, and auto among "
+      "full, quest and mac; use --device cpu",
+      policy.spec());
 }
 
 }  // namespace reprise

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "attention/partial.h"
+#include "base/float16.h"
 #include "methods/mac/parts.h"
 #include "methods/mac/seed.h"
 
@@ -33,6 +34,8 @@ MacSettings settings_of(const MacOptions& options, const ModelConfig& config) {
   s.anchored = options.chain == "anchored";
   s.guarded = options.guard;
   s.fixes = options.lse_fix && config.attention_soft_cap == 0.0f;
+  s.in_prompts = s.reuses && options.prefill == "reuse";
+  if (s.in_prompts) s.cut.align = 1;
   if (options.mode != "paper") return s;
   s.cut.sink = 0;
   s.cut.align = 1;
@@ -67,6 +70,11 @@ Result<std::unique_ptr<Policy>> MacPolicy::create(const MacOptions& options,
                 "mac: ring=q8_0 needs heads of a multiple of 32 dimensions, not {}; use ring=f32",
                 config.head_dim);
   }
+  if (options.prefill == "reuse" && (options.lse_fix || options.band == 0)) {
+    return fail(ErrorCode::kUnsupported,
+                "mac: prefill=reuse keeps no mean keys and needs a band; leave lse_fix off and "
+                "band above 0");
+  }
   return std::make_unique<MacPolicy>(options, config, std::move(inner));
 }
 
@@ -98,23 +106,19 @@ int32_t MacPolicy::observed_prompt_rows(int32_t prompt_end, int32_t kept) const 
 void MacPolicy::select(const QueryRows& rows, Selection& selection) {
   writes_ = false;
   asked_inner_ = true;
-  std::fill(risks_.begin(), risks_.end(), 0.0f);
+  clear_matches(1);
   const bool one_row = rows.phase == kernels::Phase::kDecode && rows.rows.size() == 1;
   if (!one_row || !settings_.reuses || !settings_.stores(rows.first())) {
     inner().select(rows, selection);
-    if (rows.phase == kernels::Phase::kPrefill && settings_.reuses) seed(rows);
-    return;
+    if (rows.phase != kernels::Phase::kPrefill || !settings_.reuses) return;
+    return settings_.in_prompts ? read_prompt(rows, selection) : seed(rows);
   }
   Layer& layer = layers_[rows.layer];
-  const bool ready = rows.first() >= settings_.min_context && layer.ring;
-  if (ready && settings_.guarded && !layer.guard.pays()) return rest(rows, selection);
-  if (ready) {
-    match(rows);
-  } else {
-    std::fill(matches_.begin(), matches_.end(), MacMatch{});
-    decide_groups();
-  }
+  if (rests(rows)) return rest(rows, selection);
+  const bool ready = this->ready(rows);
+  if (ready) match(rows, rows.first());
   take_results(rows);
+  layer.reused_from = reused_from_;
 
   Selection given;  // of the inner policy
   asked_inner_ = std::find(reused_from_.begin(), reused_from_.end(), 0) != reused_from_.end();
@@ -140,7 +144,7 @@ void MacPolicy::rest(const QueryRows& rows, Selection& selection) {
   ++layer.sums.off;
   layer.sums.keys += static_cast<double>(rows.end()) * config_->n_kv_head;
   if (layer.guard.tries()) {
-    match(rows, false);
+    match(rows, rows.first(), false);
     const Saving found = saving(rows);
     selection.index_bytes_read += found.index_bytes;
     layer.guard.saw(found.kv_bytes, static_cast<double>(found.index_bytes));
@@ -150,32 +154,49 @@ void MacPolicy::rest(const QueryRows& rows, Selection& selection) {
   if (!layer.ring->write_query(rows.first(), rows.q)) ++layer.sums.nonfinite;
 }
 
-void MacPolicy::match(const QueryRows& rows, bool results) {
+void MacPolicy::clear_matches(size_t rows) {
+  const size_t count = rows * config_->n_head;
+  matches_.assign(count, {});
+  risks_.assign(count, 0.0f);
+  reused_from_.assign(count, 0);
+  states_.assign(count, {});
+}
+
+void MacPolicy::match(const QueryRows& rows, int32_t before, bool results) {
   const MacRing& from = ring(rows.layer);
-  const int32_t position = rows.first();
-  MacLimits limits;
-  limits.first = std::max(position - settings_.max_gap, settings_.cut.first_position());
-  limits.last = position - 1;
-  limits.oldest_anchor = position - std::min(position, settings_.max_age);
-  limits.distance2 = settings_.distance2;
-  limits.results = results;
+  const size_t n_head = config_->n_head, count = rows.rows.size();
+  std::vector<MacLimits> limits(count);
+  for (size_t row = 0; row < count; ++row) {
+    const int32_t position = rows.rows[row].position;
+    limits[row] = {std::max(position - settings_.max_gap, settings_.cut.first_position()),
+                   before - 1, position - std::min(position, settings_.max_age),
+                   settings_.distance2, results};
+  }
   searches_.resize(static_cast<size_t>(rows.pool->size()));
-  rows.pool->run(config_->n_head, [&](size_t head, int thread) {
+  rows.pool->run(n_head, [&](size_t head, int thread) {
     const float* q = rows.q + head * config_->head_dim;
-    MacMatch& match = matches_[head];
-    match = nearest_entry(from, head, q, limits, searches_[static_cast<size_t>(thread)]);
-    if (match.found()) match.risk = risk(rows, head, match);
-    if (match.risk > settings_.max_error) match = {};
+    std::vector<MacMatch> found(count);
+    nearest_entries(from, head, q, n_head * config_->head_dim, limits,
+                    searches_[static_cast<size_t>(thread)], found.data());
+    for (size_t row = 0; row < count; ++row) {
+      MacMatch& match = matches_[row * n_head + head];
+      match = found[row];
+      if (match.found()) {
+        match.risk = risk(from.state(head, from.slot(match.position)),
+                          q + row * n_head * config_->head_dim, match);
+      }
+      if (match.risk > settings_.max_error) match = {};
+    }
   });
   decide_groups();
 }
 
-float MacPolicy::risk(const QueryRows& rows, size_t head, const MacMatch& match) const {
-  const MacRing& from = *layers_[rows.layer].ring;
-  const MacState& state = from.state(head, from.slot(match.position));
-  const float* q = rows.q + head * config_->head_dim;
+float MacPolicy::risk(const MacState& state, const float* q, const MacMatch& match) const {
   float norm2 = 0.0f;
-  for (size_t d = 0; d < config_->head_dim; ++d) norm2 += q[d] * q[d];
+  for (size_t d = 0; d < config_->head_dim; ++d) {
+    const float kept = to_float(to_bf16(q[d]));  // as it is compared
+    norm2 += kept * kept;
+  }
   const float moved = state.drift + match.distance;
   return norm2 > 0.0f ? state.share * moved / std::sqrt(norm2) : 0.0f;
 }
@@ -196,22 +217,27 @@ void MacPolicy::take_results(const QueryRows& rows) {
   const size_t head_dim = config_->head_dim;
   reused_ = empty_partial(1, config_->n_head, head_dim);
   for (size_t head = 0; head < matches_.size(); ++head) {
-    states_[head] = {};
     if (reused_from_[head] == 0) continue;
-    const MacRing& from = *layers_[rows.layer].ring;
-    const size_t slot = from.slot(matches_[head].position);
-    const MacState& state = from.state(head, slot);
-    from.load_out(head, slot, &reused_.out[head * head_dim]);
-    reused_.lse[head] = state.lse;
-    states_[head] = state;
-    states_[head].drift += matches_[head].distance;
-    ++states_[head].depth;
+    take_result(rows.layer, head, &reused_.out[head * head_dim], &reused_.lse[head]);
     if (!settings_.fixes) continue;
     constexpr float kMost = 2.0f;
-    from.load_mean(head, slot, &means_[head * head_dim]);
-    const float moved = mean_logit(rows.q_rotated, head) - state.mean_logit;
+    const MacRing& from = *layers_[rows.layer].ring;
+    from.load_mean(head, from.slot(matches_[head].position), &means_[head * head_dim]);
+    const float moved = mean_logit(rows.q_rotated, head) - states_[head].mean_logit;
     reused_.lse[head] += std::clamp(moved, -kMost, kMost);
   }
+}
+
+void MacPolicy::take_result(uint32_t layer, size_t index, float* out, float* lse) {
+  const MacRing& from = *layers_[layer].ring;
+  const MacMatch& match = matches_[index];
+  const size_t head = index % config_->n_head, slot = from.slot(match.position);
+  from.load_out(head, slot, out);
+  MacState& state = states_[index];
+  state = from.state(head, slot);
+  *lse = state.lse;
+  state.drift += match.distance;
+  ++state.depth;
 }
 
 MacPolicy::Saving MacPolicy::saving(const QueryRows& rows) const {
@@ -223,27 +249,21 @@ MacPolicy::Saving MacPolicy::saving(const QueryRows& rows) const {
         static_cast<uint64_t>(own.end() - std::count(own.begin(), own.end(), 0) - own.begin());
   }
   const MacRing& from = *layers_[rows.layer].ring;
-  saving.index_bytes = from.query_bytes() + saving.hits * from.result_bytes();
+  saving.index_bytes = rows.rows.size() * from.query_bytes() + saving.hits * from.result_bytes();
   saving.kv_bytes = saving.keys * 2.0 * static_cast<double>(rows.kv->pool().layout().tile_bytes()) /
                     static_cast<double>(kPageTokens);
   return saving;
 }
 
-void MacPolicy::weigh(const QueryRows& rows, Selection& selection) {
-  Layer& layer = layers_[rows.layer];
-  MacSums& sums = layer.sums;
+MacPolicy::Saving MacPolicy::count(const QueryRows& rows, MacSums& sums) const {
   const double threshold = std::sqrt(static_cast<double>(settings_.distance2));
-  layer.hits.resize(matches_.size());
-  for (size_t head = 0; head < matches_.size(); ++head) {
+  for (size_t i = 0; i < matches_.size(); ++i) {
     ++sums.heads;
-    if (matches_[head].found()) {
-      ++sums.head_hits;
-      ++layer.hits[head];
-    }
-    if (reused_from_[head] == 0) continue;
-    sums.lag += rows.first() - matches_[head].position;
-    sums.depth += states_[head].depth;
-    sums.distance += matches_[head].distance / threshold;
+    if (matches_[i].found()) ++sums.head_hits;
+    if (reused_from_[i] == 0) continue;
+    sums.lag += rows.rows[i / config_->n_head].position - matches_[i].position;
+    sums.depth += states_[i].depth;
+    sums.distance += matches_[i].distance / threshold;
   }
   for (size_t first = 0; first < matches_.size(); first += group_) {
     const auto own = std::span(reused_from_).subspan(first, group_);
@@ -251,10 +271,22 @@ void MacPolicy::weigh(const QueryRows& rows, Selection& selection) {
     sums.group_hits += std::count(own.begin(), own.end(), 0) == 0 ? 1 : 0;
   }
   const Saving saved = saving(rows);
-  ++sums.steps;
-  sums.keys += static_cast<double>(rows.end()) * config_->n_kv_head;
+  for (const Row& row : rows.rows) {
+    ++sums.steps;
+    sums.keys += (row.position + 1.0) * config_->n_kv_head;
+  }
   sums.skipped += saved.keys;
   sums.reused_heads += saved.hits;
+  return saved;
+}
+
+void MacPolicy::weigh(const QueryRows& rows, Selection& selection) {
+  Layer& layer = layers_[rows.layer];
+  const Saving saved = count(rows, layer.sums);
+  layer.hits.resize(matches_.size());
+  for (size_t head = 0; head < matches_.size(); ++head) {
+    if (matches_[head].found()) ++layer.hits[head];
+  }
   selection.index_bytes_read += saved.index_bytes;
   if (rows.first() < layer.warm) return;
   layer.guard.saw(saved.kv_bytes, static_cast<double>(saved.index_bytes));
@@ -269,12 +301,9 @@ void MacPolicy::observe(const QueryRows& rows, const AttentionResult& result) {
   for (size_t head = 0; head < states_.size(); ++head) {
     MacState& state = states_[head];
     const bool reused = reused_from_[head] > 0;
-    if (!reused) state.anchor = rows.first();
-    state.lse = captured_.lse[head];
-    state.share = std::exp(std::min(0.0f, state.lse - result.lse[head]));
+    state.share = std::exp(std::min(0.0f, captured_.lse[head] - result.lse[head]));
     if (reused) sums.share += state.share;
-    // No entry rests on another one: what was reused is not stored again.
-    if (reused && settings_.anchored) state.lse = -std::numeric_limits<float>::infinity();
+    finish_state(rows.first(), reused, captured_.lse[head], state);
   }
   if (settings_.fixes) weigh_keys(rows);
   if (!ring(rows.layer).write(rows.first(), rows.q, captured_.out.data(), states_, means_.data())) {
@@ -282,17 +311,27 @@ void MacPolicy::observe(const QueryRows& rows, const AttentionResult& result) {
   }
 }
 
+void MacPolicy::finish_state(int32_t position, bool reused, float lse, MacState& state) const {
+  if (!reused) state.anchor = position;
+  // No entry rests on another one: what was reused is not stored again.
+  const bool stays = !reused || !settings_.anchored;
+  state.lse = stays ? lse : -std::numeric_limits<float>::infinity();
+}
+
 void MacPolicy::seed(const QueryRows& rows) {
   const auto row = std::find_if(rows.rows.begin(), rows.rows.end(), [&](const Row& each) {
-    return settings_.stores(each.position) && each.position >= rows.prompt_end - settings_.window;
+    return seeds(each.position, rows.prompt_end);
   });
   if (row == rows.rows.end()) return;
   const auto first = static_cast<size_t>(row - rows.rows.begin());
-  Partial prefix;
-  std::vector<float> means;
-  prefix_attention(rows, first, *config_, settings_.cut, prefix,
-                   settings_.fixes ? &means : nullptr);
   const size_t n_head = config_->n_head, width = n_head * config_->head_dim;
+  const size_t count = rows.rows.size() - first;
+  Partial prefix = empty_partial(count, n_head, config_->head_dim);
+  std::vector<float> means(settings_.fixes ? count * width : 0);
+  const std::vector<int32_t> begin(count * n_head, settings_.cut.sink);
+  prefix_attention(
+      rows_of(rows, first, count), *config_, settings_.cut, begin,
+      {prefix.out.data(), prefix.lse.data(), settings_.fixes ? means.data() : nullptr});
   for (size_t i = 0; first + i < rows.rows.size(); ++i) {
     const int32_t position = rows.rows[first + i].position;
     for (size_t head = 0; head < n_head; ++head) {
@@ -311,21 +350,19 @@ void MacPolicy::seed(const QueryRows& rows) {
       ++layers_[rows.layer].sums.nonfinite;
     }
   }
-  if (rows.end() == rows.prompt_end) foresee(rows);
+  if (rows.end() == rows.prompt_end) show_guard(rows);
 }
 
-void MacPolicy::foresee(const QueryRows& rows) {
+void MacPolicy::show_guard(const QueryRows& rows) {
   constexpr size_t kRows = 8;
   MacGuard& guard = layers_[rows.layer].guard;
   if (!settings_.guarded || guard.has_seen()) return;
-  const size_t count = std::min(kRows, rows.rows.size()),
-               width = config_->n_head * size_t{config_->head_dim};
+  const size_t count = std::min(kRows, rows.rows.size());
   double saved = 0.0, spent = 0.0;
   for (size_t row = rows.rows.size() - count; row < rows.rows.size(); ++row) {
-    QueryRows one = rows;
-    one.rows = rows.rows.subspan(row, 1);
-    one.q += row * width;
-    match(one);
+    const QueryRows one = rows_of(rows, row, 1);
+    clear_matches(1);
+    match(one, one.first());
     const Saving found = saving(one);
     saved += found.kv_bytes;
     spent += static_cast<double>(found.index_bytes);

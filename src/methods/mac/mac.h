@@ -8,6 +8,7 @@
 // finds no match, all are computed anew and their entries refreshed.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -30,14 +31,14 @@ struct MacSettings {
   float max_error = 0.0f;  // infinity: no limit
   bool reuses = true, split = false, anchored = false, guarded = true;
   bool fixes = false;  // weights of reused results follow the query
+  bool in_prompts = false;
 
   /// Whether the row at a position leaves an entry.
-  bool stores(int32_t position) const {
-    return position + window >= min_context && position >= cut.first_position();
-  }
+  bool stores(int32_t position) const { return position >= first_entry(); }
+  int32_t first_entry() const { return std::max(min_context - window, cut.first_position()); }
 };
 
-/// Over decode rows that could have reused something.
+/// Over rows that could have reused something.
 struct MacSums {
   uint64_t heads = 0, head_hits = 0, reused_heads = 0, groups = 0, group_hits = 0, steps = 0,
            off = 0;
@@ -71,13 +72,15 @@ class MacOnDevice {
 /// which do not follow from KV: a session file keeps them. Where there is none, as after a prefix
 /// that another sequence read, a prompt's last rows are computed anew to fill them.
 ///
-/// Prompts are read as by the inner policy; their last rows fill the ring (see seed.h). Steps of
-/// several decode rows go to the inner policy alone.
+/// Prompts are read as by the inner policy; their last rows fill the ring (see seed.h), unless
+/// their rows reuse results, too (see prompt.cc). Steps of several decode rows go to the inner
+/// policy alone.
 class MacPolicy : public PolicyDecorator {
  public:
   MacPolicy(const MacOptions& options, const ModelConfig& config, std::unique_ptr<Policy> inner);
 
-  /// kUnsupported for rings of 8 bits where heads are no whole blocks.
+  /// kUnsupported for rings of 8 bits where heads are no whole blocks, and for options that
+  /// prompt rows cannot follow.
   static Result<std::unique_ptr<Policy>> create(const MacOptions& options,
                                                 const ModelConfig& config,
                                                 std::unique_ptr<Policy> inner);
@@ -90,11 +93,15 @@ class MacPolicy : public PolicyDecorator {
     return settings_.reuses || PolicyDecorator::observes(layer);
   }
   void observe(const QueryRows& rows, const AttentionResult& result) override;
+  int32_t reads_from(const QueryRows& rows) const override;
+  bool predict(const QueryRows& rows, Selection& selection) override;
   std::span<const float> supposed_errors() const override { return risks_; }
   void truncate(int32_t length) override;
   std::string save_state() const override;
   Status restore_state(std::string_view state, int32_t length) override;
   int32_t observed_prompt_rows(int32_t prompt_end, int32_t kept) const override;
+  std::string prefill_key() const override;
+  int32_t next_cut(int32_t position) const override;
   PolicyStats stats() const override;
   void clear_stats() override;
   uint64_t state_bytes() const override;
@@ -112,9 +119,10 @@ class MacPolicy : public PolicyDecorator {
   struct Layer {
     std::optional<MacRing> ring;
     MacGuard guard;
-    MacSums sums;
+    MacSums sums, prompt;        // of decode rows, of prompt rows
     std::vector<uint64_t> hits;  // [n_head] of sums.head_hits
     int32_t warm = 0;  // the guard counts from this position on: until then results are few
+    std::vector<int32_t> reused_from;  // [n_head] of its last row, see MacRead::reused; or empty
   };
   /// What matches save.
   struct Saving {
@@ -127,18 +135,44 @@ class MacPolicy : public PolicyDecorator {
   bool remembers(int32_t begin, int32_t end) const;
   bool device_remembers(int32_t begin, int32_t end) const;
   MacDeviceRing device_ring() const;
+  /// Whether the prompt row at a position leaves an entry.
+  bool seeds(int32_t position, int32_t prompt_end) const {
+    return settings_.reuses && settings_.stores(position) &&
+           (settings_.in_prompts || position >= prompt_end - settings_.window);
+  }
   void seed(const QueryRows& rows);
+  /// Prompt rows that reuse: selection gets sinks and bands beside prefix_.
+  void read_prompt(const QueryRows& rows, Selection& selection);
+  /// Of rows that find no entries from `before` on; out, lse: of prefix_.
+  void read_block(const QueryRows& rows, int32_t before, float* out, float* lse);
+  void store_block(const QueryRows& rows, float* out, float* lse);
+  QueryRows rows_of(const QueryRows& rows, size_t first, size_t count) const;
   /// Lets the guard see what a prompt's last rows would have saved.
-  void foresee(const QueryRows& rows);
+  void show_guard(const QueryRows& rows);
+  /// Whether there is something that a decode row can be compared with.
+  bool ready(const QueryRows& rows) const {
+    return rows.first() >= settings_.min_context && layers_[rows.layer].ring;
+  }
+  /// Whether reuse does not pay in the layer.
+  bool rests(const QueryRows& rows) const {
+    return settings_.guarded && ready(rows) && !layers_[rows.layer].guard.pays();
+  }
   /// A step of a layer in which reuse does not pay.
   void rest(const QueryRows& rows, Selection& selection);
-  /// Fills matches_ and reused_from_, from entries that have results or from all.
-  void match(const QueryRows& rows, bool results = true);
+  /// Makes room for the matches of so many rows, of which nobody has one yet.
+  void clear_matches(size_t rows);
+  /// Fills matches_ and reused_from_ from entries of positions before one, those that have results
+  /// or all.
+  void match(const QueryRows& rows, int32_t before, bool results = true);
   /// What bounds the relative error of a hit, up to a factor: the reused share of attention times
   /// how far, for its length, the query has moved over the whole chain.
-  float risk(const QueryRows& rows, size_t head, const MacMatch& match) const;
+  float risk(const MacState& state, const float* q, const MacMatch& match) const;
   void decide_groups();
   void take_results(const QueryRows& rows);
+  /// The result that matches_[index] reuses, and states_[index] of what is built on it.
+  void take_result(uint32_t layer, size_t index, float* out, float* lse);
+  /// Of an entry at a position; lse: of its result.
+  void finish_state(int32_t position, bool reused, float lse, MacState& state) const;
   /// Fills means_ for the entry to be written, whose results have been captured.
   void weigh_keys(const QueryRows& rows);
   /// The first key before cut that weigh_keys() reads, and the bytes of them all.
@@ -146,6 +180,7 @@ class MacPolicy : public PolicyDecorator {
   uint64_t weighed_bytes(const QueryRows& rows) const;
   float mean_logit(const float* q_rotated, size_t head) const;
   Saving saving(const QueryRows& rows) const;
+  Saving count(const QueryRows& rows, MacSums& sums) const;
   void weigh(const QueryRows& rows, Selection& selection);
 
   const ModelConfig* config_;
@@ -161,13 +196,14 @@ class MacPolicy : public PolicyDecorator {
   bool writes_ = false;               // observe() stores an entry
   bool asked_inner_ = true;           // and tells the inner policy
   bool reads_all_ = true;             // which reads every key
-  std::vector<MacMatch> matches_;     // [n_head]
-  std::vector<float> risks_;          // [n_head] of hits; else 0
-  std::vector<int32_t> reused_from_;  // [n_head] see MacRead::reused
-  std::vector<MacState> states_;      // [n_head] of the entry to be written
+  std::vector<MacMatch> matches_;     // [rows, n_head]
+  std::vector<float> risks_;          // [rows, n_head] of hits; else 0
+  std::vector<int32_t> reused_from_;  // [rows, n_head] see MacRead::reused
+  std::vector<MacState> states_;      // [rows, n_head] of the entries to be written
   std::vector<float> means_;          // [n_head, head_dim] its mean keys, or empty
   std::vector<MacSearch> searches_;   // [threads]
   Partial reused_, captured_;         // [1, n_head]
+  Partial prefix_;                    // [rows, n_head] of prompt rows, between sinks and band
 };
 
 }  // namespace reprise

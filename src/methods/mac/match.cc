@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "base/float16.h"
 #include "kernels/key_logits.h"
@@ -19,39 +20,36 @@ bool may_be_reused(const MacRing& ring, size_t head, size_t slot, const MacLimit
   return state.anchor >= limits.oldest_anchor && !std::isinf(state.lse);
 }
 
-/// Fills search.dots; returns the squared norm of the rounded query.
-float multiply(const MacRing& ring, size_t head, const float* q, MacSearch& search) {
+/// Fills search.q and search.dots.
+void multiply(const MacRing& ring, size_t head, const float* q, size_t stride, size_t queries,
+              MacSearch& search) {
   const size_t head_dim = ring.layout().head_dim;
-  search.q.resize(head_dim);
-  float norm = 0.0f;
-  for (size_t d = 0; d < head_dim; ++d) {
-    search.q[d] = to_float(to_bf16(q[d]));
-    norm += search.q[d] * search.q[d];
+  search.q.resize(queries * head_dim);
+  for (size_t i = 0; i < search.q.size(); ++i) {
+    search.q[i] = to_float(to_bf16(q[i / head_dim * stride + i % head_dim]));
   }
   ring.list_tiles(head, search.tiles);
-  search.dots.resize(search.tiles.size() * kernels::kPageTokens);
   kernels::KeyLogitsArgs args;
   args.layout = &ring.layout();
-  args.rows = 1;
+  args.rows = queries;
   args.q = search.q.data();
   args.q_stride = head_dim;
   args.pages = search.tiles;
+  args.out_stride = search.tiles.size() * kernels::kPageTokens;
+  search.dots.resize(queries * args.out_stride);
   args.out = search.dots.data();
-  args.out_stride = search.dots.size();
   kernels::key_logits(args);
-  return norm;
 }
 
-}  // namespace
-
-MacMatch nearest_entry(const MacRing& ring, size_t head, const float* q, const MacLimits& limits,
-                       MacSearch& search) {
-  const float norm = multiply(ring, head, q, search);
+/// q: rounded; distances: its products.
+MacMatch nearest(const MacRing& ring, size_t head, const float* q, const MacLimits& limits,
+                 float* distances, MacSearch& search) {
+  const size_t head_dim = ring.layout().head_dim;
+  const float norm = std::inner_product(q, q + head_dim, q, 0.0f);
   const auto norms = ring.norms2(head);
   // |a - b|^2 = |a|^2 + |b|^2 - 2ab: each of the sums of head_dim products is off by at most
   // head_dim units of what it adds up.
-  const float unit = 2.0f * static_cast<float>(ring.layout().head_dim) * kUnit;
-  float* distances = search.dots.data();
+  const float unit = 2.0f * static_cast<float>(head_dim) * kUnit;
   for (size_t slot = 0; slot < norms.size(); ++slot) {
     distances[slot] = norm + norms[slot] - 2.0f * distances[slot];
   }
@@ -66,13 +64,13 @@ MacMatch nearest_entry(const MacRing& ring, size_t head, const float* q, const M
   }
   MacMatch best;
   float nearest = limits.distance2;
-  search.stored.resize(ring.layout().head_dim);
+  search.stored.resize(head_dim);
   for (const size_t slot : search.near) {
     if (distances[slot] - error(slot) > bound) continue;
     ring.load_q(head, slot, search.stored.data());
     float distance2 = 0.0f;
-    for (size_t d = 0; d < search.q.size(); ++d) {
-      const float difference = search.q[d] - search.stored[d];
+    for (size_t d = 0; d < head_dim; ++d) {
+      const float difference = q[d] - search.stored[d];
       distance2 += difference * difference;
     }
     const bool tie = distance2 == nearest && best.found() && ring.tag(slot) > best.position;
@@ -81,6 +79,26 @@ MacMatch nearest_entry(const MacRing& ring, size_t head, const float* q, const M
     best = {ring.tag(slot), std::sqrt(distance2)};
   }
   return best;
+}
+
+}  // namespace
+
+MacMatch nearest_entry(const MacRing& ring, size_t head, const float* q, const MacLimits& limits,
+                       MacSearch& search) {
+  MacMatch found;
+  nearest_entries(ring, head, q, 0, {&limits, 1}, search, &found);
+  return found;
+}
+
+void nearest_entries(const MacRing& ring, size_t head, const float* q, size_t stride,
+                     std::span<const MacLimits> limits, MacSearch& search, MacMatch* found) {
+  multiply(ring, head, q, stride, limits.size(), search);
+  const size_t head_dim = ring.layout().head_dim;
+  const size_t slots = search.tiles.size() * kernels::kPageTokens;
+  for (size_t i = 0; i < limits.size(); ++i) {
+    found[i] =
+        nearest(ring, head, &search.q[i * head_dim], limits[i], &search.dots[i * slots], search);
+  }
 }
 
 }  // namespace reprise

@@ -25,8 +25,8 @@ struct MacMatch {
 
 /// Buffers of one thread's search.
 struct MacSearch {
-  std::vector<float> q;       // [head_dim] rounded to bf16, as stored queries are
-  std::vector<float> dots;    // [window] products with stored queries, then squared distances
+  std::vector<float> q;       // [queries, head_dim] rounded to bf16, as stored queries are
+  std::vector<float> dots;    // [queries, window] products with them, then squared distances
   std::vector<float> stored;  // [head_dim]
   std::vector<size_t> near;   // slots
   std::vector<kernels::PageSpan> tiles;
@@ -37,5 +37,8 @@ struct MacSearch {
 /// all of them only decide which ones cannot be nearest. Matches nothing when q is not finite.
 MacMatch nearest_entry(const MacRing& ring, size_t head, const float* q, const MacLimits& limits,
                        MacSearch& search);
+/// The same of several queries, stride floats apart, each with limits of its own; found: [limits]
+void nearest_entries(const MacRing& ring, size_t head, const float* q, size_t stride,
+                     std::span<const MacLimits> limits, MacSearch& search, MacMatch* found);
 
 }  // namespace reprise

@@ -23,6 +23,7 @@ struct MacOptions {
   float max_error = 0.0f;
   bool lse_fix = false;
   bool guard = true;
+  std::string prefill = "none";
   bool layers = false;
 };
 
@@ -78,6 +79,13 @@ void visit_options(MacOptions& o, Visitor&& visit) {
                    "which it reads keys twice; not with a soft cap"},
         o.lse_fix);
   visit(OptionSpec{"guard", "stop comparing in layers where it reads more than it saves"}, o.guard);
+  visit(
+      OptionSpec{
+          "prefill",
+          "reuse: prompt rows reuse results of earlier ones, too; exploratory, with align=1, "
+          "not with lse_fix; cpu",
+          "", 0, 0, "none|reuse"},
+      o.prefill);
   visit(OptionSpec{"layers", "figures of every layer and head too"}, o.layers);
 }
 

@@ -60,13 +60,13 @@ bool MacRing::write_query(int32_t position, const float* q) {
 }
 
 void MacRing::store_query(size_t slot, const float* q) {
-  stored_.resize(head_dim_);
+  std::vector<float> stored(head_dim_);
   for (size_t head = 0; head < n_head_; ++head) {
     kernels::store_k(queries_, &q_[tile(queries_, head, slot)], slot % kernels::kPageTokens,
                      q + head * head_dim_);
-    load_q(head, slot, stored_.data());
+    load_q(head, slot, stored.data());
     norms_[head * window() + slot] =
-        std::inner_product(stored_.begin(), stored_.end(), stored_.begin(), 0.0f);
+        std::inner_product(stored.begin(), stored.end(), stored.begin(), 0.0f);
   }
 }
 

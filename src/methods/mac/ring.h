@@ -52,7 +52,8 @@ class MacRing {
 
   /// Writes the entry of a position over the oldest one. q: [n_head, head_dim] before rotation,
   /// out and means (see mean_keys(); unused where they are not kept): [n_head, head_dim], states:
-  /// [n_head]. False, and no entry, when some number is not finite.
+  /// [n_head]. False, and no entry, when some number is not finite. Threads may write different
+  /// slots.
   bool write(int32_t position, const float* q, const float* out, std::span<const MacState> states,
              const float* means = nullptr);
   /// Writes an entry that has no result.
@@ -112,7 +113,6 @@ class MacRing {
   std::vector<std::byte> means_;         // the same, or empty
   std::vector<float> norms_;             // [n_head][window]
   std::vector<MacState> states_;         // [n_head][window]
-  std::vector<float> stored_;            // [head_dim] of the query being written
 };
 
 }  // namespace reprise

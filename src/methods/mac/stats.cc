@@ -32,10 +32,11 @@ PolicyStats MacPolicy::stats() const {
   if (!settings_.reuses) return stats;
   std::vector<MacSums> layers(layers_.size());
   if (device_.state != nullptr) layers = device_.state->sums();
-  MacSums all;
+  MacSums all, prompt;
   for (size_t i = 0; i < layers.size(); ++i) {
     layers[i].add(layers_[i].sums);
     all.add(layers[i]);
+    prompt.add(layers_[i].prompt);
   }
   const auto reused = static_cast<double>(all.reused_heads);
   const auto count = [](uint64_t value) { return static_cast<double>(value); };
@@ -47,7 +48,16 @@ PolicyStats MacPolicy::stats() const {
   stats.emplace_back("mac_distance", ratio(all.distance, reused));
   stats.emplace_back("mac_prefix_share", ratio(all.share, reused));
   stats.emplace_back("mac_off", ratio(count(all.off), count(all.steps)));
-  stats.emplace_back("mac_nonfinite", count(all.nonfinite));
+  stats.emplace_back("mac_nonfinite", count(all.nonfinite + prompt.nonfinite));
+  if (settings_.in_prompts) {
+    const auto in_prompt = static_cast<double>(prompt.reused_heads);
+    stats.emplace_back("mac_prompt_head_hits", ratio(count(prompt.head_hits), count(prompt.heads)));
+    stats.emplace_back("mac_prompt_group_hits",
+                       ratio(count(prompt.group_hits), count(prompt.groups)));
+    stats.emplace_back("mac_prompt_skipped", ratio(prompt.skipped, prompt.keys));
+    stats.emplace_back("mac_prompt_lag", ratio(prompt.lag, in_prompt));
+    stats.emplace_back("mac_prompt_depth", ratio(prompt.depth, in_prompt));
+  }
   for (size_t i = 0; by_layer_ && i < layers.size(); ++i) {
     const MacSums& sums = layers[i];
     if (sums.steps == 0) continue;
@@ -64,7 +74,7 @@ PolicyStats MacPolicy::stats() const {
 
 void MacPolicy::clear_stats() {
   for (Layer& layer : layers_) {
-    layer.sums = {};
+    layer.sums = layer.prompt = {};
     layer.hits.clear();
   }
   if (device_.state != nullptr) device_.state->clear_sums();
