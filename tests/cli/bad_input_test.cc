@@ -117,6 +117,19 @@ TEST(BadPrompt, InvalidUtf8NamesTheByte) {
   expect_failure({"run", "-p", "x", "--system", "\xff"}, "bad_string", "--system");
 }
 
+TEST(BadPrompt, LongerThanTheContextSaysBothNumbersAndTheFlags) {
+  const TemporaryFolder folder;
+  const std::string path = folder.write("long.txt", std::string(300, 'a'));
+  const std::string count = run({"tokenize", "-f", path, "--count", "-m", "random:tiny"}).out;
+  EXPECT_GE(std::stoi(count), 300) << "a token is a byte";
+  const std::string numbers = "the prompt has " + std::to_string(std::stoi(count)) +
+                              " tokens, the context holds 256; shorten it, raise --ctx ";
+  for (const std::string& part : {numbers, std::string("--policy reattention or streaming")}) {
+    expect_failure({"run", "--raw", "-f", path, "-m", "random:tiny", "--ctx", "256"},
+                   "context_exceeded", part);
+  }
+}
+
 TEST(BadSession, UnwritablePathIsFoundBeforeAnyWork) {
   const TemporaryFolder folder;
   const std::vector<std::string> run_with_session{"run", "-p",           "x",

@@ -143,16 +143,6 @@ TEST_F(ModelTest, StopTextEndsTheAnswerBeforeIt) {
   EXPECT_THAT(json["text"], AllOf(HasSubstr("7"), testing::Not(HasSubstr("8"))));
 }
 
-TEST_F(ModelTest, PromptLongerThanTheContextSaysBothNumbersAndTheFlag) {
-  const std::string path = folder_.write("long.txt", document(400));
-  const Outcome outcome = run(with_model({"run", "-f", path, "--ctx", "256", "--json"}));
-  EXPECT_EQ(outcome.code, 1);
-  EXPECT_EQ(outcome.json()["error"]["code"], "context_exceeded");
-  EXPECT_THAT(outcome.err, AllOf(HasSubstr("256"), HasSubstr("--ctx")));
-  const auto count = run(with_model({"tokenize", "-f", path, "--count"})).out;
-  EXPECT_GT(std::stoi(count), 256);
-}
-
 TEST_F(ModelTest, MemoryBudgetIsAnError) {
   const std::string path = folder_.write("long.txt", document(400));
   const Outcome outcome = run(with_model({"run", "-f", path, "--kv-memory", "2M", "--json"}));
@@ -187,6 +177,19 @@ TEST_F(ModelTest, InterruptWhileReading) {
   EXPECT_EQ(outcome.code, 130) << outcome.err;
   EXPECT_EQ(outcome.out, "");
   EXPECT_THAT(outcome.err, HasSubstr("reprise: stopped while reading the prompt: "));
+}
+
+TEST_F(ModelTest, InterruptWhileIndexing) {
+  const std::string path = folder_.write("doc.txt", document(300)), session = path + ".kv";
+  Process process(with_model({"index", path, "--session", session, "-t", "1", "--policy",
+                              "csattention:mode=lists,centroids=512,index=64,iterations=10"}),
+                  {});
+  ASSERT_TRUE(process.wait_for_errors("making the index"));
+  process.interrupt();
+  const Outcome outcome = process.finish();
+  EXPECT_EQ(outcome.code, 130) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("reprise: stopped while making the index: "));
+  EXPECT_FALSE(std::ifstream(session).good());
 }
 
 TEST_F(ModelTest, InterruptWhileWriting) {

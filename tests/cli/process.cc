@@ -3,8 +3,11 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <pty.h>
 #include <sys/wait.h>
+#include <termios.h>
 #include <unistd.h>
+#include <utmp.h>
 
 #include <array>
 #include <chrono>
@@ -30,6 +33,7 @@ std::vector<std::string> environment(const Launch& launch) {
   std::map<std::string, std::string> merged = {{"LC_ALL", "C.UTF-8"}, {"HOME", "/nonexistent"}};
   for (const char* name : {"PATH", "LD_LIBRARY_PATH", "ASAN_OPTIONS", "UBSAN_OPTIONS", "TMPDIR"})
     if (const std::string value = variable(name); !value.empty()) merged[name] = value;
+  if (launch.terminal) merged["TERM"] = "xterm";
   for (const auto& [name, value] : launch.env) merged[name] = value;
   std::vector<std::string> list;
   for (const auto& [name, value] : merged) list.push_back(name + "=" + value);
@@ -53,6 +57,23 @@ int input_file(const std::string& content) {
   return copy;
 }
 
+struct Ends {
+  int here = -1, there = -1;  // the test's, the program's
+};
+
+Ends terminal_ends() {
+  Ends ends;
+  EXPECT_EQ(openpty(&ends.here, &ends.there, nullptr, nullptr, nullptr), 0);
+  for (const int end : {ends.here, ends.there}) EXPECT_EQ(fcntl(end, F_SETFD, FD_CLOEXEC), 0);
+  return ends;
+}
+
+Ends pipe_ends() {
+  std::array<int, 2> ends{};
+  EXPECT_EQ(pipe2(ends.data(), O_CLOEXEC), 0);
+  return {ends[0], ends[1]};
+}
+
 }  // namespace
 
 Process::Process(const std::vector<std::string>& arguments, const Launch& launch) {
@@ -61,14 +82,17 @@ Process::Process(const std::vector<std::string>& arguments, const Launch& launch
   std::vector<std::string> variables = environment(launch);
   const std::vector<char*> argv = pointers(words), envp = pointers(variables);
   const int input = input_file(launch.input);
-  std::array<int, 2> out{}, err{};
-  EXPECT_EQ(pipe2(out.data(), O_CLOEXEC), 0);
-  EXPECT_EQ(pipe2(err.data(), O_CLOEXEC), 0);
+  const Ends out = launch.terminal ? terminal_ends() : pipe_ends();
+  const Ends err = launch.terminal ? Ends() : pipe_ends();
   pid_ = fork();
   if (pid_ == 0) {
-    dup2(input, STDIN_FILENO);
-    dup2(out[1], STDOUT_FILENO);
-    dup2(err[1], STDERR_FILENO);
+    if (launch.terminal) {
+      login_tty(out.there);  // of a session of its own, so that Ctrl-C reaches the program
+    } else {
+      dup2(input, STDIN_FILENO);
+      dup2(out.there, STDOUT_FILENO);
+      dup2(err.there, STDERR_FILENO);
+    }
     if (launch.close_output) close(STDOUT_FILENO);
     if (launch.pending_interrupt) {  // stays pending over exec until the program lets it in
       sigset_t set;
@@ -81,10 +105,10 @@ Process::Process(const std::vector<std::string>& arguments, const Launch& launch
     _exit(127);
   }
   close(input);
-  close(out[1]);
-  close(err[1]);
-  out_ = out[0];
-  err_ = err[0];
+  close(out.there);
+  if (err.there >= 0) close(err.there);
+  out_ = out.here;
+  err_ = err.here;
 }
 
 Process::~Process() {
@@ -102,6 +126,20 @@ void Process::close_output() {
 }
 
 void Process::interrupt() { kill(pid_, SIGINT); }
+
+bool Process::wait_for_reading() {
+  const auto limit = std::chrono::steady_clock::now() + kPatience;
+  termios settings = {};
+  while (tcgetattr(out_, &settings) == 0 && (settings.c_lflag & ICANON) != 0) {
+    if (std::chrono::steady_clock::now() > limit) kill(pid_, SIGKILL);
+    pump(10);
+  }
+  return out_ >= 0;
+}
+
+void Process::type(const std::string& keys) {
+  EXPECT_EQ(write(out_, keys.data(), keys.size()), static_cast<ssize_t>(keys.size()));
+}
 
 bool Process::pump(int timeout_ms) {
   std::array<pollfd, 2> ends = {{{out_, POLLIN, 0}, {err_, POLLIN, 0}}};  // poll skips negatives
@@ -122,18 +160,25 @@ bool Process::pump(int timeout_ms) {
   return out_ >= 0 || err_ >= 0;
 }
 
-bool Process::wait_for(const std::string& stream, const std::string& text) {
+bool Process::wait_for(const std::string& stream, size_t& seen, const std::string& text) {
   const auto limit = std::chrono::steady_clock::now() + kPatience;
   bool open = true;
-  while (stream.find(text) == std::string::npos) {
-    if (!open || std::chrono::steady_clock::now() > limit) return false;
+  size_t at = 0;
+  while ((at = stream.find(text, seen)) == std::string::npos) {
+    if (!open) return false;
+    if (std::chrono::steady_clock::now() > limit) kill(pid_, SIGKILL);  // nor wait for more
     open = pump(100);
   }
+  seen = at + text.size();
   return true;
 }
 
-bool Process::wait_for_output(const std::string& text) { return wait_for(outcome_.out, text); }
-bool Process::wait_for_errors(const std::string& text) { return wait_for(outcome_.err, text); }
+bool Process::wait_for_output(const std::string& text) {
+  return wait_for(outcome_.out, out_seen_, text);
+}
+bool Process::wait_for_errors(const std::string& text) {
+  return wait_for(outcome_.err, err_seen_, text);
+}
 
 Outcome Process::finish() {
   const auto limit = std::chrono::steady_clock::now() + kPatience;

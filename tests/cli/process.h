@@ -16,6 +16,7 @@ struct Launch {
   std::map<std::string, std::string> env = {};  ///< beyond a clean environment
   bool close_output = false;                    ///< start without a standard output
   bool pending_interrupt = false;               ///< Ctrl-C comes before the program's first step
+  bool terminal = false;  ///< input, output and errors are a pseudo terminal's: all in out
   std::string program = REPRISE_BINARY;
 };
 
@@ -32,20 +33,26 @@ class Process {
   Process(const Process&) = delete;
   Process& operator=(const Process&) = delete;
 
-  /// Waits until the stream holds text; false when it ended or a minute passed without.
+  /// Waits until text comes in the stream, after what was waited for before; false when the stream
+  /// ended or minutes passed without.
   bool wait_for_output(const std::string& text);
   bool wait_for_errors(const std::string& text);
   void interrupt();
+  /// On a terminal: waits until every key goes to the program, which comes after its prompt.
+  bool wait_for_reading();
+  /// On a terminal: keys as their bytes.
+  void type(const std::string& keys);
   /// As when the reader of a pipe goes away.
   void close_output();
   Outcome finish();
 
  private:
   bool pump(int timeout_ms);
-  bool wait_for(const std::string& stream, const std::string& text);
+  bool wait_for(const std::string& stream, size_t& seen, const std::string& text);
 
   pid_t pid_ = -1;
   int out_ = -1, err_ = -1;
+  size_t out_seen_ = 0, err_seen_ = 0;  // what was waited for ends there
   Outcome outcome_;
 };
 

@@ -1,0 +1,133 @@
+// `reprise chat` as its user types at a terminal, with a made-up model.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "cli/process.h"
+
+namespace reprise::test {
+namespace {
+
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+constexpr const char *kLeft = "\x1b[D", *kUp = "\x1b[A", *kBackspace = "\x7f", *kToStart = "\x01",
+                     *kEnter = "\r", *kInterrupt = "\x03", *kEnd = "\x04";
+
+class ChatTerminalTest : public testing::Test {
+ protected:
+  std::vector<std::string> chat(const std::vector<std::string>& options) const {
+    std::vector<std::string> arguments{"chat", "-m", "random:tiny", "--ctx", "16M"};
+    arguments.insert(arguments.end(), options.begin(), options.end());
+    return arguments;
+  }
+  Launch at_terminal() const {
+    return {.env = {{"XDG_STATE_HOME", folder_.file("state")}}, .terminal = true};
+  }
+  /// Types keys at the first or at the next prompt.
+  static void type_first(Process& process, const std::string& keys, const char* prompt = "> ") {
+    ASSERT_TRUE(process.wait_for_output(prompt));
+    ASSERT_TRUE(process.wait_for_reading());
+    process.type(keys);
+  }
+  static void type_next(Process& process, const std::string& keys) {
+    type_first(process, keys, "\n> ");
+  }
+  /// Types each of the lines at a prompt, then Ctrl-D.
+  Outcome converse(const std::vector<std::string>& lines) const {
+    Process process(chat({"-n", "4", "--json"}), at_terminal());
+    type_first(process, lines[0]);
+    for (size_t i = 1; i < lines.size(); ++i) type_next(process, lines[i]);
+    type_next(process, kEnd);
+    return process.finish();
+  }
+  /// The questions in the JSON that the program ends with, after what was typed.
+  static std::vector<std::string> questions(const Outcome& outcome) {
+    EXPECT_EQ(outcome.code, 0) << outcome.out;
+    const auto json = nlohmann::json::parse(outcome.out.substr(outcome.out.find("{\r\n")));
+    std::vector<std::string> list;
+    for (const auto& message : json["messages"])
+      if (message["role"] == "user") list.push_back(message["content"]);
+    EXPECT_EQ(json["turns"].size(), list.size()) << "each was answered";
+    return list;
+  }
+
+  TemporaryFolder folder_;
+};
+
+TEST_F(ChatTerminalTest, LinesAreEdited) {
+  const std::string inside = std::string("Helpo") + kLeft + kBackspace + "l" + kEnter;
+  const std::string start = std::string("orld") + kToStart + "W" + kEnter;
+  const std::string letter = std::string("Zo\u00eb") + kBackspace + "e" + kEnter;
+  EXPECT_THAT(questions(converse({inside, start, letter})), ElementsAre("Hello", "World", "Zoe"));
+}
+
+TEST_F(ChatTerminalTest, HistoryComesBackAlsoInTheNextTalk) {
+  const std::string again = std::string(kUp) + kUp + "!" + kEnter;
+  EXPECT_THAT(questions(converse({"First\r", "Second\r", again})),
+              ElementsAre("First", "Second", "First!"));
+  EXPECT_THAT(questions(converse({std::string(kUp) + "?" + kEnter})), ElementsAre("First!?"));
+}
+
+TEST_F(ChatTerminalTest, InterruptAtThePromptDropsTheLineAndEndIsACleanEnd) {
+  Process process(chat({"-n", "4", "--json"}), at_terminal());
+  type_first(process, "nonsense");
+  ASSERT_TRUE(process.wait_for_output("nonsense"));
+  process.type(kInterrupt);
+  type_next(process, "Hello\r");
+  type_next(process, kEnd);
+  EXPECT_THAT(questions(process.finish()), ElementsAre("Hello"));
+}
+
+TEST_F(ChatTerminalTest, InterruptStopsTheAnswerAndNotTheProgram) {
+  const std::vector<std::string> arguments =
+      chat({"-n", "16M", "--session", folder_.file("talk.kv")});
+  const auto stop_answer = [](Process& process) {
+    ASSERT_TRUE(process.wait_for_output("<|")) << "a token of the model that is no text";
+    process.type(kInterrupt);
+    ASSERT_TRUE(process.wait_for_output("[stopped]"));
+  };
+  Process process(arguments, at_terminal());
+  type_first(process, "First\r");
+  stop_answer(process);
+  type_next(process, "Second\r");
+  stop_answer(process);
+  type_next(process, kEnd);
+  EXPECT_EQ(process.finish().code, 0);
+
+  std::vector<std::string> said = arguments;
+  said.emplace_back("--json");
+  const auto messages = run(said).json()["messages"];
+  ASSERT_EQ(messages.size(), 4u) << messages;
+  EXPECT_EQ(messages[0]["content"], "First");
+  EXPECT_THAT(messages[1]["content"], HasSubstr("<|"));
+  EXPECT_EQ(messages[2]["content"], "Second");
+  EXPECT_THAT(messages[3]["content"], HasSubstr("<|"));
+}
+
+TEST_F(ChatTerminalTest, InterruptWhileReadingKeepsWhatWasRead) {
+  const std::string path = folder_.write("long.txt", std::string(12000, 'a'));
+  Process process(chat({"-n", "4", "--json", "--chunk", "16", "-t", "1", "-f", path}),
+                  at_terminal());
+  type_first(process, "Stopped\r");
+  ASSERT_TRUE(process.wait_for_output("reading the prompt"));
+  process.type(kInterrupt);
+  ASSERT_TRUE(process.wait_for_output("stopped while reading the prompt"));
+  type_next(process, "Asked again\r");
+  type_next(process, kEnd);
+  const Outcome outcome = process.finish();
+  EXPECT_THAT(questions(outcome), ElementsAre(AllOf(testing::StartsWith("aaaa"),
+                                                    testing::EndsWith("\n\nAsked again"))));
+  EXPECT_THAT(outcome.out, testing::Not(HasSubstr("\"reused_tokens\": 0,")));
+}
+
+TEST_F(ChatTerminalTest, AnErrorIsToldAndTheTalkGoesOn) {
+  const Outcome outcome =
+      converse({"/qiut\r", "/policy streming\r", "/load absent.kv\r", "Hello\r"});
+  EXPECT_THAT(questions(outcome), ElementsAre("Hello"));
+  EXPECT_THAT(outcome.out, AllOf(HasSubstr("did you mean /quit?"), HasSubstr("streaming"),
+                                 HasSubstr("absent.kv: no conversation could be restored")));
+}
+
+}  // namespace
+}  // namespace reprise::test
