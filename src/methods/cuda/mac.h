@@ -53,6 +53,9 @@ class MacRingPool {
   /// body(array) for what a ring holds of each array, its entries first.
   template <class Body>
   Status for_arrays(Body&& body) const;
+  uint64_t saved_bytes() const {
+    return ring_bytes() + uint64_t{layers_} * n_kv_head_ * sizeof(kernels::cuda::MacGuardState);
+  }
   bool can_be(std::span<const kernels::cuda::MacEntry> entries) const;
   // Of one ring and layer.
   size_t entries() const { return size_t{n_head_} * window_; }

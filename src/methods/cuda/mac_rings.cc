@@ -136,7 +136,7 @@ Result<std::vector<int32_t>> MacRingPool::positions(uint32_t ring) const {
   REPRISE_CUDA(cudaStreamSynchronize(stream_), kWhat);
   const size_t group = n_head_ / n_kv_head_, heads = all.size() / (window_ * group);
   std::vector<int32_t> positions;
-  for (size_t slot = 0; slot < window_; ++slot) {
+  for (size_t slot = 0; slot < window_ && heads > 0; ++slot) {
     const int32_t position = all[slot * group].position;
     bool held = position >= 0;
     for (size_t i = 0; i < heads * group && held; ++i) {
@@ -149,7 +149,7 @@ Result<std::vector<int32_t>> MacRingPool::positions(uint32_t ring) const {
 }
 
 Result<std::vector<std::byte>> MacRingPool::fetch(uint32_t ring) const {
-  std::vector<std::byte> bytes(ring_bytes() + size_t{layers_} * n_kv_head_ * sizeof(MacGuardState));
+  std::vector<std::byte> bytes(saved_bytes());
   std::byte* to = bytes.data();
   REPRISE_CHECK(for_arrays([&](const auto& array) {
     const cudaError_t error = array.bring(ring, to, stream_);
@@ -174,9 +174,7 @@ bool MacRingPool::can_be(std::span<const MacEntry> entries) const {
 
 Status MacRingPool::adopt(uint32_t ring, std::span<const std::byte> bytes) const {
   const size_t own = size_t{layers_} * entries();
-  if (bytes.size() != ring_bytes() + size_t{layers_} * n_kv_head_ * sizeof(MacGuardState)) {
-    return {};
-  }
+  if (bytes.size() != saved_bytes()) return {};
   std::vector<MacEntry> checked(own);
   std::memcpy(checked.data(), bytes.data(), own * sizeof(MacEntry));
   if (!can_be(checked)) return {};
