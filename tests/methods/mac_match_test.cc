@@ -22,6 +22,13 @@ using testing::Toy;
 
 ModelConfig config() { return testing::toy_config({1, kHeads, 2, kDim}); }
 
+MacMatch nearest_entry(const MacRing& ring, size_t head, const float* q, const MacLimits& limits,
+                       MacSearch& search) {
+  MacMatch found;
+  nearest_entries(ring, head, q, 0, {&limits, 1}, search, &found);
+  return found;
+}
+
 struct Filled {
   MacRing ring;
   std::vector<std::vector<float>> q;  // [positions][n_head, head_dim]

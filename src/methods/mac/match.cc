@@ -83,13 +83,6 @@ MacMatch nearest(const MacRing& ring, size_t head, const float* q, const MacLimi
 
 }  // namespace
 
-MacMatch nearest_entry(const MacRing& ring, size_t head, const float* q, const MacLimits& limits,
-                       MacSearch& search) {
-  MacMatch found;
-  nearest_entries(ring, head, q, 0, {&limits, 1}, search, &found);
-  return found;
-}
-
 void nearest_entries(const MacRing& ring, size_t head, const float* q, size_t stride,
                      std::span<const MacLimits> limits, MacSearch& search, MacMatch* found) {
   multiply(ring, head, q, stride, limits.size(), search);

@@ -32,12 +32,11 @@ struct MacSearch {
   std::vector<kernels::PageSpan> tiles;
 };
 
-/// The nearest entry of a head that may be reused, the newest of equally near ones. q: [head_dim]
-/// before rotation. Entries are ranked by differences in float: the products that are computed for
-/// all of them only decide which ones cannot be nearest. Matches nothing when q is not finite.
-MacMatch nearest_entry(const MacRing& ring, size_t head, const float* q, const MacLimits& limits,
-                       MacSearch& search);
-/// The same of several queries, stride floats apart, each with limits of its own; found: [limits]
+/// For each of several queries, stride floats apart, with limits of their own: the nearest entry of
+/// a head that may be reused, the newest of equally near ones. q: [limits][head_dim] before
+/// rotation, found: [limits]. Entries are ranked by differences in float: the products that are
+/// computed for all of them only decide which ones cannot be nearest. Matches nothing when a query
+/// is not finite.
 void nearest_entries(const MacRing& ring, size_t head, const float* q, size_t stride,
                      std::span<const MacLimits> limits, MacSearch& search, MacMatch* found);
 
