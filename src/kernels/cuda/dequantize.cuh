@@ -18,15 +18,17 @@ __device__ void dequantize_quantized(const DeviceWeights& w, uint32_t row, uint3
   const RowScales<F> scales(w.scales + (unit * kTileRows + r) * F::kChunkScaleBytes,
                             w.factors + factors * kFactorBytes + r * 4);
   for (int block = 0; block < static_cast<int>(F::kChunkColumns / 32); ++block) {
-    uint32_t pairs[4];
-    code_pairs<F>(piece, block, pairs);
+    uint32_t words[2];
+    code_words<F>(piece, block, words);
     for (int step = 0; step < 2; ++step) {
       const int column = block * 32 + step * 16;
       const float2 s = scales.get(column / static_cast<int>(F::kValue.group));
-      const auto weight = [&](float code) { return s.x * (code - F::kZero) + s.y; };
-      const float2 a = floats(pairs[2 * step]), b = floats(pairs[2 * step + 1]);
+      const uint32_t codes = words[step] ^ 0x80808080u;
+      const auto weight = [&](int byte) {
+        return s.x * (F::kCodeUnit * (plus_2_23(codes, byte) - (0x1p23f + 128))) + s.y;
+      };
       put(chunk * F::kChunkColumns + column + t * 4,
-          float4{weight(a.x), weight(a.y), weight(b.x), weight(b.y)});
+          float4{weight(0), weight(1), weight(2), weight(3)});
     }
   }
 }

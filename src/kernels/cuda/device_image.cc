@@ -94,7 +94,7 @@ class Tile {
     uint32_t word = 0;
     for (uint32_t slot = 0; slot < 8; ++slot) {
       const uint32_t code = (slot < 4 ? low : high) >> 8 * (slot % 4) & 15;
-      const uint32_t nibble = format_.codes == Codes::kTable4 ? slot : slot / 2 + slot % 2 * 4;
+      const uint32_t nibble = format_.codes == Codes::kTable4 ? slot : slot % 4 * 2 + slot / 4;
       word |= code << 4 * nibble;
     }
     return word;

@@ -7,9 +7,9 @@
 //   32
 //                   columns of its chunk eight, 4t to 4t+3 and 16+4t to 16+4t+3, slots 0 to 7:
 //                     8 bits  slot i in byte i
-//                     4 bits  slot 2p in nibble p and 2p+1 in nibble p+4; indices of a table
-//                     (IQ4_NL)
-//                             have slot i in nibble i
+//                     4 bits  slot i in the lower half of byte i, slot 4+i in the upper one;
+//                     indices
+//                             of a table (IQ4_NL) have slot i in nibble i
 // Scales: units [tile][chunk][16 rows] of each group's scale and, if there is one, minimum: f16, or
 // of a K-quant u8 (the scale plus 128 where there is no minimum) with f16 factors [tile]
 // [256 columns][16 rows][scale, minimum].

@@ -14,10 +14,10 @@ __device__ inline uint32_t masked_or(uint32_t bits, uint32_t mask, uint32_t rest
   return r;
 }
 
-// ~bits & mask | rest.
-__device__ inline uint32_t masked_not_or(uint32_t bits, uint32_t mask, uint32_t rest) {
+// bits & mask ^ flips.
+__device__ inline uint32_t masked_flip(uint32_t bits, uint32_t mask, uint32_t flips) {
   uint32_t r;
-  asm("lop3.b32 %0, %1, %2, %3, 0xAE;" : "=r"(r) : "r"(bits), "r"(mask), "r"(rest));
+  asm("lop3.b32 %0, %1, %2, %3, 0x6A;" : "=r"(r) : "r"(bits), "r"(mask), "r"(flips));
   return r;
 }
 

@@ -1,5 +1,6 @@
-// Tensor cores multiply 16 rows of weights, as codes, by up to 8 rows of x, whose bf16 value and
-// remainder are two operands; scales come after, in float. Tiles of rows go to blocks in turn, of
+// Tensor cores multiply 16 rows of weights, as codes, by up to 8 rows of x, whose high and low
+// bytes are two operands; scales come after, in float. Weights that are no codes are the second
+// operand, x in bf16 and what rounding left of it the first. Tiles of rows go to blocks in turn, of
 // which the device holds all at once; a block's warps share the columns of a tile, for long rows
 // with other blocks of a cluster. A warp makes ready the x of its columns alone: nothing waits for
 // other warps until the sums of a round of tiles are there.
@@ -15,21 +16,28 @@ using namespace matvec_detail;
 
 using Kernel = void (*)(Params);
 
+template <class F>
+Kernel kernel_of(bool alone) {
+  if constexpr (has_product_of_one(F::kValue)) {
+    if (alone) return matvec_kernel<F, true>;
+  }
+  return matvec_kernel<F, false>;
+}
+
 template <TensorType... types>
-Kernel kernel_of(const DeviceFormat& format) {
+Kernel kernel_of(const DeviceFormat& format, bool alone) {
   Kernel kernel = nullptr;
-  ((kernel = format == kFormatOf<types> ? matvec_kernel<Format<kFormatOf<types>>> : kernel), ...);
+  ((kernel = format == kFormatOf<types> ? kernel_of<Format<kFormatOf<types>>>(alone) : kernel),
+   ...);
   return kernel;
 }
 
 Kernel choose_kernel(const Params& p) {
   using enum TensorType;
+  if (p.mixed) return matvec_kernel<AnyFormat, false>;
   const DeviceFormat format = device_format(p.parts[0].w.type);
-  for (uint32_t i = 1; i < p.count; ++i) {
-    if (device_format(p.parts[i].w.type) != format) return matvec_kernel<AnyFormat>;
-  }
   return kernel_of<kF32, kF16, kBF16, kQ8_0, kQ4_0, kQ4_1, kQ5_1, kQ2_K, kQ3_K, kQ4_K, kQ5_K, kQ6_K,
-                   kIQ4_NL>(format);
+                   kIQ4_NL>(format, p.alone);
 }
 
 uint32_t divide_up(uint32_t a, uint32_t b) { return (a + b - 1) / b; }
@@ -42,16 +50,11 @@ uint64_t part_bytes(const DeviceWeights& w) {
 // Cuts rows among the blocks of a cluster and their warps; returns the number of warps.
 uint32_t cut_rows(Part& part, uint32_t cluster_size) {
   const DeviceFormat format = device_format(part.w.type);
-  part.layout = format.quantized()            ? InputLayout::kSlots
-                : format.codes == Codes::kF32 ? InputLayout::kFloat
-                                              : InputLayout::kPairs;
-  part.sum_columns = format.codes == Codes::kInt4 || format.has_min ? format.group : 0;
-  // What weights of 0 add to the sums of codes of 4 bits, to begin them with.
-  part.sum_factor = format.has_min ? 1.0f : -136.0f;
+  part.sum_columns = format.has_min ? format.group : 0;
   const uint32_t read_chunks = format.quantized() ? 1 : 2;
   part.reads = divide_up(part.w.chunks, read_chunks);
   part.slice = divide_up(part.reads, cluster_size);
-  part.share = divide_up(part.slice, kWarps);
+  part.share = divide_up(part.slice, block_warps(format));
   part.share_columns = part.share * read_chunks * format.chunk_columns();
   return divide_up(part.slice, part.share);
 }
@@ -62,31 +65,42 @@ uint32_t ring_bytes(const Part& part) {
 }
 
 // Shared memory that all parts need; notes where things are.
-uint32_t lay_out(Params& p, uint32_t warps, uint32_t batch) {
+uint32_t lay_out(Params& p, uint32_t batch) {
+  p.round_outputs = kMaxRoundOutputs;
+  for (uint32_t i = 0; i < p.count; ++i) {
+    const DeviceFormat format = device_format(p.parts[i].w.type);
+    p.round_outputs = std::min(p.round_outputs, round_outputs(format, batch));
+  }
   uint32_t bytes = 0;
   for (uint32_t i = 0; i < p.count; ++i) {
     Part& part = p.parts[i];
+    const bool codes = device_format(part.w.type).quantized();
     const uint32_t columns = part.share_columns * divide_up(part.slice, part.share);
     part.ring_bytes = ring_bytes(part);
-    part.input_at = sizeof(Shared) + RoundSums::bytes(p.round_outputs) + warps * part.ring_bytes;
-    part.input_stride = columns * 4 + 64;  // two rows lie in different banks
-    part.sums_at = part.input_at + batch * part.input_stride;
+    part.input_at = sizeof(Shared) + RoundSums::bytes(p) + p.warps * part.ring_bytes;
+    // Two rows lie in different banks.
+    part.input_stride = codes ? divide_up(columns, 64) * 128 + 64 : columns * 4 + 64;
+    part.units_at = part.input_at + batch * part.input_stride;
+    part.sums_at = part.units_at + (codes ? columns / 32 * kMatvecBatch * 4 : 0);
     const uint32_t sums = part.sum_columns == 0 ? 0 : columns / part.sum_columns;
     bytes = std::max(bytes, part.sums_at + sums * kMatvecBatch * 4);
   }
   return bytes;
 }
 
-// The fewest blocks that hold a full batch, so that the batch does not change sums. Returns bytes
-// of shared memory, or 0.
+// The fewest blocks that hold a full batch, so that the batch does not change sums; those of one
+// row alone differ anyway, and leave room for the next launch. Returns bytes of shared memory; 0 if
+// rows are too long.
 uint32_t cut_and_lay_out(Params& p, uint32_t limit) {
+  constexpr uint32_t kReserved = 1024;  // by the device, of every block
+  if (p.alone) limit = (limit - kReserved) / 2;
   for (p.cluster_bits = 0; p.cluster_bits <= 3; ++p.cluster_bits) {
     p.cluster_size = 1u << p.cluster_bits;
     p.warps = 0;
     for (uint32_t i = 0; i < p.count; ++i) {
       p.warps = std::max(p.warps, cut_rows(p.parts[i], p.cluster_size));
     }
-    if (lay_out(p, kWarps, kMatvecBatch) <= limit) return lay_out(p, p.warps, p.batch);
+    if (lay_out(p, p.alone ? 1 : kMatvecBatch) <= limit) return lay_out(p, p.batch);
   }
   return 0;
 }
@@ -129,9 +143,9 @@ cudaError_t make_params(const MatvecArgs& args, Params* p) {
     part.out_stride = projection.out_stride;
     part.bias = projection.bias;
     part.accumulate = projection.accumulate;
-    const uint32_t outputs = round_outputs(device_format(part.w.type));
-    p->round_outputs = i == 0 ? outputs : std::min(p->round_outputs, outputs);
+    p->mixed |= device_format(part.w.type) != device_format(p->parts[0].w.type);
   }
+  p->alone = args.batch == 1 && !p->mixed && has_product_of_one(device_format(p->parts[0].w.type));
   p->count = args.count;
   p->batch = args.batch;
   p->inverse_batch = 65536 / args.batch + 1;
@@ -149,9 +163,20 @@ cudaError_t make_params(const MatvecArgs& args, Params* p) {
   return cudaSuccess;
 }
 
-// That the device holds at a time.
-cudaError_t count_clusters(const Params& p, Kernel kernel, const cudaLaunchConfig_t& config,
+// That the device holds at a time. Products of codes leave room for the next launch, unless they
+// take so long that it does not matter, or clusters are so large that two launches would get in
+// each other's way.
+cudaError_t count_clusters(const Params& p, Kernel kernel, cudaLaunchConfig_t config,
                            const DeviceLimits& device, int* clusters) {
+  constexpr uint32_t kManyTiles = 16;
+  uint32_t tiles = 0;
+  for (uint32_t i = 0; i < p.count; ++i) tiles += p.parts[i].w.tiles;
+  const bool many = tiles > kManyTiles * device.multiprocessors / p.cluster_size;
+  if (device_format(p.parts[0].w.type).quantized() && !many && p.cluster_size <= 2) {
+    const uint32_t blocks = std::max(1u, kWarps / p.warps);
+    config.dynamicSmemBytes =
+        std::max<size_t>(config.dynamicSmemBytes, device.shared_bytes / (blocks + 1) + 1);
+  }
   if (p.cluster_size > 1) return cudaOccupancyMaxActiveClusters(clusters, kernel, &config);
   int blocks = 0;
   const cudaError_t status = cudaOccupancyMaxActiveBlocksPerMultiprocessor(
@@ -166,8 +191,10 @@ cudaError_t matvec(const MatvecArgs& args, cudaStream_t stream) {
   Params p = {};
   if (const cudaError_t status = make_params(args, &p); status != cudaSuccess) return status;
   const DeviceLimits device = device_limits();
-  const uint32_t shared_bytes = cut_and_lay_out(p, static_cast<uint32_t>(device.shared_bytes));
+  uint32_t shared_bytes = cut_and_lay_out(p, static_cast<uint32_t>(device.shared_bytes));
   if (shared_bytes == 0) return cudaErrorNotSupported;
+  // Small blocks of two launches would crowd some multiprocessors and leave others idle.
+  shared_bytes = std::max(shared_bytes, static_cast<uint32_t>(device.shared_bytes / 4));
   const Kernel kernel = choose_kernel(p);
   cudaError_t status = allow_all_shared(kernel);
   if (status != cudaSuccess) return status;

@@ -41,7 +41,9 @@ struct MatvecArgs {
 };
 
 /// out = x W^T + bias for every projection. x is rounded to 16 bits of mantissa (not for F32
-/// weights), sums are in float. A row's bits do not depend on the batch. Compute capability 9.0.
+/// weights), or with quantised weights to 16 bits with one scale per 32 columns, as on the CPU;
+/// sums are in float. A row's bits do not depend on the rows beside it; alone it may get others
+/// (4-bit weights without minima: sums are added in another order). Compute capability 9.0.
 /// cudaErrorInvalidValue: batch not 1 to 8, shapes differ, both norm and activation;
 /// cudaErrorNotSupported: rows too long (about 32000 columns and more).
 cudaError_t matvec(const MatvecArgs& args, cudaStream_t stream);

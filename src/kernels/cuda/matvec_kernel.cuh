@@ -4,6 +4,7 @@
 #include <type_traits>
 
 #include "kernels/cuda/matvec_input.cuh"
+#include "kernels/cuda/matvec_product_of_one.cuh"
 #include "kernels/cuda/matvec_products.cuh"
 #include "kernels/cuda/matvec_stream.cuh"
 
@@ -34,10 +35,8 @@ struct Output {
 
 __device__ float warps_sum(const Place& place, const float* first, uint32_t stride) {
   float sum = 0.0f;
-#pragma unroll
-  for (uint32_t warp = 0; warp < kWarps; ++warp) {
-    if (warp < place.members) sum += first[warp * stride];
-  }
+#pragma unroll 4
+  for (uint32_t warp = 0; warp < place.members; ++warp) sum += first[warp * stride];
   return sum;
 }
 
@@ -74,11 +73,12 @@ __device__ void finish_round(const Params& p, const Part& part, const Place& pla
   }
 }
 
-template <class F>
+// P: Products or ProductsOfOne.
+template <class F, class P>
 __device__ void multiply_tiles(const Params& p, const Part& part, const Place& place,
                                WeightStream<F>& weights, Shared& shared, unsigned char* memory) {
   const RoundSums round(p, memory);
-  Products<F> products(part, p.batch, memory);
+  P products(part, p.batch, memory);
   uint32_t parity = 0, tile = place.cluster;
   while (tile < part.w.tiles) {
     const uint32_t first_tile = tile;
@@ -102,9 +102,18 @@ __device__ void multiply_tiles(const Params& p, const Part& part, const Place& p
 
 struct AnyFormat {};
 
-// F: the format of all parts, or AnyFormat.
+// Warps of a block, and blocks for which a multiprocessor has registers.
 template <class F>
-__global__ __launch_bounds__(kWarps * 32, 2) void matvec_kernel(const __grid_constant__ Params p) {
+constexpr uint32_t kBlockWarps = block_warps(F::kValue);
+template <>
+constexpr uint32_t kBlockWarps<AnyFormat> = kWarps;
+template <class F>
+constexpr uint32_t kBlocks = std::is_same_v<F, AnyFormat> ? 1 : 2;
+
+// F: the format of all parts, or AnyFormat. alone: there is one row of x.
+template <class F, bool alone>
+__global__ __launch_bounds__(kBlockWarps<F> * 32,
+                             kBlocks<F>) void matvec_kernel(const __grid_constant__ Params p) {
   extern __shared__ __align__(128) unsigned char memory[];
   Shared& shared = *reinterpret_cast<Shared*>(memory);
   allow_next_kernel();
@@ -115,12 +124,13 @@ __global__ __launch_bounds__(kWarps * 32, 2) void matvec_kernel(const __grid_con
   const Place place(part, p.cluster_bits);
   const auto run = [&](auto format) {
     using Own = decltype(format);
-    WeightStream<Own> weights(part, place,
-                              memory + sizeof(Shared) + RoundSums::bytes(p.round_outputs) +
-                                  threadIdx.x / 32 * part.ring_bytes);
+    WeightStream<Own> weights(
+        part, place,
+        memory + sizeof(Shared) + RoundSums::bytes(p) + threadIdx.x / 32 * part.ring_bytes);
     wait_for_kernels_before();
     stage_input<Own>(p, part, place, shared, memory);
-    multiply_tiles<Own>(p, part, place, weights, shared, memory);
+    using P = std::conditional_t<alone, ProductsOfOne<Own>, Products<Own>>;
+    multiply_tiles<Own, P>(p, part, place, weights, shared, memory);
   };
   if constexpr (std::is_same_v<F, AnyFormat>) {
     with_format(part.w.type, run);

@@ -12,7 +12,7 @@ namespace matvec_detail {
 // read's columns of x. Columns of tensor cores that have no row of x repeat the last; nobody reads
 // their sums.
 //
-// Codes: they are the first operand, x and what rounding left of it two second ones.
+// Codes: they are the first operand, the high and low bytes of x two second ones.
 template <class F>
 class Products {
  public:
@@ -23,6 +23,7 @@ class Products {
 
   __device__ Products(const Part& part, uint32_t batch, const unsigned char* memory)
       : x_(memory + part.input_at + min(group(), batch - 1) * part.input_stride + lane() % 4 * 16),
+        units_(reinterpret_cast<const float*>(memory + part.units_at) + lane() % 4 * 2),
         sums_(reinterpret_cast<const float*>(memory + part.sums_at) + lane() % 4 * 2) {}
 
   __device__ static Loaded load(const unsigned char* read) {
@@ -39,36 +40,33 @@ class Products {
   }
 
   __device__ void add(const Loaded& codes, uint32_t index) {
-    constexpr int kBlocks = F::kChunkColumns / 32, kSteps = 32 / F::kValue.group;
-    const unsigned char* x = x_ + index * kBlocks * 128;
-    const float* sums_of_x = sums_ + index * kBlocks * kSteps * kMatvecBatch;
+    constexpr int kBlocks = F::kChunkColumns / 32, kGroups = 32 / F::kValue.group;
+    index *= kBlocks;
 #pragma unroll
     for (int block = 0; block < kBlocks; ++block) {
-      uint32_t t[4], b[4];
-      code_pairs<F>(codes.top, block, t);
-      code_pairs<F>(codes.bottom, block, b);
-      const auto high = *reinterpret_cast<const uint4*>(x + block * 128),
-                 low = *reinterpret_cast<const uint4*>(x + block * 128 + 64);
-      float d[kSteps][4] = {};
-      float2 sums[kSteps] = {};
+      uint32_t t[2], b[2];
+      code_words<F>(codes.top, block, t);
+      code_words<F>(codes.bottom, block, b);
+      const auto x = *reinterpret_cast<const uint4*>(x_ + (index + block) * kInputBlockBytes);
+      const auto unit = *reinterpret_cast<const float2*>(units_ + (index + block) * kMatvecBatch);
 #pragma unroll
-      for (int i = 0; i < kSteps; ++i) {
-        if constexpr (!kNeedsSums) continue;
-        sums[i] = *reinterpret_cast<const float2*>(sums_of_x + (block * kSteps + i) * kMatvecBatch);
-        if constexpr (F::kValue.has_min) continue;
-        d[i][0] = d[i][2] = sums[i].x;  // of codes, so that weights of 0 add nothing
-        d[i][1] = d[i][3] = sums[i].y;
-      }
-#pragma unroll
-      for (int step = 0; step < 2; ++step) {
-        const uint32_t a[4] = {t[2 * step], b[2 * step], t[2 * step + 1], b[2 * step + 1]};
-        multiply_step(d[step % kSteps], a, high, step);
-        multiply_step(d[step % kSteps], a, low, step);
-      }
-#pragma unroll
-      for (int i = 0; i < kSteps; ++i) {
-        const int scale = block * kSteps + i;
-        add_scaled(d[i], codes.top_scales.get(scale), codes.bottom_scales.get(scale), sums[i]);
+      for (int i = 0; i < kGroups; ++i) {
+        int high[4] = {}, low[4] = {};
+        if constexpr (kGroups == 1) {
+          const uint32_t a[4] = {t[0], b[0], t[1], b[1]};
+          multiply_codes(high, a, {x.x, x.y});
+          multiply_codes(low, a, {x.z, x.w});
+        } else {
+          const uint32_t a[2] = {t[i], b[i]};
+          multiply_codes(high, a, word_of(x, i));
+          multiply_codes(low, a, word_of(x, 2 + i));
+        }
+        const int group = block * kGroups + i;
+        const float2 top = codes.top_scales.get(group), bottom = codes.bottom_scales.get(group);
+        add_scaled(high, low, unit, top.x, bottom.x);
+        if constexpr (F::kValue.has_min) {
+          add_minima((index * kGroups + group) * kMatvecBatch, top.y, bottom.y);
+        }
       }
     }
   }
@@ -88,33 +86,27 @@ class Products {
   }
 
  private:
-  static constexpr bool kNeedsSums = F::kBiased || F::kValue.has_min;
-
   __device__ static uint32_t lane() { return threadIdx.x % 32; }
   __device__ static uint32_t group() { return lane() / 4; }  // a row of x, a row of each half tile
 
-  __device__ static void multiply_step(float (&d)[4], const uint32_t (&a)[4], const uint4& x,
-                                       int step) {
-    const uint32_t b[2] = {word_of(x, 2 * step), word_of(x, 2 * step + 1)};
-    multiply<__nv_bfloat16>(d, a, b);
+  __device__ void add_scaled(const int (&high)[4], const int (&low)[4], float2 unit, float top,
+                             float bottom) {
+    const auto product = [&](int i) { return static_cast<float>(high[i] * 256 + low[i]); };
+    v_[0] += product(0) * (unit.x * top);
+    v_[1] += product(1) * (unit.y * top);
+    v_[2] += product(2) * (unit.x * bottom);
+    v_[3] += product(3) * (unit.y * bottom);
   }
-
-  // Minima, and what codes have too much, times the sums of x.
-  __device__ void add_scaled(const float (&d)[4], float2 top, float2 bottom, float2 sums) {
-    if constexpr (F::kValue.has_min) {
-      const float top_min = top.y - F::kZero * top.x, bottom_min = bottom.y - F::kZero * bottom.x;
-      v_[0] += top_min * sums.x;
-      v_[1] += top_min * sums.y;
-      v_[2] += bottom_min * sums.x;
-      v_[3] += bottom_min * sums.y;
-    }
-    v_[0] += top.x * d[0];
-    v_[1] += top.x * d[1];
-    v_[2] += bottom.x * d[2];
-    v_[3] += bottom.x * d[3];
+  __device__ void add_minima(uint32_t sums_at, float top, float bottom) {
+    const auto sums = *reinterpret_cast<const float2*>(sums_ + sums_at);
+    v_[0] += top * sums.x;
+    v_[1] += top * sums.y;
+    v_[2] += bottom * sums.x;
+    v_[3] += bottom * sums.y;
   }
 
   const unsigned char* x_;
+  const float* units_;
   const float* sums_;
   float v_[4];
 };

@@ -99,6 +99,22 @@ __device__ inline void multiply(float (&d)[4], const uint32_t (&a)[4], const uin
   }
 }
 
+// d += a b: [16, 32] x [32, 8] of int8, exactly.
+__device__ inline void multiply_codes(int (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+  asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+      "{%0,%1,%2,%3};"
+      : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+// The same of [16, 16] x [16, 8].
+__device__ inline void multiply_codes(int (&d)[4], const uint32_t (&a)[2], uint32_t b) {
+  asm("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5}, {%6}, "
+      "{%0,%1,%2,%3};"
+      : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(b));
+}
+
 template <typename T>
 __device__ inline uint32_t pack(float low, float high) {
   if constexpr (std::is_same_v<T, __nv_bfloat16>) {

@@ -21,6 +21,11 @@ constexpr uint32_t read_bytes(const DeviceFormat& format) {
   return kUnitBytes + kTileRows * format.chunk_scale_bytes() + (format.super ? kFactorBytes : 0);
 }
 
+// Of codes in registers: those of 4 bits come in the upper half of a byte where that is cheaper.
+constexpr float code_unit(const DeviceFormat& format) {
+  return format.codes == Codes::kInt4 && !format.has_min ? 1.0f / 16 : 1.0f;
+}
+
 template <DeviceFormat format>
 struct Format {
   static constexpr DeviceFormat kValue = format;
@@ -33,11 +38,7 @@ struct Format {
   static constexpr uint32_t kReadBytes = read_bytes(format);
   static constexpr uint32_t kReadChunks = kQuantized ? 1 : 2;
   static constexpr uint32_t kReadColumns = kReadChunks * kChunkColumns;
-  // Code pairs come as 128 + code where that costs one instruction.
-  static constexpr bool kBiased =
-      format.codes == Codes::kInt4 || (format.codes == Codes::kInt8 && format.has_min);
-  static constexpr float kZero =
-      kBiased ? (format.has_min ? 128.0f : 136.0f) : 0.0f;  // the pair element of weight 0
+  static constexpr float kCodeUnit = code_unit(format);
 };
 
 template <TensorType type>
@@ -81,17 +82,14 @@ __device__ auto with_format(TensorType type, F&& f) {
 
 static_assert(kFormatOf<TensorType::kQ5_0> == kFormatOf<TensorType::kQ8_0>);
 
-// Values of the IQ4_NL codes in bf16: low and high bytes, four codes a word.
+// Values of the IQ4_NL codes, four a word.
 struct ValueTable {
-  uint32_t low[4] = {}, high[4] = {};
+  uint32_t words[4] = {};
 };
 constexpr ValueTable value_table() {
   ValueTable table;
   for (uint32_t code = 0; code < 16; ++code) {
-    const float value = static_cast<float>(kIq4Values[code]) - 128.0f;
-    const uint32_t bits = std::bit_cast<uint32_t>(value) >> 16;  // 8 bits suffice
-    table.low[code / 4] |= (bits & 255) << code % 4 * 8;
-    table.high[code / 4] |= (bits >> 8) << code % 4 * 8;
+    table.words[code / 4] |= ((kIq4Values[code] - 128u) & 255) << code % 4 * 8;
   }
   return table;
 }
@@ -111,48 +109,36 @@ __device__ inline float plus_2_23(uint32_t word, int byte) {
   return __uint_as_float(__byte_perm(word, 0x4b000000u, 0x7440 + byte));
 }
 
-// Two pairs of values from four indices, nibbles of the low half of word.
-__device__ inline void look_up(uint32_t word, uint32_t (&pairs)[2]) {
+// Four values from four indices, nibbles of the low half of word.
+__device__ inline uint32_t look_up(uint32_t word) {
   constexpr ValueTable t = kValueTable;
   const uint32_t in_half = word & 0x7777u, half = (word >> 1 & 0x4444u) | 0x3210u;
-  const uint32_t low = __byte_perm(__byte_perm(t.low[0], t.low[1], in_half),
-                                   __byte_perm(t.low[2], t.low[3], in_half), half);
-  const uint32_t high = __byte_perm(__byte_perm(t.high[0], t.high[1], in_half),
-                                    __byte_perm(t.high[2], t.high[3], in_half), half);
-  pairs[0] = __byte_perm(low, high, 0x5140);
-  pairs[1] = __byte_perm(low, high, 0x7362);
+  return __byte_perm(__byte_perm(t.words[0], t.words[1], in_half),
+                     __byte_perm(t.words[2], t.words[3], in_half), half);
 }
 
-// Codes c of 8 bits, each below a byte 0x43, as bf16 of c - 128.
-__device__ inline uint32_t less_128(uint32_t pair) {
-  // 128 + c % 128, less 128 where c is 128 and more, 256 where it is less.
-  const uint32_t low = pair & 0xff7fff7fu, rest = masked_not_or(pair, 0x00800080u, 0x43004300u);
-  const __nv_bfloat162 less = __hsub2(reinterpret_cast<const __nv_bfloat162&>(low),
-                                      reinterpret_cast<const __nv_bfloat162&>(rest));
-  return reinterpret_cast<const uint32_t&>(less);
-}
-
-// Slots 0 to 7 of the block-th 32 columns of a quantised piece: codes in bf16, less those of weight
-// 0, plus Format::kZero.
+// Slots 0 to 3 and 4 to 7 of the block-th 32 columns of a quantised piece: codes less those of
+// weight 0, as int8 in units of Format::kCodeUnit.
 template <class F>
-__device__ inline void code_pairs(const uint4& piece, int block, uint32_t (&pairs)[4]) {
+__device__ inline void code_words(const uint4& piece, int block, uint32_t (&words)[2]) {
+  constexpr uint32_t kSigns = 0x80808080u;
   if constexpr (F::kValue.codes == Codes::kInt4) {
     const uint32_t word = word_of(piece, block);
-    for (int p = 0; p < 4; ++p) pairs[p] = masked_or(word >> 4 * p, 0x000f000fu, 0x43004300u);
+    if constexpr (F::kValue.has_min) {
+      words[0] = word & 0x0f0f0f0fu;
+      words[1] = word >> 4 & 0x0f0f0f0fu;
+    } else {
+      words[0] = masked_flip(word << 4, 0xf0f0f0f0u, kSigns);
+      words[1] = masked_flip(word, 0xf0f0f0f0u, kSigns);
+    }
   } else if constexpr (F::kValue.codes == Codes::kTable4) {
     const uint32_t word = word_of(piece, block);
-    for (int step = 0; step < 2; ++step) {
-      uint32_t two[2];
-      look_up(word >> 16 * step, two);
-      pairs[2 * step] = two[0];
-      pairs[2 * step + 1] = two[1];
-    }
+    words[0] = look_up(word);
+    words[1] = look_up(word >> 16);
   } else {
-    for (int p = 0; p < 4; ++p) {
-      const uint32_t word = word_of(piece, 2 * block + p / 2);
-      const uint32_t pair = __byte_perm(word, 0x43434343u, p % 2 == 0 ? 0x4140 : 0x4342);
-      pairs[p] = F::kValue.has_min ? pair : less_128(pair);
-    }
+    constexpr uint32_t kFlips = F::kValue.has_min ? 0 : kSigns;
+    words[0] = word_of(piece, 2 * block) ^ kFlips;
+    words[1] = word_of(piece, 2 * block + 1) ^ kFlips;
   }
 }
 
