@@ -77,15 +77,16 @@ class MacCase {
     const size_t ring_entries = models_[0].entries.size(), dim = shape_.head_dim;
     const DeviceArray<uint8_t> kv(tiles_.bytes());
     const DeviceArray<uint32_t> pages(pages_), rings(rings_);
-    const DeviceArray<MacEntry> entries(ring_entries * batch_, 0xff);
-    MacTestRings kept(shape_.coded, ring_entries * dim, batch_);
-    const DeviceArray<MacGuardState> guards(size_t{batch_} * shape_.n_kv_head);
-    const DeviceArray<MacCounters> counters(batch_);
+    const size_t rings_of_all = size_t{batch_} * kLayers;
+    const DeviceArray<MacEntry> entries(ring_entries * rings_of_all, 0xff);
+    MacTestRings kept(shape_.coded, ring_entries * dim, rings_of_all);
+    const DeviceArray<MacGuardState> guards(rings_of_all * shape_.n_kv_head);
+    const DeviceArray<MacCounters> counters(rings_of_all);
     for (uint32_t row = 0; row < batch_; ++row) {
       if (rings_[row] == kNoRing) continue;
       const MacModel& model = models_[row];
-      copy(entries.get() + rings_[row] * ring_entries, model.entries);
-      kept.set(rings_[row], model.q, model.out);
+      copy(entries.get() + place_of(row) * ring_entries, model.entries);
+      kept.set(place_of(row), model.q, model.out);
     }
     const size_t rows = size_t{batch_} * shape_.n_head;
     const DeviceArray<int32_t> positions(batch_), keys(size_t{batch_} * list_heads());
@@ -110,11 +111,12 @@ class MacCase {
     args.q_plain = plain.get();
     args.q = q.get();
     args.scale = scale();
-    kept.describe(args.ring);
-    args.ring.entries = entries.get();
-    args.ring.guards = guards.get();
-    args.ring.counters = counters.get();
+    kept.describe(args.ring, kLayer);
+    args.ring.entries = entries.get() + kLayer * ring_entries;
+    args.ring.guards = guards.get() + size_t{kLayer} * shape_.n_kv_head;
+    args.ring.counters = counters.get() + kLayer;
     args.ring.window = shape_.window;
+    args.ring.layers = kLayers;
     args.rules = rules_;
     args.out = out.get();
     args.lse = lse.get();
@@ -141,8 +143,8 @@ class MacCase {
                      std::to_string(positions_[row]));
         check_row(row, &outs[row * shape_.n_head * dim], &lses[row * shape_.n_head]);
         if (rings_[row] != kNoRing && positions_[row] >= 0) {
-          const float* out_of = &all_out[rings_[row] * ring_entries * dim];
-          check_ring(models_[row], &all_entries[rings_[row] * ring_entries], out_of);
+          const float* out_of = &all_out[place_of(row) * ring_entries * dim];
+          check_ring(models_[row], &all_entries[place_of(row) * ring_entries], out_of);
           // So that codes which rounding moved are reused alike.
           if (shape_.coded) std::copy_n(out_of, ring_entries * dim, models_[row].out.begin());
         }
@@ -159,6 +161,11 @@ class MacCase {
   int32_t steps(MacMode mode) const { return modes_[static_cast<size_t>(mode)]; }
 
  private:
+  // The layer that is computed, among those of a ring.
+  static constexpr uint32_t kLayers = 3, kLayer = 1;
+
+  // Of a row's ring, among the layers of all rings.
+  size_t place_of(uint32_t row) const { return size_t{rings_[row]} * kLayers + kLayer; }
   uint32_t list_heads() const { return sparse_ ? shape_.n_kv_head : 1; }
   size_t keys_of_lists() const { return size_t{batch_} * list_heads() * capacity_; }
 

@@ -281,6 +281,79 @@ TEST_F(MacEngine, RingsAreTakenFromIdleSessions) {
   }
 }
 
+TEST_F(MacEngine, RingsGetMemoryWhenSequencesNeedThem) {
+  EngineOptions options = cuda_options();
+  options.batch = 4;
+  const auto engine = tiny_engine(options);
+  // Rings of several MiB, which results enter from position 63 on.
+  const std::string policy = "mac:window=4096,band=32,sink=16,min_context=64,guard=false,tau=0";
+  const Answer none = answer_of(*engine, request_of(tiny_prompt(20), 10), policy);
+  EXPECT_EQ(none.memory.index_bytes, 0u);
+  EXPECT_EQ(figure(none, "mac_rings_mb"), 0.0);
+  EXPECT_EQ(figure(none, "mac_ringless"), 0.0);
+  const auto session_of = [&](uint32_t seed, Answer& answer) {
+    auto session = *engine->open(policy);
+    logits_in(*session, request_of(tiny_prompt(100, seed), 30), &answer);
+    return session;
+  };
+  Answer one, two, again;
+  {
+    const auto first = session_of(1, one), second = session_of(2, two);
+    EXPECT_GT(one.memory.index_bytes, 0u);
+    EXPECT_EQ(two.memory.index_bytes, one.memory.index_bytes);
+    EXPECT_GE(figure(one, "mac_rings_mb") * 1e6, static_cast<double>(one.memory.index_bytes));
+    EXPECT_GT(figure(two, "mac_rings_mb"), 1.5 * figure(one, "mac_rings_mb"));
+    EXPECT_GT(figure(two, "mac_head_hits"), 0.0);
+  }
+  // Those that have ended gave theirs back.
+  const auto third = session_of(3, again);
+  EXPECT_EQ(figure(again, "mac_rings_mb"), figure(two, "mac_rings_mb"));
+}
+
+TEST_F(MacEngine, WithoutARingASequenceReadsAsWithoutMac) {
+  EngineOptions options = cuda_options();
+  options.batch = 2;
+  options.prefix_cache = false;
+  const auto engine = tiny_engine(options);
+  const std::string free = "mac:" + kShort + ",tau=0.2";
+  Request request = request_of(tiny_prompt(300), 60);
+  request.forced = tiny_prompt(60, 9);
+  const uint64_t ring = answer_of(*engine, request, free).memory.index_bytes;
+  const std::string policy = free + ",ring_memory=" + std::to_string(ring * 3 / 2);
+  const Logits full = logits_of(*engine, request), mac = logits_of(*engine, request, policy);
+  EXPECT_EQ(mac, logits_of(*engine, request, free));
+
+  std::vector<Logits> rows(2);
+  std::vector<Answer> answers(2);
+  std::vector<std::unique_ptr<Session>> sessions;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    Request own = request;
+    own.on_logits = [&rows, i](std::span<const float> logits) {
+      rows[i].emplace_back(logits.begin(), logits.end());
+    };
+    sessions.push_back(*engine->open(policy));
+    ASSERT_TRUE(engine->submit(*sessions[i], own, [&answers, i](Result<Answer> answer) {
+      ASSERT_TRUE(answer) << answer.error().message;
+      answers[i] = std::move(*answer);
+    }));
+  }
+  while (engine->step()) continue;
+  const size_t without = figure(answers[0], "mac_ringless") > 0 ? 0 : 1;
+  EXPECT_GT(figure(answers[without], "mac_ringless"), 50.0);
+  EXPECT_LT(median_distance(rows[without], full), bf16_tolerance(2));
+  EXPECT_EQ(figure(answers[1 - without], "mac_ringless"), 0.0);
+  EXPECT_GT(figure(answers[1 - without], "mac_head_hits"), 0.0);
+  EXPECT_LT(median_distance(rows[1 - without], mac), bf16_tolerance(2));
+}
+
+TEST_F(MacEngine, SaysThatARingDoesNotFit) {
+  const auto engine = tiny_engine(cuda_options());
+  const auto session = engine->open("mac:ring_memory=100K");
+  ASSERT_FALSE(session);
+  EXPECT_EQ(session.error().code, ErrorCode::kOutOfMemory);
+  EXPECT_THAT(session.error().message, testing::HasSubstr("ring_memory is 0 MiB; raise it"));
+}
+
 TEST_F(MacEngine, SaysWhatItCannotDo) {
   const auto engine = tiny_engine(cuda_options());
   for (const auto& [policy, says] : std::vector<std::pair<std::string, std::string>>{

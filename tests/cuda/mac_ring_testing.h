@@ -51,7 +51,7 @@ inline void round_query(bool coded, std::span<float> q) {
   }
 }
 
-/// Some rings of one layer.
+/// Some rings of one layer, or the layers of some.
 class MacTestRings {
  public:
   /// values: of a ring, [n_kv_head, window, group, head_dim]
@@ -63,12 +63,13 @@ class MacTestRings {
         q_scales_(values * rings / 32),
         out_scales_(values * rings / 32) {}
 
-  void describe(MacRings& rings) const {
-    rings.q = q_.get();
-    rings.out = out_.get();
+  /// first: the ring that is number 0.
+  void describe(MacRings& rings, size_t first = 0) const {
+    rings.q = q_.get() + first * values_ * (coded_ ? 1 : 2);
+    rings.out = out_.get() + first * values_ * (coded_ ? 1 : 4);
     if (!coded_) return;
-    rings.q_scales = q_scales_.get();
-    rings.out_scales = out_scales_.get();
+    rings.q_scales = q_scales_.get() + first * values_ / 32;
+    rings.out_scales = out_scales_.get() + first * values_ / 32;
   }
   /// q, out: as they are kept.
   void set(size_t ring, const std::vector<float>& q, const std::vector<float>& out) {

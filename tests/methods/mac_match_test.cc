@@ -6,7 +6,6 @@
 #include <random>
 
 #include "base/float16.h"
-#include "methods/mac/guard.h"
 #include "methods/mac/match.h"
 #include "methods/mac/mean_key.h"
 #include "methods/mac/parts.h"
@@ -247,28 +246,6 @@ TEST(MacCut, GrowsInWholeSteps) {
     EXPECT_GT(each.at(each.first_position()), each.sink);
     EXPECT_LE(each.at(each.first_position() - 1), each.sink);
   }
-}
-
-TEST(MacGuard, PaysWhereMoreIsSavedThanSpent) {
-  MacGuard guard;
-  EXPECT_TRUE(guard.pays());
-  guard.saw(200.0, 100.0);  // what the prompt's last rows would have saved
-  int compared = 0;
-  for (int i = 0; i < 1000; ++i) {
-    if (!guard.pays() && !guard.tries()) continue;
-    guard.saw(0.0, 100.0);
-    ++compared;
-  }
-  EXPECT_FALSE(guard.pays());
-  EXPECT_LT(compared, 80);
-  EXPECT_GT(compared, 50);
-  for (int i = 0; i < 320 && !guard.pays(); ++i) {
-    if (guard.tries()) guard.saw(5000.0, 100.0);
-  }
-  EXPECT_TRUE(guard.pays());
-  MacGuard hopeless;
-  hopeless.saw(10.0, 100.0);
-  EXPECT_FALSE(hopeless.pays());
 }
 
 /// How often a query head of the selection sees every key; apart for captured parts.

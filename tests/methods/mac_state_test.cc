@@ -57,8 +57,8 @@ TEST(MacState, AForkGoesOnAsTheOriginalAndLeavesItAlone) {
 }
 
 TEST(MacState, SavedRingsGoOnAsTheOriginal) {
-  for (const std::string& spec : {kMac, kMac + ",guard=true,tau=0.3+quest:budget=96",
-                                  kMac + ",ring=q8_0,lse_fix=true,layers=true"}) {
+  for (const std::string& spec :
+       {kMac, kMac + ",tau=0.3+quest:budget=96", kMac + ",ring=q8_0,lse_fix=true,layers=true"}) {
     Toy toy({2, 4, 2, 32, KvType::kBF16, 64}, 400);  // of which the first layer has no ring
     repeat_queries(toy, 280, 400, 13);
     const auto policy = make_policy(toy, spec), restored = make_policy(toy, spec);
@@ -197,11 +197,12 @@ TEST(MacState, WhereReuseDoesNotPayAStepIsTheInnerPolicysBitForBit) {
 }
 
 TEST(MacState, TheGuardStopsComparingWhereNothingHits) {
-  Toy toy({1, 4, 2, 32, KvType::kBF16}, 900);
+  constexpr size_t kPrompt = 2200;  // of which the keys save more than a layer costs
+  Toy toy({1, 4, 2, 32, KvType::kBF16}, kPrompt + 600);
   const auto index_bytes = [&](const std::string& options) {
     const auto policy = make_policy(toy, kMac + ",tau=0.9" + options);
     SequenceKv kv = toy.new_sequence();
-    toy.step(kv, *policy, 300, Phase::kPrefill);
+    toy.step(kv, *policy, kPrompt, Phase::kPrefill);
     uint64_t bytes = 0;
     for (size_t i = 0; i < 600; ++i) {
       toy.step(kv, *policy, 1, Phase::kDecode);
@@ -215,14 +216,14 @@ TEST(MacState, TheGuardStopsComparingWhereNothingHits) {
   EXPECT_GT(off, 0.8);
   EXPECT_EQ(never, 0.0);
   // Where everything hits it stays on, from the prompt's last rows on.
-  repeat_queries(toy, 280, 900, 1);
+  repeat_queries(toy, kPrompt - 20, kPrompt + 600, 1);
   EXPECT_EQ(index_bytes(",guard=true").second, 0.0);
   // It comes back where hits begin later.
-  Toy late({1, 4, 2, 32, KvType::kBF16}, 1200);
-  repeat_queries(late, 400, 1200, 1);
+  Toy late({1, 4, 2, 32, KvType::kBF16}, kPrompt + 900);
+  repeat_queries(late, kPrompt + 100, kPrompt + 900, 1);
   const auto policy = make_policy(late, kMac + ",tau=0.9,guard=true");
   SequenceKv kv = late.new_sequence();
-  late.step(kv, *policy, 300, Phase::kPrefill);
+  late.step(kv, *policy, kPrompt, Phase::kPrefill);
   decode(late, *policy, kv, 100);
   EXPECT_EQ(stat(*policy, "mac_off"), 1.0);
   decode(late, *policy, kv, 300);

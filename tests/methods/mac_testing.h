@@ -24,7 +24,7 @@ inline MacRing saved_ring(const Policy& policy, const ModelConfig& config, uint3
   MacRing ring(config, window);
   for (uint32_t i = 0; i <= layer; ++i) {
     if (in.value<uint8_t>() == 0) continue;
-    MacGuard().restore(in);
+    MacLayerGuard(config.n_kv_head, 0).restore(in);
     in.value<int32_t>();  // from where on the guard counts
     ring.restore(in, length);
   }

@@ -47,14 +47,16 @@ struct MacCounters {
   double distance, share;            // over reused heads: to the match, MacEntry::share
 };
 
-/// Rings of one layer: the result of position p is in slot p % window. A sequence owns one ring.
+/// Rings of one layer: the result of position p is in slot p % window. A sequence owns one ring,
+/// whose layers lie side by side: shapes below are of one layer, as if the others' lay between its
+/// rings.
 struct MacRings {
   void* q = nullptr;                // [rings][n_kv_head][window][group][head_dim] bf16, not rotated
   void* out = nullptr;              // the same shape, float
   MacEntry* entries = nullptr;      // [rings][n_kv_head][window][group]; bytes of 0xff: empty
   MacGuardState* guards = nullptr;  // [rings][n_kv_head]
   MacCounters* counters = nullptr;  // [rings]
-  uint32_t window = 0;
+  uint32_t window = 0, layers = 1;  // layers: of a ring
   /// [rings][n_kv_head][window][group][head_dim / 32] of queries and results, which are codes of 8
   /// bits then; null: they are not.
   float *q_scales = nullptr, *out_scales = nullptr;

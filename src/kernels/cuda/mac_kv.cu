@@ -57,6 +57,7 @@ Params params_of(const MacArgs& args) {
   params.rings = args.rings;
   params.q_plain = args.q_plain;
   params.ring = args.ring;
+  params.ring_heads = args.ring.layers * args.kv.n_kv_head;
   params.rules = args.rules;
   params.by_kv_head = Divider(params.n_kv_head);
   params.by_group = Divider(params.group);

@@ -120,7 +120,7 @@ struct Lists {
     return p.ring_of(row(p, pair).ring, pair) * window + at - p.by_window.quotient(at) * window;
   }
   __device__ MacCounters* counters(const Params& p, uint32_t pair) const {
-    return p.ring.counters + row(p, pair).ring;
+    return p.ring.counters + size_t{row(p, pair).ring} * p.ring.layers;
   }
   __device__ MacGuardState* guard(const Params& p, uint32_t pair) const {
     return p.ring.guards + p.ring_of(row(p, pair).ring, pair);

@@ -46,6 +46,7 @@ struct Params : decode::Params {
   bool sparse;                          // lists name some of the keys
   const uint32_t* numbers;
 
+  uint32_t ring_heads;            // KV heads of all layers of a ring
   uint32_t slots, units;          // slots of a ring that a block compares with at once; such units
   uint32_t chunks, fresh_chunks;  // of a pair: see mac_lists.cuh
   uint32_t chunk_pages;           // at most as many as a block has warps
@@ -54,9 +55,9 @@ struct Params : decode::Params {
   FixedShares searches, near;  // of units and of chunks, of all pairs
 
   __device__ uint32_t row_of(uint32_t pair) const { return by_kv_head.quotient(pair); }
-  // The ring of a pair, of all layers' rings of KV heads; number: of the sequence.
+  // The ring of a pair, in units of a KV head's; number: of the sequence.
   __device__ size_t ring_of(uint32_t number, uint32_t pair) const {
-    return size_t{number} * n_kv_head + pair - row_of(pair) * n_kv_head;
+    return size_t{number} * ring_heads + pair - row_of(pair) * n_kv_head;
   }
   // Of a pair's fresh or near list.
   __device__ uint32_t first_chunk(uint32_t pair, bool fresh) const {

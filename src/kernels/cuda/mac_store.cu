@@ -14,7 +14,8 @@ __global__ __launch_bounds__(kThreads) void seed_kernel(const __grid_constant__ 
   const uint32_t row = blockIdx.x / a.n_kv_head, kv_head = blockIdx.x % a.n_kv_head;
   const uint32_t group = a.n_head / a.n_kv_head, size = group * a.head_dim;
   const int32_t position = a.rows.position + static_cast<int32_t>(row);
-  const size_t ring = size_t{a.number} * a.n_kv_head + kv_head;
+  const size_t number = size_t{a.number} * a.ring.layers;
+  const size_t ring = number * a.n_kv_head + kv_head;
   const size_t slot = ring * a.ring.window + static_cast<uint32_t>(position) % a.ring.window;
   const size_t head = size_t{a.rows.first + row} * a.n_head + kv_head * group;
   bool finite = true;
@@ -26,7 +27,7 @@ __global__ __launch_bounds__(kThreads) void seed_kernel(const __grid_constant__ 
     mac::store_result<coded>(a.ring, slot * size + i, out);
   }
   finite = __syncthreads_and(finite ? 1 : 0) != 0;
-  if (!finite && threadIdx.x == 0) atomicAdd(&a.ring.counters[a.number].nonfinite, 1ull);
+  if (!finite && threadIdx.x == 0) atomicAdd(&a.ring.counters[number].nonfinite, 1ull);
   if (threadIdx.x >= group) return;
   a.ring.entries[slot * group + threadIdx.x] = {
       finite ? position : -1, position, a.lse[head + threadIdx.x], 1.0f, 0.0f, 0};

@@ -32,9 +32,12 @@ class State : public MacOnDevice {
     return sums;
   }
   void clear_sums() override {
+    ringless_ = 0;
     if (ring_ != kNoRing) pool_->clear_sums(ring_);
   }
   uint64_t bytes() const override { return ring_ != kNoRing ? pool_->ring_bytes() : 0; }
+  uint64_t all_bytes() const override { return pool_->bytes(); }
+  uint64_t ringless_rows() const override { return ringless_; }
   // A failure is the device's, and the next pass reports it: then nothing is known of the ring.
   std::vector<int32_t> positions() const override {
     if (ring_ == kNoRing) return {};
@@ -50,11 +53,13 @@ class State : public MacOnDevice {
     REPRISE_TRY(ring_, pool_->take(&ring_));
     return {};
   }
+  void miss_ring(uint32_t rows) { ringless_ += rows; }
 
  private:
   std::shared_ptr<MacRingPool> pool_;
   float threshold_;
   uint32_t ring_ = kNoRing;
+  uint64_t ringless_ = 0;
 };
 
 MacRules rules_of(const MacSettings& settings) {
@@ -95,8 +100,9 @@ Status DeviceMac::reserve(const DeviceRoom& room) {
   for (uint32_t layer = 0; layer < config_.n_layer; ++layer) {
     layers.push_back(config_.window[layer] == 0 && !leaves_alone(layer));
   }
-  const auto window = static_cast<uint32_t>(settings_.window);
-  REPRISE_CHECK(pool_->reserve(config_, window, coded_, layers, room.sequences));
+  pool_->describe(config_, static_cast<uint32_t>(settings_.window), coded_, layers);
+  REPRISE_TRY(const uint32_t rings, most_rings(room));
+  REPRISE_CHECK(pool_->reserve(rings));
   sent_.assign(room.sequences, kNoRing - 1);  // unlike any
   for (auto& staged : staged_rings_) REPRISE_CHECK(staged.reserve(room.sequences, kWhat));
   for (auto& staged : staged_seeds_) REPRISE_CHECK(staged.reserve(room.sequences, kWhat));
@@ -111,20 +117,47 @@ Status DeviceMac::reserve(const DeviceRoom& room) {
       kWhat);
 }
 
-Result<uint32_t> DeviceMac::ring_of(const MacPolicy& policy) {
+Result<uint32_t> DeviceMac::most_rings(const DeviceRoom& room) const {
+  constexpr uint64_t kMost = 1 << 16;
+  const uint64_t bytes = settings_.ring_memory, one = pool_->ring_bytes();
+  if (bytes == 0) return room.sequences;
+  if (bytes >= one)
+    return static_cast<uint32_t>(std::min(kMost, bytes / std::max<uint64_t>(one, 1)));
+  return fail(ErrorCode::kOutOfMemory,
+              "a ring of mac takes {} MiB with this model, ring_memory is {} MiB; raise it, or "
+              "choose ring=q8_0 or a smaller window",
+              one >> 20, bytes >> 20);
+}
+
+void DeviceMac::keep_rings(const DevicePlan& plan) {
+  for (const DeviceGroup& group : plan.groups) {
+    if (group.policy != this) continue;
+    for (uint32_t i = group.first; i < group.first + group.count; ++i) {
+      const auto& policy = *find_policy<MacPolicy>(*plan.acting[i]);
+      const auto* state = static_cast<const State*>(policy.device().state.get());
+      if (state != nullptr && state->ring() != kNoRing) pool_->use(state->ring());
+    }
+  }
+}
+
+Result<uint32_t> DeviceMac::ring_of(const MacPolicy& policy, uint32_t rows) {
   MacPolicy::Device& host = policy.device();
   const auto from = std::static_pointer_cast<State>(host.state);
   if (from == nullptr || from.use_count() > 2) {  // of a fork: this one and from
     auto own = std::make_shared<State>(pool_, std::sqrt(settings_.distance2));
-    REPRISE_CHECK(own->take_ring());  // perhaps that of the other one
     if (from != nullptr && from->ring() != kNoRing) {
-      REPRISE_CHECK(pool_->copy(from->ring(), own->ring()));
+      pool_->use(from->ring());
+      REPRISE_CHECK(own->take_ring());
+      if (own->ring() != kNoRing) REPRISE_CHECK(pool_->copy(from->ring(), own->ring()));
     }
     host.state = own;
   }
   auto& own = static_cast<State&>(*host.state);
-  if (own.ring() == kNoRing) REPRISE_CHECK(own.take_ring());
-  pool_->use(own.ring());
+  if (own.ring() == kNoRing && rows > 0) {
+    REPRISE_CHECK(own.take_ring());
+    if (own.ring() == kNoRing) own.miss_ring(rows);
+  }
+  if (own.ring() == kNoRing) return kNoRing;
   if (const MacDeviceRing* restored = policy.restored()) {
     REPRISE_CHECK(pool_->adopt(own.ring(), restored->bytes));
     policy.taken_over();
@@ -162,19 +195,17 @@ Status DeviceMac::plan(const DevicePlan& plan, cudaStream_t stream) {
     REPRISE_CHECK(inner_->plan(inner, stream));
   }
   pool_->begin_pass(stream);
+  keep_rings(plan);
   rings_.assign(plan.steps.size(), kNoRing);
   seeds_.assign(plan.steps.size(), {});
-  bool seeds = false;
   for (const DeviceGroup& group : plan.groups) {
     if (group.policy != this) continue;
     for (uint32_t i = group.first; i < group.first + group.count; ++i) {
-      const SequenceStep& step = plan.steps[i];
-      REPRISE_TRY(rings_[i], ring_of(*find_policy<MacPolicy>(*plan.acting[i])));
-      if (step.phase != kernels::Phase::kPrefill) continue;
-      seeds_[i] = seeds_of(step, plan.rows[step.first_row].position);
-      seeds = seeds || seeds_[i].count > 0;
+      REPRISE_CHECK(plan_step(plan, i));
     }
   }
+  const bool seeds = std::any_of(seeds_.begin(), seeds_.end(),
+                                 [](const PrefillRows& rows) { return rows.count > 0; });
   if (seeds) {
     std::copy(seeds_.begin(), seeds_.end(), staged_seeds_[plan.turn].data());
     REPRISE_CUDA(
@@ -189,6 +220,18 @@ Status DeviceMac::plan(const DevicePlan& plan, cudaStream_t stream) {
   REPRISE_CUDA(cudaMemcpyAsync(device_rings_.data(), staged_rings_[plan.turn].data(),
                                sent_.size() * sizeof(uint32_t), cudaMemcpyHostToDevice, stream),
                kWhat);
+  return {};
+}
+
+Status DeviceMac::plan_step(const DevicePlan& plan, uint32_t index) {
+  const SequenceStep& step = plan.steps[index];
+  const int32_t position = plan.rows[step.first_row].position;
+  PrefillRows seeds;
+  if (step.phase == kernels::Phase::kPrefill) seeds = seeds_of(step, position);
+  const bool stores = step.phase == kernels::Phase::kDecode && settings_.stores(position);
+  REPRISE_TRY(rings_[index],
+              ring_of(*find_policy<MacPolicy>(*plan.acting[index]), stores ? 1 : seeds.count));
+  if (rings_[index] != kNoRing) seeds_[index] = seeds;
   return {};
 }
 

@@ -1,30 +1,37 @@
 // MAC-Attention on a CUDA device; see methods/mac/mac.h.
 #pragma once
 
+#include <array>
 #include <memory>
 #include <span>
 #include <vector>
 
 #include "attention/cuda/device_policy.h"
+#include "kernels/cuda/address_range.h"
 #include "kernels/cuda/device_buffer.h"
 #include "kernels/cuda/mac.h"
 #include "methods/mac/mac.h"
 
 namespace reprise {
 
-/// Rings of all sequences, in the layers where it is asked. A sequence that none is left for takes
-/// the one that was unused for longest; who lost it begins with an empty one.
+/// Rings of all sequences, in the layers where it is asked. They get memory when they are first
+/// taken, and keep it for the next owner; addresses never move. A sequence that none is left for
+/// takes the one that was unused for longest; who lost it begins with an empty one.
 class MacRingPool {
  public:
   using MacRings = kernels::cuda::MacRings;
 
-  /// coded: keeps queries and results as codes of 8 bits.
-  Status reserve(const ModelConfig& config, uint32_t window, bool coded,
-                 const std::vector<bool>& layers, uint32_t rings);
+  /// coded: keeps queries and results as codes of 8 bits. Before reserve().
+  void describe(const ModelConfig& config, uint32_t window, bool coded,
+                const std::vector<bool>& layers);
+  /// Addresses of so many rings at most. kOutOfMemory where there is no memory for the first.
+  Status reserve(uint32_t rings);
   /// Of a layer that it has.
   MacRings rings(uint32_t layer) const;
   bool has(uint32_t layer) const { return index_[layer] != kNone; }
   uint64_t ring_bytes() const;
+  /// Device memory of all rings.
+  uint64_t bytes() const;
   /// That a search of one layer reads.
   uint64_t query_bytes() const { return query_codes() + scales() * sizeof(float); }
 
@@ -32,7 +39,8 @@ class MacRingPool {
     stream_ = stream;
     ++pass_;
   }
-  /// A ring for the pass; owner is told by writing kNoRing there when the ring is taken away.
+  /// A ring for the pass, or kNoRing: the pass uses all of them, and there is no memory for more.
+  /// owner is told by writing kNoRing there when the ring is taken away.
   Result<uint32_t> take(uint32_t* owner);
   void use(uint32_t ring) { used_[ring] = pass_; }
   void release(uint32_t ring) { owners_[ring] = nullptr; }
@@ -50,12 +58,30 @@ class MacRingPool {
 
  private:
   static constexpr uint32_t kNone = ~0u;
-  /// body(array) for what a ring holds of each array, its entries first.
-  template <class Body>
-  Status for_arrays(Body&& body) const;
-  uint64_t saved_bytes() const {
-    return ring_bytes() + uint64_t{layers_} * n_kv_head_ * sizeof(kernels::cuda::MacGuardState);
+  /// In the order in which session files have them; counters stay.
+  enum Kind { kEntries, kGuards, kQueries, kResults, kQueryScales, kResultScales, kCounters };
+  static constexpr size_t kKinds = kCounters + 1;
+  /// [rings][layers] of one kind.
+  struct Array {
+    kernels::cuda::AddressRange memory;
+    size_t bytes = 0;  // of one ring, all layers
+
+    std::byte* of(uint32_t ring) const { return memory.data() + ring * bytes; }
+  };
+
+  /// Whether there was memory for one more ring.
+  Result<bool> grow();
+  Result<uint32_t> find_ring();
+  Status fill(Kind kind, uint32_t ring, int byte) const;
+  Status bring(Kind kind, uint32_t ring, void* to) const;
+  template <class T>
+  T* first(Kind kind, uint32_t layer) const {
+    const Array& array = arrays_[kind];
+    return reinterpret_cast<T*>(array.memory.data() + array.bytes / layers_ * index_[layer]);
   }
+  /// The arrays of session files.
+  std::span<const Array> saved() const { return std::span(arrays_).first(kCounters); }
+  uint64_t saved_bytes() const;
   bool can_be(std::span<const kernels::cuda::MacEntry> entries) const;
   // Of one ring and layer.
   size_t entries() const { return size_t{n_head_} * window_; }
@@ -69,17 +95,14 @@ class MacRingPool {
   uint32_t layers_ = 0;
   cudaStream_t stream_ = nullptr;
   uint64_t pass_ = 0;
-  std::vector<uint32_t*> owners_;                                 // [rings]
-  std::vector<uint64_t> used_;                                    // [rings] the last pass
-  kernels::cuda::DeviceBuffer<std::byte> q_, out_;                // [layers] as MacRings
-  kernels::cuda::DeviceBuffer<float> q_scales_, out_scales_;      // likewise, or empty
-  kernels::cuda::DeviceBuffer<kernels::cuda::MacEntry> entries_;  // likewise
-  kernels::cuda::DeviceBuffer<kernels::cuda::MacGuardState> guards_;
-  kernels::cuda::DeviceBuffer<kernels::cuda::MacCounters> counters_;
+  uint32_t made_ = 0;              // rings that have memory
+  std::vector<uint32_t*> owners_;  // [rings]
+  std::vector<uint64_t> used_;     // [rings] the last pass
+  std::array<Array, kKinds> arrays_;
 };
 
 /// Over full attention or a policy whose lists are numbered. Guards of KV heads decide
-/// together whether a layer rests.
+/// together whether a layer rests. Sequences that get no ring read as without mac.
 class DeviceMac : public DevicePolicy {
  public:
   /// inner: what is read where nothing is reused; null: everything.
@@ -107,7 +130,13 @@ class DeviceMac : public DevicePolicy {
  private:
   /// Groups as the inner policy knows them.
   std::vector<DeviceGroup> inner_groups(std::span<const DeviceGroup> groups) const;
-  Result<uint32_t> ring_of(const MacPolicy& policy);
+  /// By options.ring_memory. kOutOfMemory where that is less than one takes.
+  Result<uint32_t> most_rings(const DeviceRoom& room) const;
+  /// Keeps the rings that the steps have from being taken by one another.
+  void keep_rings(const DevicePlan& plan);
+  /// rows: that leave entries; kNoRing where none is needed yet or left.
+  Result<uint32_t> ring_of(const MacPolicy& policy, uint32_t rows);
+  Status plan_step(const DevicePlan& plan, uint32_t index);
   /// Rows of a step whose results go to its ring.
   kernels::cuda::PrefillRows seeds_of(const SequenceStep& step, int32_t position) const;
 

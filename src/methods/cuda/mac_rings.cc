@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 
 #include "base/try.h"
 #include "methods/cuda/mac.h"
@@ -12,38 +13,10 @@ namespace {
 
 constexpr std::string_view kWhat = "rings of mac";
 
-/// One ring's elements in every layer of an array.
-template <class T>
-struct Slices {
-  T* data;
-  size_t ring, rings, layers;  // ring: elements
-
-  T* of(uint32_t number) const { return data + number * ring; }
-  size_t pitch() const { return rings * ring * sizeof(T); }
-  size_t bytes() const { return layers * ring * sizeof(T); }  // of one ring
-  cudaError_t fill(uint32_t number, int byte, cudaStream_t stream) const {
-    return cudaMemset2DAsync(of(number), pitch(), byte, ring * sizeof(T), layers, stream);
-  }
-  cudaError_t copy(uint32_t from, uint32_t to, cudaStream_t stream) const {
-    return cudaMemcpy2DAsync(of(to), pitch(), of(from), pitch(), ring * sizeof(T), layers,
-                             cudaMemcpyDeviceToDevice, stream);
-  }
-  cudaError_t bring(uint32_t number, void* to, cudaStream_t stream) const {
-    return cudaMemcpy2DAsync(to, ring * sizeof(T), of(number), pitch(), ring * sizeof(T), layers,
-                             cudaMemcpyDeviceToHost, stream);
-  }
-  // What is not page-locked is staged before the call returns.
-  cudaError_t send(uint32_t number, const void* from, cudaStream_t stream) const {
-    return cudaMemcpy2DAsync(of(number), pitch(), from, ring * sizeof(T), ring * sizeof(T), layers,
-                             cudaMemcpyHostToDevice, stream);
-  }
-};
-
 }  // namespace
 
-Status MacRingPool::reserve(const ModelConfig& config, uint32_t window, bool coded,
-                            const std::vector<bool>& layers, uint32_t rings) {
-  if (rings <= owners_.size()) return {};
+void MacRingPool::describe(const ModelConfig& config, uint32_t window, bool coded,
+                           const std::vector<bool>& layers) {
   n_head_ = config.n_head;
   n_kv_head_ = config.n_kv_head;
   head_dim_ = config.head_dim;
@@ -52,33 +25,50 @@ Status MacRingPool::reserve(const ModelConfig& config, uint32_t window, bool cod
   index_.clear();
   layers_ = 0;
   for (const bool own : layers) index_.push_back(own ? layers_++ : kNone);
+}
+
+Status MacRingPool::reserve(uint32_t rings) {
+  if (rings <= owners_.size()) return {};
+  size_t free = 0, total = 0;
+  REPRISE_CUDA(cudaMemGetInfo(&free, &total), kWhat);
+  if (made_ == 0 && free < ring_bytes()) {
+    return fail(ErrorCode::kOutOfMemory,
+                "a ring of mac takes {} MiB of device memory, {} MiB are free; lower --kv-memory, "
+                "or choose ring=q8_0 or a smaller window",
+                ring_bytes() >> 20, free >> 20);
+  }
   for (uint32_t* owner : owners_) {
     if (owner != nullptr) *owner = kNoRing;
   }
+  made_ = 0;
   owners_.assign(rings, nullptr);
   used_.assign(rings, 0);
-  const size_t all = size_t{layers_} * rings;
-  REPRISE_CHECK(q_.reserve(all * query_codes(), kWhat));
-  REPRISE_CHECK(out_.reserve(all * result_codes(), kWhat));
-  REPRISE_CHECK(q_scales_.reserve(all * scales(), kWhat));
-  REPRISE_CHECK(out_scales_.reserve(all * scales(), kWhat));
-  REPRISE_CHECK(entries_.reserve(all * entries(), kWhat));
-  REPRISE_CHECK(guards_.reserve(all * n_kv_head_, kWhat));
-  return counters_.reserve(all, kWhat);
+  const size_t bytes[kKinds] = {entries() * sizeof(MacEntry),
+                                n_kv_head_ * sizeof(MacGuardState),
+                                query_codes(),
+                                result_codes(),
+                                scales() * sizeof(float),
+                                scales() * sizeof(float),
+                                sizeof(MacCounters)};
+  for (size_t kind = 0; kind < kKinds; ++kind) {
+    arrays_[kind].bytes = layers_ * bytes[kind];
+    REPRISE_CHECK(arrays_[kind].memory.reserve(rings * arrays_[kind].bytes, nullptr, kWhat));
+  }
+  return {};
 }
 
 MacRings MacRingPool::rings(uint32_t layer) const {
-  const size_t first = size_t{index_[layer]} * owners_.size();
   MacRings rings;
-  rings.q = q_.data() + first * query_codes();
-  rings.out = out_.data() + first * result_codes();
-  rings.entries = entries_.data() + first * entries();
-  rings.guards = guards_.data() + first * n_kv_head_;
-  rings.counters = counters_.data() + first;
+  rings.q = first<void>(kQueries, layer);
+  rings.out = first<void>(kResults, layer);
+  rings.entries = first<MacEntry>(kEntries, layer);
+  rings.guards = first<MacGuardState>(kGuards, layer);
+  rings.counters = first<MacCounters>(kCounters, layer);
   rings.window = window_;
+  rings.layers = layers_;
   if (coded_) {
-    rings.q_scales = q_scales_.data() + first * scales();
-    rings.out_scales = out_scales_.data() + first * scales();
+    rings.q_scales = first<float>(kQueryScales, layer);
+    rings.out_scales = first<float>(kResultScales, layer);
   }
   return rings;
 }
@@ -88,52 +78,86 @@ uint64_t MacRingPool::ring_bytes() const {
   return layers_ * (query_bytes() + results + entries() * sizeof(MacEntry));
 }
 
-Result<uint32_t> MacRingPool::take(uint32_t* owner) {
-  const auto free = std::find(owners_.begin(), owners_.end(), nullptr);
-  auto ring = static_cast<uint32_t>(free - owners_.begin());
-  if (free == owners_.end()) {
-    ring = static_cast<uint32_t>(std::min_element(used_.begin(), used_.end()) - used_.begin());
-    *owners_[ring] = kNoRing;
+uint64_t MacRingPool::bytes() const {
+  return std::accumulate(
+      arrays_.begin(), arrays_.end(), uint64_t{0},
+      [](uint64_t sum, const Array& array) { return sum + array.memory.mapped(); });
+}
+
+uint64_t MacRingPool::saved_bytes() const {
+  const auto arrays = saved();
+  return std::accumulate(arrays.begin(), arrays.end(), uint64_t{0},
+                         [](uint64_t sum, const Array& array) { return sum + array.bytes; });
+}
+
+Result<bool> MacRingPool::grow() {
+  for (Array& array : arrays_) {
+    const Status status = array.memory.extend((made_ + 1) * array.bytes, false, kWhat);
+    if (status) continue;
+    if (status.error().code != ErrorCode::kOutOfMemory) return tl::unexpected(status.error());
+    owners_.resize(made_);
+    used_.resize(made_);
+    return false;
   }
-  owners_[ring] = owner;
-  used_[ring] = pass_;
-  const size_t rings = owners_.size();
-  REPRISE_CUDA(
-      (Slices<MacEntry>{entries_.data(), entries(), rings, layers_}.fill(ring, 0xff, stream_)),
-      kWhat);
-  REPRISE_CUDA(
-      (Slices<MacGuardState>{guards_.data(), n_kv_head_, rings, layers_}.fill(ring, 0, stream_)),
-      kWhat);
-  REPRISE_CUDA((Slices<MacCounters>{counters_.data(), 1, rings, layers_}.fill(ring, 0, stream_)),
-               kWhat);
+  for (const Array& array : arrays_) {
+    REPRISE_CUDA(cudaMemsetAsync(array.of(made_), 0, array.bytes, stream_), kWhat);
+  }
+  ++made_;
+  return true;
+}
+
+Result<uint32_t> MacRingPool::find_ring() {
+  const auto made = owners_.begin() + made_;
+  const auto free = std::find(owners_.begin(), made, nullptr);
+  if (free != made) return static_cast<uint32_t>(free - owners_.begin());
+  if (made_ < owners_.size()) {
+    REPRISE_TRY(const bool grown, grow());
+    if (grown) return made_ - 1;
+  }
+  const auto idle = std::min_element(used_.begin(), used_.begin() + made_);
+  if (made_ == 0 || *idle == pass_) return kNoRing;
+  const auto ring = static_cast<uint32_t>(idle - used_.begin());
+  *owners_[ring] = kNoRing;
   return ring;
 }
 
-template <class Body>
-Status MacRingPool::for_arrays(Body&& body) const {
-  const size_t rings = owners_.size();
-  REPRISE_CUDA(body(Slices<MacEntry>{entries_.data(), entries(), rings, layers_}), kWhat);
-  REPRISE_CUDA(body(Slices<MacGuardState>{guards_.data(), n_kv_head_, rings, layers_}), kWhat);
-  for (const auto& codes : {Slices<std::byte>{q_.data(), query_codes(), rings, layers_},
-                            Slices<std::byte>{out_.data(), result_codes(), rings, layers_}}) {
-    REPRISE_CUDA(body(codes), kWhat);
-  }
-  for (float* of : {q_scales_.data(), out_scales_.data()}) {
-    if (!coded_) break;
-    REPRISE_CUDA(body(Slices<float>{of, scales(), rings, layers_}), kWhat);
-  }
+Result<uint32_t> MacRingPool::take(uint32_t* owner) {
+  REPRISE_TRY(const uint32_t ring, find_ring());
+  if (ring == kNoRing) return ring;
+  owners_[ring] = owner;
+  used_[ring] = pass_;
+  REPRISE_CHECK(fill(kEntries, ring, 0xff));
+  REPRISE_CHECK(fill(kGuards, ring, 0));
+  REPRISE_CHECK(fill(kCounters, ring, 0));
+  return ring;
+}
+
+Status MacRingPool::fill(Kind kind, uint32_t ring, int byte) const {
+  const Array& array = arrays_[kind];
+  REPRISE_CUDA(cudaMemsetAsync(array.of(ring), byte, array.bytes, stream_), kWhat);
+  return {};
+}
+
+Status MacRingPool::bring(Kind kind, uint32_t ring, void* to) const {
+  const Array& array = arrays_[kind];
+  REPRISE_CUDA(cudaMemcpyAsync(to, array.of(ring), array.bytes, cudaMemcpyDeviceToHost, stream_),
+               kWhat);
+  REPRISE_CUDA(cudaStreamSynchronize(stream_), kWhat);
   return {};
 }
 
 Status MacRingPool::copy(uint32_t from, uint32_t to) const {
-  return for_arrays([&](const auto& array) { return array.copy(from, to, stream_); });
+  for (const Array& array : saved()) {
+    REPRISE_CUDA(cudaMemcpyAsync(array.of(to), array.of(from), array.bytes,
+                                 cudaMemcpyDeviceToDevice, stream_),
+                 kWhat);
+  }
+  return {};
 }
 
 Result<std::vector<int32_t>> MacRingPool::positions(uint32_t ring) const {
-  const Slices<MacEntry> slices = {entries_.data(), entries(), owners_.size(), layers_};
   std::vector<MacEntry> all(size_t{layers_} * entries());
-  REPRISE_CUDA(slices.bring(ring, all.data(), stream_), kWhat);
-  REPRISE_CUDA(cudaStreamSynchronize(stream_), kWhat);
+  REPRISE_CHECK(bring(kEntries, ring, all.data()));
   const size_t group = n_head_ / n_kv_head_, heads = all.size() / (window_ * group);
   std::vector<int32_t> positions;
   for (size_t slot = 0; slot < window_ && heads > 0; ++slot) {
@@ -151,12 +175,10 @@ Result<std::vector<int32_t>> MacRingPool::positions(uint32_t ring) const {
 Result<std::vector<std::byte>> MacRingPool::fetch(uint32_t ring) const {
   std::vector<std::byte> bytes(saved_bytes());
   std::byte* to = bytes.data();
-  REPRISE_CHECK(for_arrays([&](const auto& array) {
-    const cudaError_t error = array.bring(ring, to, stream_);
-    to += array.bytes();
-    return error;
-  }));
-  REPRISE_CUDA(cudaStreamSynchronize(stream_), kWhat);
+  for (size_t kind = 0; kind < kCounters; ++kind) {
+    REPRISE_CHECK(bring(static_cast<Kind>(kind), ring, to));
+    to += arrays_[kind].bytes;
+  }
   return bytes;
 }
 
@@ -179,30 +201,24 @@ Status MacRingPool::adopt(uint32_t ring, std::span<const std::byte> bytes) const
   std::memcpy(checked.data(), bytes.data(), own * sizeof(MacEntry));
   if (!can_be(checked)) return {};
   const std::byte* from = bytes.data();
-  return for_arrays([&](const auto& array) {
-    const cudaError_t error = array.send(ring, from, stream_);
-    from += array.bytes();
-    return error;
-  });
+  for (const Array& array : saved()) {  // what is not page-locked is staged before a call returns
+    REPRISE_CUDA(
+        cudaMemcpyAsync(array.of(ring), from, array.bytes, cudaMemcpyHostToDevice, stream_), kWhat);
+    from += array.bytes;
+  }
+  return {};
 }
 
 Status MacRingPool::forget(uint32_t ring, int32_t position) const {
-  const Slices<MacEntry> slices = {entries_.data(), entries(), owners_.size(), layers_};
-  for (size_t layer = 0; layer < layers_; ++layer) {
-    MacEntry* first = slices.of(ring) + layer * slices.rings * slices.ring;
-    REPRISE_CUDA(mac_forget(first, entries(), position, stream_), kWhat);
-  }
+  auto* first = reinterpret_cast<MacEntry*>(arrays_[kEntries].of(ring));
+  REPRISE_CUDA(mac_forget(first, layers_ * entries(), position, stream_), kWhat);
   return {};
 }
 
 std::vector<MacSums> MacRingPool::sums(uint32_t ring) const {
   std::vector<MacCounters> counters(layers_);
-  const Slices<MacCounters> slices = {counters_.data(), 1, owners_.size(), layers_};
-  const cudaError_t error =
-      cudaMemcpy2DAsync(counters.data(), sizeof(MacCounters), slices.of(ring), slices.pitch(),
-                        sizeof(MacCounters), layers_, cudaMemcpyDeviceToHost, stream_);
   std::vector<MacSums> sums(index_.size());
-  if (error != cudaSuccess || cudaStreamSynchronize(stream_) != cudaSuccess) return sums;
+  if (!bring(kCounters, ring, counters.data())) return sums;
   for (size_t layer = 0; layer < index_.size(); ++layer) {
     if (index_[layer] == kNone) continue;
     const MacCounters& from = counters[index_[layer]];
@@ -225,9 +241,6 @@ std::vector<MacSums> MacRingPool::sums(uint32_t ring) const {
   return sums;
 }
 
-void MacRingPool::clear_sums(uint32_t ring) const {
-  const Slices<MacCounters> slices = {counters_.data(), 1, owners_.size(), layers_};
-  static_cast<void>(slices.fill(ring, 0, stream_));
-}
+void MacRingPool::clear_sums(uint32_t ring) const { static_cast<void>(fill(kCounters, ring, 0)); }
 
 }  // namespace reprise

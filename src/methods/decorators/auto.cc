@@ -1,9 +1,11 @@
 #include "methods/decorators/auto.h"
 
 #include <algorithm>
+#include <map>
 #include <numeric>
 #include <string_view>
 
+#include "base/state_bytes.h"
 #include "base/try.h"
 #include "methods/registry.h"
 
@@ -172,6 +174,44 @@ void AutoPolicy::truncate(int32_t length) {
 bool AutoPolicy::rebuilds() const {
   return std::all_of(candidates_.begin(), candidates_.end(),
                      [](const Candidate& each) { return each.policy->rebuilds(); });
+}
+
+std::string AutoPolicy::save_state() const {
+  StateWriter out;
+  const auto text = [&](std::string_view part) {
+    out.value(uint64_t{part.size()});
+    out.array(part.data(), part.size());
+  };
+  out.value(uint64_t{candidates_.size()});
+  for (const Candidate& each : candidates_) {
+    text(each.name);
+    text(each.policy->save_state());
+  }
+  return out.take();
+}
+
+Status AutoPolicy::restore_state(std::string_view state, int32_t length) {
+  truncate(0);
+  if (state.empty()) return {};
+  StateReader in(state);
+  const auto text = [&] {
+    std::vector<char> part;
+    in.array(part, in.value<uint64_t>());
+    return std::string(part.begin(), part.end());
+  };
+  std::map<std::string, std::string> kept;
+  for (uint64_t rest = in.value<uint64_t>(); rest > 0 && in.ok(); --rest) {
+    const std::string name = text();
+    kept[name] = text();
+  }
+  if (!in.ended()) return fail(ErrorCode::kCorrupt, "what was saved is no state of auto");
+  for (const Candidate& each : candidates_) {
+    const Status taken = each.policy->restore_state(kept[each.name], length);
+    if (taken) continue;
+    truncate(0);
+    return taken;
+  }
+  return {};
 }
 
 int32_t AutoPolicy::observed_prompt_rows(int32_t prompt_end, int32_t kept) const {

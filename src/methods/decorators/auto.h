@@ -62,6 +62,10 @@ class AutoPolicy : public Policy {
   void step_took(int32_t position, double ms) override;
   void truncate(int32_t length) override;
   bool rebuilds() const override;
+  /// What candidates save, by their names: that of one which the device of the file had left out is
+  /// dropped. Which is the fastest is measured anew.
+  std::string save_state() const override;
+  Status restore_state(std::string_view state, int32_t length) override;
   std::string prefill_key() const override { return std::string(kDensePrefill); }
   int32_t observed_prompt_rows(int32_t prompt_end, int32_t kept) const override;
   PolicyStats stats() const override;

@@ -1,46 +1,81 @@
 // When comparing pays.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <numeric>
+#include <vector>
 
 #include "base/state_bytes.h"
 
 namespace reprise {
 
-/// Weighs, for one layer, the KV bytes that reuse saves against the bytes that comparing reads. It
-/// looks at bytes, not at time, so that an answer does not depend on the machine's load.
+/// Weighs, for one KV head, what reuse saves against what comparing costs, both in bytes of KV that
+/// attention could read meanwhile.
 class MacGuard {
  public:
-  bool pays() const { return pays_; }
-  /// Whether a step in which it does not pay should compare for the guard alone: every 32nd.
+  bool has_seen() const { return saved_ >= 0.0; }
+  bool pays() const { return !has_seen() || saved_ > kMargin * spent_; }
+  /// Bytes a step, of a head for which comparing pays.
+  double gain() const { return has_seen() && pays() ? saved_ - spent_ : 0.0; }
+  /// Whether a step in which the head rests should compare for the guard: every 32nd.
   bool tries() { return ++idle_ % kRetry == 0; }
-  bool has_seen() const { return mean_ >= 0.0; }
   /// What a step saved and spent, or would have; the first one stands for the past.
-  void saw(double saved, double spent) {
-    if (!has_seen()) mean_ = saved;
-    mean_ += (saved - mean_) * (pays_ ? kWeight : kRetryWeight);
-    pays_ = mean_ > kMargin * spent;
-  }
-
-  void save(StateWriter& out) const {
-    out.value(mean_);
-    out.value(idle_);
-    out.value(static_cast<uint8_t>(pays_));
-  }
-  void restore(StateReader& in) {
-    mean_ = in.value<double>();
-    idle_ = in.value<uint32_t>();
-    pays_ = in.value<uint8_t>() != 0;
+  void saw(double saved, double spent, bool rests) {
+    spent_ = spent;
+    saved = std::max(0.0, saved);
+    if (!has_seen()) saved_ = saved;
+    saved_ += (saved - saved_) * (rests ? kRetryWeight : kWeight);
   }
 
  private:
-  static constexpr uint32_t kRetry = 32;
+  static constexpr uint64_t kRetry = 32;
   static constexpr double kWeight = 1.0 / 64, kRetryWeight = 1.0 / 8;
-  static constexpr double kMargin = 1.25;  // what saves less is not worth its fixed costs
+  static constexpr double kMargin = 1.1;
 
-  double mean_ = -1.0;  // bytes saved a step, a moving average
-  bool pays_ = true;
-  uint32_t idle_ = 0;
+  double saved_ = -1.0;  // bytes a step, a moving average
+  double spent_ = 0.0;
+  uint64_t idle_ = 0;
+};
+
+/// The guards of a layer's KV heads. Heads rest alone; the layer rests when what the others gain
+/// does not pay for what it costs to divide a step's keys and to store its results.
+///
+/// Time decides, but it is modelled, so that an answer does not depend on the machine's load. Bytes
+/// alone mislead: comparing reads a byte for one query head, attention for all of a group. Costs
+/// are from samples of a profile of SmolLM2-135M (Zen 4, AVX-512 BF16, 4K), which load does not
+/// shift against one another; see bench/results/2026-11-24-cpu-mac.md.
+class MacLayerGuard {
+ public:
+  /// Of comparing a byte of queries, in bytes of KV.
+  static constexpr double kComparing = 3.5;
+
+  MacLayerGuard() = default;
+  /// width: n_head head_dim
+  MacLayerGuard(size_t n_kv_head, size_t width)
+      : heads_(n_kv_head), dividing_(kDividing * static_cast<double>(width)) {}
+
+  MacGuard& head(size_t kv_head) { return heads_[kv_head]; }
+  bool has_seen() const {
+    return std::any_of(heads_.begin(), heads_.end(),
+                       [](const MacGuard& head) { return head.has_seen(); });
+  }
+  /// Whether some head is to compare and reuse.
+  bool pays() const {
+    const double gain =
+        std::accumulate(heads_.begin(), heads_.end(), 0.0,
+                        [](double sum, const MacGuard& head) { return sum + head.gain(); });
+    return !has_seen() || gain > dividing_;
+  }
+
+  void save(StateWriter& out) const { out.array(heads_.data(), heads_.size()); }
+  void restore(StateReader& in) { in.array(heads_, heads_.size()); }
+
+ private:
+  static constexpr double kDividing = 1024.0;  // bytes of KV for each float of a step's result
+
+  std::vector<MacGuard> heads_;
+  double dividing_ = 0.0;
 };
 
 }  // namespace reprise

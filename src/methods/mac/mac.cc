@@ -30,6 +30,7 @@ MacSettings settings_of(const MacOptions& options, const ModelConfig& config) {
   s.max_error =
       options.max_error > 0.0f ? options.max_error : std::numeric_limits<float>::infinity();
   s.reuses = options.tau < 1.0f;
+  s.ring_memory = options.ring_memory;
   s.split = options.mixed == "split";
   s.anchored = options.chain == "anchored";
   s.guarded = options.guard;
@@ -55,7 +56,8 @@ MacPolicy::MacPolicy(const MacOptions& options, const ModelConfig& config,
       settings_(settings_of(options, config)),
       by_layer_(options.layers),
       ring_type_(options.ring == "q8_0" ? kernels::KvType::kQ8_0 : kernels::KvType::kBF16),
-      layers_(config.n_layer),
+      layers_(new_layers()),
+      compares_(config.n_kv_head, 1),
       matches_(config.n_head),
       risks_(config.n_head),
       reused_from_(config.n_head),
@@ -88,6 +90,13 @@ Status MacPolicy::check_inner(const Policy& inner) {
               inner.spec());
 }
 
+std::vector<MacPolicy::Layer> MacPolicy::new_layers() const {
+  Layer layer;
+  layer.guard = {config_->n_kv_head, size_t{config_->n_head} * config_->head_dim};
+  layer.heads.resize(config_->n_kv_head);
+  return std::vector<Layer>(config_->n_layer, layer);
+}
+
 MacRing& MacPolicy::ring(uint32_t layer) {
   auto& ring = layers_[layer].ring;
   if (!ring)
@@ -116,13 +125,18 @@ void MacPolicy::select(const QueryRows& rows, Selection& selection) {
   Layer& layer = layers_[rows.layer];
   if (rests(rows)) return rest(rows, selection);
   const bool ready = this->ready(rows);
-  if (ready) match(rows, rows.first());
+  if (ready) {
+    choose_heads(layer, false);
+    match(rows, rows.first());
+  }
   take_results(rows);
   layer.reused_from = reused_from_;
 
   Selection given;  // of the inner policy
-  asked_inner_ = std::find(reused_from_.begin(), reused_from_.end(), 0) != reused_from_.end();
+  asked_inner_ = wonders(layer) ||
+                 std::find(reused_from_.begin(), reused_from_.end(), 0) != reused_from_.end();
   if (asked_inner_) inner().select(rows, given);
+  if (asked_inner_ || inner().reads_everything()) note_inner(rows, given);
   reads_all_ = given.all;
   const int32_t cut = settings_.cut.at(rows.first());
   if (!divide_keys({settings_.cut.sink, cut, rows.end(), group_, reused_from_}, given, selection)) {
@@ -135,23 +149,6 @@ void MacPolicy::select(const QueryRows& rows, Selection& selection) {
   selection.captured = &captured_;
   if (settings_.fixes) selection.index_bytes_read += weighed_bytes(rows);
   if (ready) weigh(rows, selection);
-}
-
-void MacPolicy::rest(const QueryRows& rows, Selection& selection) {
-  inner().select(rows, selection);
-  Layer& layer = layers_[rows.layer];
-  ++layer.sums.steps;
-  ++layer.sums.off;
-  layer.sums.keys += static_cast<double>(rows.end()) * config_->n_kv_head;
-  if (layer.guard.tries()) {
-    match(rows, rows.first(), false);
-    const Saving found = saving(rows);
-    selection.index_bytes_read += found.index_bytes;
-    layer.guard.saw(found.kv_bytes, static_cast<double>(found.index_bytes));
-    if (layer.guard.pays()) layer.warm = rows.end() + settings_.window;
-    std::fill(risks_.begin(), risks_.end(), 0.0f);
-  }
-  if (!layer.ring->write_query(rows.first(), rows.q)) ++layer.sums.nonfinite;
 }
 
 void MacPolicy::clear_matches(size_t rows) {
@@ -174,6 +171,7 @@ void MacPolicy::match(const QueryRows& rows, int32_t before, bool results) {
   }
   searches_.resize(static_cast<size_t>(rows.pool->size()));
   rows.pool->run(n_head, [&](size_t head, int thread) {
+    if (compares_[head / group_] == 0) return;
     const float* q = rows.q + head * config_->head_dim;
     std::vector<MacMatch> found(count);
     nearest_entries(from, head, q, n_head * config_->head_dim, limits,
@@ -240,58 +238,6 @@ void MacPolicy::take_result(uint32_t layer, size_t index, float* out, float* lse
   ++state.depth;
 }
 
-MacPolicy::Saving MacPolicy::saving(const QueryRows& rows) const {
-  Saving saving;
-  for (size_t first = 0; first < matches_.size(); first += group_) {
-    const auto own = std::span(reused_from_).subspan(first, group_);
-    saving.keys += std::max(0, *std::min_element(own.begin(), own.end()) - settings_.cut.sink);
-    saving.hits +=
-        static_cast<uint64_t>(own.end() - std::count(own.begin(), own.end(), 0) - own.begin());
-  }
-  const MacRing& from = *layers_[rows.layer].ring;
-  saving.index_bytes = rows.rows.size() * from.query_bytes() + saving.hits * from.result_bytes();
-  saving.kv_bytes = saving.keys * 2.0 * static_cast<double>(rows.kv->pool().layout().tile_bytes()) /
-                    static_cast<double>(kPageTokens);
-  return saving;
-}
-
-MacPolicy::Saving MacPolicy::count(const QueryRows& rows, MacSums& sums) const {
-  const double threshold = std::sqrt(static_cast<double>(settings_.distance2));
-  for (size_t i = 0; i < matches_.size(); ++i) {
-    ++sums.heads;
-    if (matches_[i].found()) ++sums.head_hits;
-    if (reused_from_[i] == 0) continue;
-    sums.lag += rows.rows[i / config_->n_head].position - matches_[i].position;
-    sums.depth += states_[i].depth;
-    sums.distance += matches_[i].distance / threshold;
-  }
-  for (size_t first = 0; first < matches_.size(); first += group_) {
-    const auto own = std::span(reused_from_).subspan(first, group_);
-    ++sums.groups;
-    sums.group_hits += std::count(own.begin(), own.end(), 0) == 0 ? 1 : 0;
-  }
-  const Saving saved = saving(rows);
-  for (const Row& row : rows.rows) {
-    ++sums.steps;
-    sums.keys += (row.position + 1.0) * config_->n_kv_head;
-  }
-  sums.skipped += saved.keys;
-  sums.reused_heads += saved.hits;
-  return saved;
-}
-
-void MacPolicy::weigh(const QueryRows& rows, Selection& selection) {
-  Layer& layer = layers_[rows.layer];
-  const Saving saved = count(rows, layer.sums);
-  layer.hits.resize(matches_.size());
-  for (size_t head = 0; head < matches_.size(); ++head) {
-    if (matches_[head].found()) ++layer.hits[head];
-  }
-  selection.index_bytes_read += saved.index_bytes;
-  if (rows.first() < layer.warm) return;
-  layer.guard.saw(saved.kv_bytes, static_cast<double>(saved.index_bytes));
-}
-
 void MacPolicy::observe(const QueryRows& rows, const AttentionResult& result) {
   // Layers that select() is not called for are observed too.
   const bool asked_inner = std::exchange(asked_inner_, true);
@@ -351,23 +297,6 @@ void MacPolicy::seed(const QueryRows& rows) {
     }
   }
   if (rows.end() == rows.prompt_end) show_guard(rows);
-}
-
-void MacPolicy::show_guard(const QueryRows& rows) {
-  constexpr size_t kRows = 8;
-  MacGuard& guard = layers_[rows.layer].guard;
-  if (!settings_.guarded || guard.has_seen()) return;
-  const size_t count = std::min(kRows, rows.rows.size());
-  double saved = 0.0, spent = 0.0;
-  for (size_t row = rows.rows.size() - count; row < rows.rows.size(); ++row) {
-    const QueryRows one = rows_of(rows, row, 1);
-    clear_matches(1);
-    match(one, one.first());
-    const Saving found = saving(one);
-    saved += found.kv_bytes;
-    spent += static_cast<double>(found.index_bytes);
-  }
-  guard.saw(saved / static_cast<double>(count), spent / static_cast<double>(count));
 }
 
 void MacPolicy::truncate(int32_t length) {

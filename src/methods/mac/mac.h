@@ -32,6 +32,7 @@ struct MacSettings {
   bool reuses = true, split = false, anchored = false, guarded = true;
   bool fixes = false;  // weights of reused results follow the query
   bool in_prompts = false;
+  uint64_t ring_memory = 0;  // of a device's rings; 0: one for each sequence of a step
 
   /// Whether the row at a position leaves an entry.
   bool stores(int32_t position) const { return position >= first_entry(); }
@@ -63,6 +64,10 @@ class MacOnDevice {
   virtual std::vector<MacSums> sums() const = 0;
   virtual void clear_sums() = 0;
   virtual uint64_t bytes() const = 0;
+  /// Of the rings of all sequences.
+  virtual uint64_t all_bytes() const = 0;
+  /// Rows of the answer so far that would have left entries, had there been a ring.
+  virtual uint64_t ringless_rows() const = 0;
   /// See MacDeviceRing; both empty where the ring was taken away.
   virtual std::vector<int32_t> positions() const = 0;
   virtual std::vector<std::byte> fetch() const = 0;
@@ -116,20 +121,28 @@ class MacPolicy : public PolicyDecorator {
   kernels::KvType ring_type() const { return ring_type_; }
 
  private:
+  /// Steps of a KV head that could have reused something.
+  struct HeadSums {
+    uint64_t steps = 0, off = 0;  // off: in which it rested
+    double keys = 0, skipped = 0;
+  };
   struct Layer {
     std::optional<MacRing> ring;
-    MacGuard guard;
-    MacSums sums, prompt;        // of decode rows, of prompt rows
-    std::vector<uint64_t> hits;  // [n_head] of sums.head_hits
-    int32_t warm = 0;  // the guard counts from this position on: until then results are few
+    MacLayerGuard guard;
+    MacSums sums, prompt;             // of decode rows, of prompt rows
+    std::vector<uint64_t> hits;       // [n_head] of sums.head_hits
+    std::vector<HeadSums> heads;      // [n_kv_head]
+    std::vector<int64_t> inner_keys;  // [n_kv_head] that the inner policy last read; or empty
+    int32_t warm = 0;  // guards count from this position on: until then results are few
     std::vector<int32_t> reused_from;  // [n_head] of its last row, see MacRead::reused; or empty
   };
   /// What matches save.
   struct Saving {
-    double keys = 0, kv_bytes = 0;
+    double keys = 0;
     uint64_t hits = 0, index_bytes = 0;
   };
 
+  std::vector<Layer> new_layers() const;
   MacRing& ring(uint32_t layer);
   /// Whether rings have the entries of the positions [begin, end) that leave one.
   bool remembers(int32_t begin, int32_t end) const;
@@ -147,7 +160,7 @@ class MacPolicy : public PolicyDecorator {
   void read_block(const QueryRows& rows, int32_t before, float* out, float* lse);
   void store_block(const QueryRows& rows, float* out, float* lse);
   QueryRows rows_of(const QueryRows& rows, size_t first, size_t count) const;
-  /// Lets the guard see what a prompt's last rows would have saved.
+  /// Lets guards see what a prompt's last rows would have saved.
   void show_guard(const QueryRows& rows);
   /// Whether there is something that a decode row can be compared with.
   bool ready(const QueryRows& rows) const {
@@ -159,10 +172,21 @@ class MacPolicy : public PolicyDecorator {
   }
   /// A step of a layer in which reuse does not pay.
   void rest(const QueryRows& rows, Selection& selection);
+  /// Chooses the KV heads that compare. layer_rests: none but those whose turn it is.
+  void choose_heads(Layer& layer, bool layer_rests);
+  /// Whether the inner policy is to be asked where every head reuses: what it reads is not known.
+  bool wonders(const Layer& layer) const {
+    return settings_.guarded && layer.inner_keys.empty() && !inner().reads_everything();
+  }
+  void note_inner(const QueryRows& rows, const Selection& given);
+  /// Tells guards what heads that compared save by this selection. rests: or would save.
+  void tell_guard(const QueryRows& rows, const Selection& selection, bool rests);
+  double saved_bytes(const QueryRows& rows, const Selection& selection, size_t kv_head) const;
+  double spent_bytes(const QueryRows& rows, size_t kv_head) const;
   /// Makes room for the matches of so many rows, of which nobody has one yet.
   void clear_matches(size_t rows);
-  /// Fills matches_ and reused_from_ from entries of positions before one, those that have results
-  /// or all.
+  /// Fills matches_ and reused_from_ of the heads of compares_ from entries of positions before
+  /// one, those that have results or all.
   void match(const QueryRows& rows, int32_t before, bool results = true);
   /// What bounds the relative error of a hit, up to a factor: the reused share of attention times
   /// how far, for its length, the query has moved over the whole chain.
@@ -180,8 +204,10 @@ class MacPolicy : public PolicyDecorator {
   uint64_t weighed_bytes(const QueryRows& rows) const;
   float mean_logit(const float* q_rotated, size_t head) const;
   Saving saving(const QueryRows& rows) const;
+  void count_heads(const QueryRows& rows, Layer& layer) const;
   Saving count(const QueryRows& rows, MacSums& sums) const;
   void weigh(const QueryRows& rows, Selection& selection);
+  void add_layer_figures(size_t index, const MacSums& sums, PolicyStats& stats) const;
 
   const ModelConfig* config_;
   size_t group_;  // query heads of a KV head
@@ -196,6 +222,7 @@ class MacPolicy : public PolicyDecorator {
   bool writes_ = false;               // observe() stores an entry
   bool asked_inner_ = true;           // and tells the inner policy
   bool reads_all_ = true;             // which reads every key
+  std::vector<uint8_t> compares_;     // [n_kv_head]
   std::vector<MacMatch> matches_;     // [rows, n_head]
   std::vector<float> risks_;          // [rows, n_head] of hits; else 0
   std::vector<int32_t> reused_from_;  // [rows, n_head] see MacRead::reused

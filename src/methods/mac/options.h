@@ -16,6 +16,7 @@ struct MacOptions {
   uint32_t align = 16;
   uint32_t min_context = 2048;
   std::string ring = "f32";
+  uint64_t ring_memory = 0;
   std::string mixed = "full";
   std::string chain = "age";
   uint32_t max_age = 2048;
@@ -54,6 +55,11 @@ void visit_options(MacOptions& o, Visitor&& visit) {
                    "memory",
                    "", 0, 0, "f32|q8_0"},
         o.ring);
+  visit(OptionSpec{"ring_memory",
+                   "memory of a device for the rings of all sequences, those without one read as "
+                   "without mac; 0 = one for each of --batch",
+                   "bytes", 0, 0x1p50},
+        o.ring_memory);
   visit(OptionSpec{"mixed",
                    "a KV head some of whose query heads match: all are computed anew, or only the "
                    "others",
@@ -78,7 +84,9 @@ void visit_options(MacOptions& o, Visitor&& visit) {
                    "first-order correction of what a reused result weighs; keeps mean keys, for "
                    "which it reads keys twice; not with a soft cap"},
         o.lse_fix);
-  visit(OptionSpec{"guard", "stop comparing in layers where it reads more than it saves"}, o.guard);
+  visit(
+      OptionSpec{"guard", "stop comparing in heads and layers where it takes longer than it saves"},
+      o.guard);
   visit(
       OptionSpec{
           "prefill",

@@ -81,7 +81,38 @@ SelectionPart dense_part(const MacRead& read, int32_t first) {
   return part;
 }
 
+/// Keys of a list that the row sees; begin: the first one.
+int64_t count_keys(const SelectionPart& part, size_t list, int32_t begin, int32_t position) {
+  const bool own = part.side == nullptr;  // else every row sees all of them
+  if (own && part.window > 0) begin = std::max(begin, position - part.window + 1);
+  int64_t keys = 0;
+  for (const KeyRange& range : part.list(list)) {
+    const int32_t end = own ? std::min(range.end, position + 1) : range.end;
+    keys += std::max(0, end - std::max(range.begin, begin));
+  }
+  return keys;
+}
+
 }  // namespace
+
+int64_t keys_read(const Selection& selection, size_t kv_head, size_t group, int32_t position) {
+  if (selection.all) return position + 1;
+  int64_t keys = 0;
+  for (const SelectionPart& part : selection.parts) {
+    const size_t first = kv_head * group;
+    const bool by_head = part.split == HeadSplit::kPerQueryHead;
+    for (size_t head = first; head < first + (by_head ? group : 1); ++head) {
+      int32_t begin = 0;
+      if (!part.head_begin.empty()) {
+        const auto own = std::span(part.head_begin).subspan(head, by_head ? 1 : group);
+        begin = *std::min_element(own.begin(), own.end());
+      }
+      const size_t list = by_head ? head : part.split == HeadSplit::kPerKvHead ? kv_head : 0;
+      keys += count_keys(part, list, begin, position);
+    }
+  }
+  return keys;
+}
 
 bool divide_keys(const MacRead& read, const Selection& inner, Selection& selection) {
   if (!divisible(inner)) return false;

@@ -22,4 +22,8 @@ struct MacRead {
 /// unread ones), and selection is not changed then.
 bool divide_keys(const MacRead& read, const Selection& inner, Selection& selection);
 
+/// Keys that a decode row at a position reads for a KV head of so many query heads; those of lists
+/// of query heads are counted for each.
+int64_t keys_read(const Selection& selection, size_t kv_head, size_t group, int32_t position);
+
 }  // namespace reprise

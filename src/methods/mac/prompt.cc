@@ -65,6 +65,7 @@ void MacPolicy::read_prompt(const QueryRows& rows, Selection& selection) {
 void MacPolicy::read_block(const QueryRows& rows, int32_t before, float* out, float* lse) {
   clear_matches(rows.rows.size());
   const bool compares = rows.first() >= settings_.min_context && before > settings_.first_entry();
+  std::fill(compares_.begin(), compares_.end(), 1);
   if (compares) match(rows, before);
   std::vector<int32_t> begin = reused_from_;
   std::replace(begin.begin(), begin.end(), 0, settings_.cut.sink);

@@ -62,7 +62,7 @@ Status MacPolicy::restore_state(std::string_view state, int32_t length) {
   StateReader in(state);
   std::vector<char> kept;
   in.array(kept, in.value<uint64_t>());
-  std::vector<Layer> layers(layers_.size());
+  std::vector<Layer> layers = new_layers();
   for (Layer& layer : layers) {
     if (in.value<uint8_t>() == 0) continue;
     layer.guard.restore(in);

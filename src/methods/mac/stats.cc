@@ -1,6 +1,8 @@
 // Figures of MAC-Attention.
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "methods/mac/mac.h"
 
 namespace reprise {
@@ -49,6 +51,10 @@ PolicyStats MacPolicy::stats() const {
   stats.emplace_back("mac_prefix_share", ratio(all.share, reused));
   stats.emplace_back("mac_off", ratio(count(all.off), count(all.steps)));
   stats.emplace_back("mac_nonfinite", count(all.nonfinite + prompt.nonfinite));
+  const bool on_device = device_.state != nullptr;
+  const uint64_t memory = on_device ? device_.state->all_bytes() : state_bytes();
+  stats.emplace_back("mac_rings_mb", count(memory) * 1e-6);
+  stats.emplace_back("mac_ringless", on_device ? count(device_.state->ringless_rows()) : 0.0);
   if (settings_.in_prompts) {
     const auto in_prompt = static_cast<double>(prompt.reused_heads);
     stats.emplace_back("mac_prompt_head_hits", ratio(count(prompt.head_hits), count(prompt.heads)));
@@ -58,24 +64,36 @@ PolicyStats MacPolicy::stats() const {
     stats.emplace_back("mac_prompt_lag", ratio(prompt.lag, in_prompt));
     stats.emplace_back("mac_prompt_depth", ratio(prompt.depth, in_prompt));
   }
-  for (size_t i = 0; by_layer_ && i < layers.size(); ++i) {
-    const MacSums& sums = layers[i];
-    if (sums.steps == 0) continue;
-    const double hits = ratio(count(sums.group_hits), count(sums.groups));
-    stats.emplace_back(fmt::format("mac_group_hits_layer{}", i), hits);
-    const double compared = count(sums.steps - sums.off);
-    for (size_t head = 0; head < layers_[i].hits.size(); ++head) {
-      stats.emplace_back(fmt::format("mac_head_hits_layer{}_head{}", i, head),
-                         ratio(count(layers_[i].hits[head]), compared));
-    }
-  }
+  for (size_t i = 0; by_layer_ && i < layers.size(); ++i) add_layer_figures(i, layers[i], stats);
   return stats;
+}
+
+void MacPolicy::add_layer_figures(size_t index, const MacSums& sums, PolicyStats& stats) const {
+  if (sums.steps == 0) return;
+  const auto add = [&](std::string_view name, size_t head, double part, double whole) {
+    stats.emplace_back(fmt::format("{}_layer{}_head{}", name, index, head), ratio(part, whole));
+  };
+  const auto count = [](uint64_t value) { return static_cast<double>(value); };
+  const Layer& layer = layers_[index];
+  stats.emplace_back(fmt::format("mac_group_hits_layer{}", index),
+                     ratio(count(sums.group_hits), count(sums.groups)));
+  for (size_t head = 0; head < layer.hits.size(); ++head) {
+    const HeadSums& own = layer.heads[head / group_];
+    add("mac_head_hits", head, count(layer.hits[head]), count(own.steps - own.off));
+  }
+  if (layer.heads.front().steps == 0) return;  // a device counts by layer
+  for (size_t head = 0; head < layer.heads.size(); ++head) {
+    const HeadSums& own = layer.heads[head];
+    add("mac_off", head, count(own.off), count(own.steps));
+    add("mac_skipped", head, own.skipped, own.keys);
+  }
 }
 
 void MacPolicy::clear_stats() {
   for (Layer& layer : layers_) {
     layer.sums = layer.prompt = {};
     layer.hits.clear();
+    std::fill(layer.heads.begin(), layer.heads.end(), HeadSums{});
   }
   if (device_.state != nullptr) device_.state->clear_sums();
   inner().clear_stats();
