@@ -37,6 +37,10 @@ TEST(BadTraining, SaysWhatIsMissing) {
   expect_failure({"train", "predictor"}, "invalid_argument", "--text FILE", 2);
   expect_failure({"train", "predictor", "--text", "no-such.txt", "-o", "/no-such/out"},
                  "file_unwritable", "/no-such/out");
+  expect_failure({"train", "predictor", "--text", "x", "-o", "x", "--rows", "4"},
+                 "invalid_argument", "5 rows at least", 2);
+  expect_failure({"train", "predictor", "--text", "x", "-o", "x", "--form", "other"},
+                 "invalid_argument", "residual", 2);
 }
 
 TEST(BadModel, DefaultNotFetchedSaysHowToFetchIt) {

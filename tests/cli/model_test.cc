@@ -61,6 +61,31 @@ TEST_F(ModelTest, ATrainedNetworkForecastsForItsModelAlone) {
   EXPECT_THAT(refused.err, AllOf(HasSubstr(net), HasSubstr("trained for")));
 }
 
+TEST_F(ModelTest, ThePublishedNetworkStandsBesideOthers) {
+  const std::string text = folder_.write("doc.txt", document(800));
+  const auto train = [&](const std::string& out, std::vector<std::string> more) {
+    std::vector<std::string> all = {"train",      "predictor", "--text",   text, "--length", "1024",
+                                    "--passages", "4",         "--epochs", "1",  "-o",       out};
+    all.insert(all.end(), more.begin(), more.end());
+    return run(with_model(all));
+  };
+  const std::string plain = text + ".plain.safetensors", cnn = text + ".cnn.safetensors";
+  const Outcome first = train(plain, {});
+  ASSERT_EQ(first.code, 0) << first.err;
+  const Outcome trained =
+      train(cnn, {"--form", "published", "--rows", "8", "--compare", plain, "--json"});
+  ASSERT_EQ(trained.code, 0) << trained.err;
+  const auto recovery = nlohmann::json::parse(trained.out)["recovery"];
+  for (const char* row : {"network", "doc.txt.plain", "average 0.7", "last row", "best blocks"}) {
+    EXPECT_GT(recovery[row][1], 0.3) << row;
+  }
+  EXPECT_NE(recovery["network"], recovery["doc.txt.plain"]);
+  const Outcome answer =
+      run(with_model({"run", "-f", text, "-p", "How many items?", "-n", "4", "-c", "8K", "--policy",
+                      "attention_predictor:mode=paper,budget=256,file=" + cnn}));
+  EXPECT_EQ(answer.code, 0) << answer.err;
+}
+
 TEST_F(ModelTest, AnIndexedDocumentIsNotReadAgain) {
   const std::string path = folder_.write("doc.txt", document(400)), session = path + ".kv";
   const char* policy = "csattention:budget=256";

@@ -217,6 +217,7 @@ struct Choices {
   const char *calibrate, *pool, *layers;
   float factor;
   uint32_t network = 0;  // rows that it sees; 0: there is none
+  bool published = false;
 };
 
 class AttentionPredictorChoices : public testing::TestWithParam<Choices> {};
@@ -229,7 +230,9 @@ INSTANTIATE_TEST_SUITE_P(Options, AttentionPredictorChoices,
                                          Choices{0, "scores", "max", "none", 0.0f},
                                          Choices{0, "scores", "sum", "none", 0.7f, 16},
                                          Choices{5, "scores", "max", "none", 0.7f, 24},
-                                         Choices{7, "dense", "sum", "none", 0.7f, 16}));
+                                         Choices{7, "dense", "sum", "none", 0.7f, 16},
+                                         Choices{5, "dense", "max", "none", 0.7f, 64, true},
+                                         Choices{5, "scores", "max", "none", 0.7f, 24, true}));
 
 TEST_P(AttentionPredictorChoices, AreThoseOfTheCpuOverStepsAndSequences) {
   REPRISE_NEEDS_DEVICE();
@@ -243,7 +246,8 @@ TEST_P(AttentionPredictorChoices, AreThoseOfTheCpuOverStepsAndSequences) {
   options.history = 20;
   std::shared_ptr<const ForecastNet> net;
   if (GetParam().network > 0) {
-    net = std::make_shared<const ForecastNet>(random_net(GetParam().network, false, kFaint));
+    net = std::make_shared<const ForecastNet>(
+        random_net(GetParam().network, GetParam().published, kFaint));
   }
   Walk walk(options, net);
   const auto go = [&](Walk::Sequence& sequence, int steps) {
@@ -256,7 +260,8 @@ TEST_P(AttentionPredictorChoices, AreThoseOfTheCpuOverStepsAndSequences) {
   go(one, 30);                      // its averages are still there
   auto third = walk.begin(75, 24);  // in the place of the fork's
   go(third, 40);
-  EXPECT_LE(walk.ties(), 40u);  // of 800
+  // Of 800. To a published network blocks that few rows read look nearly alike.
+  EXPECT_LE(walk.ties(), GetParam().published ? 600u : 40u);
 }
 
 }  // namespace

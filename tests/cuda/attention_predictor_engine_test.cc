@@ -20,14 +20,18 @@ const std::string kCalibrated = "attention_predictor:budget=128";
 
 const std::string kNetwork = kCalibrated + ",file=NET";
 
-// The policy with a network for the model in place of NET.
+const std::string kPaper = "attention_predictor:mode=paper,budget=192,file=CNN";
+
+// The policy with a network for the model in place of NET, or of CNN as published.
 std::string with_net(std::string policy) {
-  const size_t at = policy.find("NET");
+  const bool published = policy.find("CNN") != std::string::npos;
+  const size_t at = policy.find(published ? "CNN" : "NET");
   if (at == std::string::npos) return policy;
-  const std::string path = scratch_folder() + "/net.safetensors";
+  const std::string path = scratch_folder() + (published ? "/cnn" : "/net") + ".safetensors";
   const auto source = TensorSource::open(tiny_model({64}));
-  std::ofstream(path, std::ios::binary)
-      << forecast_net_file(random_net(16, false, kFaint), *source->config(), {});
+  ForecastNet net = random_net(published ? 64 : 16, published, kFaint);
+  if (published) net.pool = BlockPool::kMax;
+  std::ofstream(path, std::ios::binary) << forecast_net_file(net, *source->config(), {});
   return policy.replace(at, 3, path);
 }
 
@@ -61,7 +65,7 @@ TEST_F(AttentionPredictorEngine, ReadsWhatItReadsOnTheCpu) {
         kSmall + ",sink=32,window=30", "dense:first=1+" + kSmall, kCalibrated,
         kCalibrated + ",period=1", kCalibrated + ",period=5,factor=0.9,sink=32",
         kCalibrated + ",calibrate=dense", kCalibrated + ",pool=max,layers=1:256", kNetwork,
-        kNetwork + ",period=0"}) {
+        kNetwork + ",period=0", kPaper, "dense:first=1+" + kPaper}) {
     SCOPED_TRACE(spec);
     const std::string policy = with_net(spec);
     const Request request = forced_request(tiny_prompt(700), 60, 9);
@@ -70,6 +74,19 @@ TEST_F(AttentionPredictorEngine, ReadsWhatItReadsOnTheCpu) {
     EXPECT_EQ(answer.counters.keys_read, answer_of(*there, request, policy).counters.keys_read);
     expect_as_good(logits_of(*here, request, policy), want, full);
   }
+}
+
+// Histories of a network are so many times as large as averages.
+TEST_F(AttentionPredictorEngine, WhatItKnowsOfASequenceIsReported) {
+  const auto engine = tiny_engine(cuda_options());
+  const auto bytes = [&](const std::string& policy) {
+    const Request request = forced_request(tiny_prompt(300), 9, 9);
+    return answer_of(*engine, request, with_net(policy)).memory.index_bytes;
+  };
+  const uint64_t average = bytes(kCalibrated);
+  EXPECT_GT(average, 0u);
+  EXPECT_EQ(bytes(kNetwork), (2 + 2 * 16) * average);
+  EXPECT_EQ(bytes(kPaper), (2 + 2 * 64) * average);
 }
 
 class AttentionPredictorPeriods : public AttentionPredictorEngine,

@@ -37,19 +37,21 @@ Lists random_lists(std::mt19937& random) {
   return lists;
 }
 
-/// Checks the roots that were kept of a row that read pages with these shares, and moves the
-/// averages of its list on.
-void follow(std::span<const uint32_t> pages, const float* shares, float fade, const float* kept,
-            float* average) {
+/// Checks what was kept of a row that read pages with these shares, and moves the averages of its
+/// list on.
+void follow(std::span<const uint32_t> pages, const float* shares, float fade, bool roots,
+            const float* kept, float* average) {
   double elsewhere = std::accumulate(average, average + pages.back() + 1, 0.0);
   for (const uint32_t page : pages) elsewhere -= average[page];
   const double share = (1.0 - kFactor) * std::clamp(1.0 - fade * elsewhere, 0.0, 1.0);
   const std::vector<float> before(average, average + pages.back() + 1);
   std::vector<float> seen(kCapacity);
-  for (size_t page = 0; page < before.size(); ++page) seen[page] = std::sqrt(fade * before[page]);
+  for (size_t page = 0; page < before.size() && roots; ++page) {
+    seen[page] = std::sqrt(fade * before[page]);
+  }
   for (size_t i = 0; i < pages.size(); ++i) {
     const double share_read = share / (1.0 - kFactor) * shares[i];
-    seen[pages[i]] = static_cast<float>(std::sqrt(share_read));
+    seen[pages[i]] = roots ? static_cast<float>(std::sqrt(share_read)) : shares[i];
   }
   for (uint32_t page = 0; page < kCapacity; ++page) {
     // As below, of shares; roots halve errors in proportion.
@@ -61,12 +63,19 @@ void follow(std::span<const uint32_t> pages, const float* shares, float fade, co
   }
 }
 
-class AverageShares : public testing::TestWithParam<float> {};  // fade
-INSTANTIATE_TEST_SUITE_P(Fades, AverageShares, testing::Values(1.0f, 0.956f));
+struct Keeping {
+  float fade;
+  bool roots;
+};
+
+class AverageShares : public testing::TestWithParam<Keeping> {};
+INSTANTIATE_TEST_SUITE_P(Fades, AverageShares,
+                         testing::Values(Keeping{1.0f, true}, Keeping{0.956f, true},
+                                         Keeping{0.956f, false}));
 
 TEST_P(AverageShares, FollowWhatWasRead) {
   REPRISE_NEEDS_DEVICE();
-  const float fade = GetParam();
+  const auto [fade, roots] = GetParam();
   std::mt19937 random(4);
   std::exponential_distribution<float> values;
   std::vector<float> averages(kSlots * kHeads * kCapacity), shares(kRows * kHeads * kRead);
@@ -94,7 +103,7 @@ TEST_P(AverageShares, FollowWhatWasRead) {
                             fade,
                             turns,
                             device_positions.get(),
-                            {history.get(), kHistory, true}},
+                            {history.get(), kHistory, roots}},
                            nullptr),
             cudaSuccess);
   std::vector<float> want = averages;
@@ -103,7 +112,7 @@ TEST_P(AverageShares, FollowWhatWasRead) {
     const auto read = static_cast<uint32_t>(keys[list] + 15) / 16;
     if (read == 0 || list / kHeads == 2) continue;
     const size_t own = slots[list / kHeads] * kHeads + list % kHeads;
-    follow(std::span(numbers).subspan(list * kRead, read), &shares[list * kRead], fade,
+    follow(std::span(numbers).subspan(list * kRead, read), &shares[list * kRead], fade, roots,
            &kept[(own * kHistory + 1) * kCapacity], &want[own * kCapacity]);
     if (HasFatalFailure()) return;
   }

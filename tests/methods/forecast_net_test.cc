@@ -9,6 +9,7 @@
 #include <fstream>
 #include <random>
 
+#include "methods/attention_predictor/attention_predictor.h"
 #include "methods/attention_predictor/net_file.h"
 #include "methods/attention_predictor/network.h"
 #include "methods/random_net.h"
@@ -109,6 +110,39 @@ TEST(NetworkPredictor, TheOrderOfRowsMatters) {
   EXPECT_NE(a, b);
 }
 
+// As published a row is what it read, and nothing elsewhere.
+TEST(NetworkPredictor, AsPublishedGuessesNothing) {
+  const auto net = std::make_shared<const ForecastNet>(random_net(8, true));
+  NetworkPredictor predictor(2, net, 0.7f, 5);
+  std::mt19937 random(6);
+  std::vector<std::vector<float>> history[2];
+  for (int step = 0; step < 30; ++step) {
+    const size_t blocks = 30 + static_cast<size_t>(step) / 4;
+    const ScoreRow whole_row = random_row(random, 2, blocks);
+    ScoreRow part;
+    part.begin_part(2, blocks);
+    for (size_t head = 0; head < 2; ++head) {
+      std::vector<float> seen(blocks);
+      for (size_t i = head; i < blocks; i += 1 + random() % 5) {
+        part.read.push_back(static_cast<int32_t>(i));
+        part.scores.push_back(seen[i] = whole_row.scores_of(head)[i]);
+      }
+      part.offsets.push_back(static_cast<uint32_t>(part.read.size()));
+      const auto all = whole_row.scores_of(head);
+      if (step % 5 == 4) seen.assign(all.begin(), all.end());
+      history[head].push_back(seen);
+      if (history[head].size() > 8) history[head].erase(history[head].begin());
+    }
+    predictor.push(step % 5 == 4 ? whole_row : part);
+    for (size_t head = 0; head < 2; ++head) {
+      std::vector<float> got(blocks - 2);
+      predictor.forecast(head, 1, blocks - 1, got.data());
+      const auto want = whole(*net, history[head], 1, blocks - 1);
+      for (size_t i = 0; i < got.size(); ++i) ASSERT_NEAR(got[i], want[i], 2e-5) << step;
+    }
+  }
+}
+
 TEST(NetworkPredictor, StartsAtTheAverageWhenItsLastLayerIsZero) {
   ForecastNet net = random_net(8, false);
   net.net.conv3.fill(0.0f);
@@ -200,6 +234,46 @@ TEST(NetFile, OfAnotherPoolIsRefused) {
   }
 }
 
+TEST(NetFile, NamesThePoolWhereNobodyAsks) {
+  Toy toy({2, 4, 2, 32}, 10);
+  ForecastNet net = random_net(64, true);
+  net.pool = BlockPool::kMax;
+  const NetFile file(forecast_net_file(net, toy.config(), {}));
+  const auto got = load_forecast_net(file.path, toy.config());
+  ASSERT_TRUE(got) << got.error().message;
+  EXPECT_EQ(got->pool, BlockPool::kMax);
+  EXPECT_TRUE(got->published);
+  EXPECT_EQ(got->rows, 64u);
+}
+
+TEST(NetFile, ThePapersModeTakesThePapersNetworkAlone) {
+  Toy toy({2, 4, 2, 32}, 10);
+  ForecastNet net = random_net(64, true);
+  net.pool = BlockPool::kMax;
+  const NetFile published(forecast_net_file(net, toy.config(), {}));
+  net.published = false;
+  const NetFile residual(forecast_net_file(net, toy.config(), {}));
+  const auto create = [&](const std::string& options) {
+    return create_policy(policy_entries(), "attention_predictor:mode=paper" + options,
+                         toy.config());
+  };
+  const auto policy = create(",period=9,pool=sum,file=" + published.path);
+  ASSERT_TRUE(policy) << policy.error().message;
+  const auto& options = static_cast<const AttentionPredictorPolicy&>(**policy).options();
+  EXPECT_EQ(options.calibrate, "dense");
+  EXPECT_EQ(options.period, 5u);
+  EXPECT_EQ(options.sink, 64u);
+  EXPECT_EQ(options.window, 64u);
+  EXPECT_EQ(options.history, 64u);
+  EXPECT_EQ(options.pool, "max");
+  for (const std::string& other : {std::string(), ",file=" + residual.path}) {
+    const auto refused = create(other);
+    ASSERT_FALSE(refused) << other;
+    EXPECT_EQ(refused.error().code, ErrorCode::kInvalidArgument);
+    EXPECT_THAT(refused.error().message, ::testing::HasSubstr("--form published"));
+  }
+}
+
 TEST(NetFile, DamageIsAnErrorAndNothingElse) {
   Toy toy({2, 4, 2, 32}, 10);
   const std::string text = forecast_net_file(random_net(24, false), toy.config(), {});
@@ -218,10 +292,17 @@ TEST(NetFile, DamageIsAnErrorAndNothingElse) {
   }
 }
 
-TEST(NetFile, DrivesThePolicy) {
+class NetPolicy : public ::testing::TestWithParam<bool> {};  // published
+INSTANTIATE_TEST_SUITE_P(Forms, NetPolicy, ::testing::Bool());
+
+TEST_P(NetPolicy, GoesOnAfterForksAndFiles) {
   Toy toy({2, 4, 2, 32, kernels::KvType::kBF16}, 460);
-  const NetFile file(forecast_net_file(random_net(16, false), toy.config(), {}));
-  const auto spec = fmt::format("attention_predictor:budget=96,file={}", file.path);
+  const bool published = GetParam();
+  ForecastNet net = random_net(published ? 64 : 16, published);
+  if (published) net.pool = BlockPool::kMax;
+  const NetFile file(forecast_net_file(net, toy.config(), {}));
+  const auto spec = fmt::format("attention_predictor:budget=128,mode={},file={}",
+                                published ? "paper" : "default", file.path);
   toy.prompt_end = 400;
   std::vector<std::vector<float>> want;
   for (const bool saved : {false, true}) {

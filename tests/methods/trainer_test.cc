@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 
@@ -72,6 +73,12 @@ Recording moving(uint32_t seed) {
       if (i % 2 == 1) bright = bright + 1 < 90 ? bright + 1 : 8;
     }
   }
+  recording.largest = recording.layers;
+  for (auto& layer : recording.largest) {
+    for (ScoreRow& row : layer) {
+      for (float& score : row.scores) score *= 0.5f;
+    }
+  }
   return recording;
 }
 
@@ -122,6 +129,57 @@ TEST(Trainer, LearnsWhatNoAverageCanKnow) {
   const auto same = again.train([](const EpochReport&) { return true; });
   ASSERT_TRUE(same);
   EXPECT_EQ(std::bit_cast<Flat>(same->net), std::bit_cast<Flat>(net->net));
+}
+
+// From rows of blocks' best keys alone, without the average, and saved in their units.
+TEST(Trainer, LearnsAsPublished) {
+  std::vector<Recording> training, validation;
+  for (uint32_t seed = 1; seed <= 4; ++seed) training.push_back(moving(seed));
+  validation.push_back(moving(9));
+  ThreadPool pool(2);
+  TrainingOptions options = small_training();
+  options.published = true;
+  options.epochs = 10;
+  std::vector<double> losses;
+  const auto net =
+      Trainer(options, training, validation, pool).train([&](const EpochReport& report) {
+        losses.push_back(report.loss);
+        return true;
+      });
+  ASSERT_TRUE(net);
+  EXPECT_TRUE(net->published);
+  EXPECT_EQ(net->pool, BlockPool::kMax);
+  EXPECT_EQ(net->rows, options.rows);
+  EXPECT_LT(losses.back(), 0.9 * losses.front());
+  // What comes out is a share in its own unit, highest near where it was bright: there it is 0.4.
+  NetworkPredictor predictor(1, std::make_shared<const ForecastNet>(*net), 0.7f, 5);
+  const auto& rows = validation[0].largest[0];
+  for (size_t i = 0; i < 41; ++i) predictor.push(rows[i]);
+  const auto shares = rows[41].scores_of(0);
+  const auto bright = std::ranges::max_element(shares) - shares.begin();
+  std::vector<float> forecast(shares.size() - 2);
+  predictor.forecast(0, 2, shares.size(), forecast.data());
+  const auto highest = std::ranges::max_element(forecast);
+  EXPECT_NEAR(static_cast<double>(highest - forecast.begin() + 2), static_cast<double>(bright), 3);
+  EXPECT_GT(*highest, 0.05f);
+  EXPECT_LT(*highest, 1.0f);
+}
+
+TEST(Recovery, HistoriesAreOfThePoolThatIsAskedFor) {
+  Recording recording = moving(3);
+  ThreadPool pool(1);
+  RecoveryCase how;
+  how.budget = {96, 32, 32};
+  const auto average = [&] { return std::make_unique<AveragePredictor>(1, 0.7f, how.period); };
+  const std::vector<Recording> same = {recording};
+  const double want = closed_loop_recovery(same, how, 0, average, pool);
+  for (auto& layer : recording.largest) {  // another attention altogether
+    for (ScoreRow& row : layer) std::ranges::reverse(row.scores);
+  }
+  const std::vector<Recording> other = {recording};
+  EXPECT_EQ(closed_loop_recovery(other, how, 0, average, pool), want);
+  how.pool = BlockPool::kMax;
+  EXPECT_LT(closed_loop_recovery(other, how, 0, average, pool), want);
 }
 
 TEST(Trainer, EndsWhereNothingIsGainedAndGivesTheBestNetwork) {

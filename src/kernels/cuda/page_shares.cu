@@ -69,7 +69,8 @@ __device__ float sum_of_block(float value, float* warps) {
   return value;
 }
 
-// A row as it may have been: what it read, and the average of what it did not.
+// A row as it may have been: what it read, and the average of what it did not. Without roots what
+// it read alone.
 __device__ void keep_row(const AverageSharesArgs& a, const float* averages, float here) {
   const uint32_t list = blockIdx.x, row = list / a.n_kv_head;
   const uint32_t read = (static_cast<uint32_t>(a.keys[list]) + kPageTokens - 1) / kPageTokens;
@@ -78,11 +79,13 @@ __device__ void keep_row(const AverageSharesArgs& a, const float* averages, floa
   float* to = history_row(a.history, kept, a.positions[row], a.capacity);
   const uint32_t last = a.numbers[first + read - 1];
   for (uint32_t page = threadIdx.x; page < a.capacity; page += kAverageThreads) {
-    to[page] = page <= last ? history_value(a.history, a.fade * averages[page]) : 0.0f;
+    const bool guessed = a.history.roots && page <= last;
+    to[page] = guessed ? history_value(a.history, a.fade * averages[page]) : 0.0f;
   }
   __syncthreads();  // averages change after it, too
+  const float part = a.history.roots ? here : 1.0f;
   for (uint32_t i = threadIdx.x; i < read; i += kAverageThreads) {
-    to[a.numbers[first + i]] = history_value(a.history, here * a.shares[first + i]);
+    to[a.numbers[first + i]] = history_value(a.history, part * a.shares[first + i]);
   }
 }
 

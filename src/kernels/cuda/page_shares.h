@@ -17,7 +17,9 @@ struct ShareHistory {
   float* rows = nullptr;  // [slots, n_kv_head, count, capacity], each position in its turn, with
                           // zeros beyond its page; null: none is kept
   uint32_t count = 0;
-  bool roots = false;  // square roots are kept
+  // Square roots are kept, of rows as they may have been where they did not read everything: see
+  // AverageSharesArgs. Otherwise shares of what was read, and zeros.
+  bool roots = false;
 };
 
 struct ReadSharesArgs {
@@ -72,7 +74,8 @@ struct AverageSharesArgs {
   float fade = 1.0f;                   // what is left of the average of a page that was not read
   RowTurns turns;                      // of the first layer; rows that have theirs are left alone
   const int32_t* positions = nullptr;  // [rows], if any may have, or there is a history
-  // Out: what was read got (1 - e) share, what was not its faded average before the row.
+  // Out: what was read got (1 - e) share, what was not its faded average before the row; without
+  // roots: share, and nothing.
   ShareHistory history;
   // Layers, whose turns follow one another, and how many elements lie from one's arrays to the
   // next one's; histories are so many times farther apart than averages as they have rows.

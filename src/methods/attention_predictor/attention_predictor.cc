@@ -36,6 +36,15 @@ BlockPool pool_of(const AttentionPredictorOptions& options) {
   return options.pool == "max" ? BlockPool::kMax : BlockPool::kSum;
 }
 
+AttentionPredictorOptions settled(AttentionPredictorOptions options) {
+  if (options.mode != "paper") return options;
+  options.calibrate = "dense";
+  options.period = 5;
+  options.sink = options.window = options.history = 64;
+  options.pool = "max";
+  return options;
+}
+
 double us_since(Clock::time_point start) {
   return std::chrono::duration<double, std::micro>(Clock::now() - start).count();
 }
@@ -46,32 +55,38 @@ AttentionPredictorPolicy::AttentionPredictorPolicy(const AttentionPredictorOptio
                                                    const ModelConfig& config,
                                                    const std::shared_ptr<const ForecastNet>& net)
     : config_(&config),
-      options_(options),
-      budgets_(config.n_layer, {options.budget, options.sink, options.window}),
-      period_(static_cast<int32_t>(options.period)),
-      history_(static_cast<int32_t>(options.history)),
-      dense_calibration_(options.calibrate == "dense"),
+      options_(settled(options)),
+      budgets_(config.n_layer, {options_.budget, options_.sink, options_.window}),
+      period_(static_cast<int32_t>(options_.period)),
+      history_(static_cast<int32_t>(options_.history)),
+      dense_calibration_(options_.calibrate == "dense"),
       net_(net),
-      scores_(pool_of(options), config),
+      scores_(pool_of(options_), config),
       layers_(config.n_layer),
       blocks_(config.n_kv_head) {
   if (net) history_ = std::max(history_, static_cast<int32_t>(net->rows));
   for (Layer& layer : layers_) {
     if (net)
-      layer.predictor =
-          std::make_unique<NetworkPredictor>(config.n_kv_head, net, options.factor, options.period);
+      layer.predictor = std::make_unique<NetworkPredictor>(config.n_kv_head, net, options_.factor,
+                                                           options_.period);
     else
       layer.predictor =
-          std::make_unique<AveragePredictor>(config.n_kv_head, options.factor, options.period);
+          std::make_unique<AveragePredictor>(config.n_kv_head, options_.factor, options_.period);
   }
 }
 
 Result<std::unique_ptr<Policy>> AttentionPredictorPolicy::create(
-    const AttentionPredictorOptions& options, const ModelConfig& config) {
+    const AttentionPredictorOptions& given, const ModelConfig& config) {
+  const AttentionPredictorOptions options = settled(given);
   std::shared_ptr<const ForecastNet> net;
   if (options.file != "none") {
     REPRISE_TRY(ForecastNet loaded, load_forecast_net(options.file, config, pool_of(options)));
     net = std::make_shared<const ForecastNet>(loaded);
+  }
+  if (options.mode == "paper" && (net == nullptr || !net->published)) {
+    return fail(ErrorCode::kInvalidArgument,
+                "mode=paper forecasts with the paper's network: train one with `reprise train "
+                "predictor --form published` and name it with file=");
   }
   auto policy = std::make_unique<AttentionPredictorPolicy>(options, config, std::move(net));
   std::string_view rest = options.layers == "none" ? "" : std::string_view(options.layers);
@@ -213,7 +228,7 @@ PolicyStats AttentionPredictorPolicy::stats() const {
 }
 
 uint64_t AttentionPredictorPolicy::state_bytes() const {
-  uint64_t bytes = 0;
+  uint64_t bytes = device_bytes_ * config_->n_kv_head;
   for (const Layer& layer : layers_) bytes += layer.predictor->bytes();
   return bytes;
 }

@@ -2,12 +2,14 @@
 // from what they got at past rows, before the query is known; the first keys, the best blocks and a
 // recent window are read. Nothing is evicted.
 //
-// Decided apart from the paper: scores come from the logits that attention computes anyway, over
-// the keys that it reads; query heads of a KV head share a choice; blocks are ranked by the sum of
-// their attention; boundaries are those of pages, so that a step never reads more than its budget;
-// layers take turns at reading every key. Layers are left dense with `dense+attention_predictor`.
+// Decided apart from the paper (mode=paper takes its choice where there is an option): scores come
+// from the logits that attention computes anyway, over the keys that it reads; query heads of a KV
+// head share a choice; blocks are ranked by the sum of their attention; boundaries are those of
+// pages, so that a step never reads more than its budget; layers take turns at reading every key.
+// Layers are left dense with `dense+attention_predictor`.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <string>
 #include <vector>
@@ -20,6 +22,7 @@
 namespace reprise {
 
 struct AttentionPredictorOptions {
+  std::string mode = "default";
   std::string file = "none";
   float factor = 0.7f;
   uint32_t budget = 1024;
@@ -34,6 +37,11 @@ struct AttentionPredictorOptions {
 
 template <class Visitor>
 void visit_options(AttentionPredictorOptions& o, Visitor&& visit) {
+  visit(OptionSpec{"mode",
+                   "paper: as published, that is calibrate=dense, period=5, sink=64, window=64, "
+                   "history=64, pool=max and a file of --form published",
+                   "", 0, 0, "default|paper"},
+        o.mode);
   visit(
       OptionSpec{"file", "a network of `reprise train`; none: an exponential average of past rows"},
       o.file);
@@ -71,15 +79,22 @@ class AttentionPredictorPolicy : public Policy {
   AttentionPredictorPolicy(const AttentionPredictorOptions& options, const ModelConfig& config,
                            const std::shared_ptr<const ForecastNet>& net = {});
   /// Reads the file that the options name. Errors: those of load_forecast_net(); kInvalidArgument
-  /// where layers names none of the model's or no budget.
+  /// where layers names none of the model's or no budget, or mode=paper has no network as
+  /// published.
   static Result<std::unique_ptr<Policy>> create(const AttentionPredictorOptions& options,
                                                 const ModelConfig& config);
 
+  /// With what the mode sets.
   const AttentionPredictorOptions& options() const { return options_; }
   /// Of each layer.
   const std::vector<BlockBudget>& budgets() const { return budgets_; }
   /// Null: the average forecasts.
   const ForecastNet* network() const { return net_.get(); }
+  /// What devices know of each KV head of the sequence, where they compute: then select() is not
+  /// called. All of them may say so at once.
+  void set_device_bytes(uint64_t head_bytes) const {
+    std::atomic_ref(device_bytes_).store(head_bytes, std::memory_order_relaxed);
+  }
   std::unique_ptr<Policy> fork() const override {
     return std::make_unique<AttentionPredictorPolicy>(*this);
   }
@@ -137,6 +152,7 @@ class AttentionPredictorPolicy : public Policy {
   PageShares shares_;                         // of the step being computed
   std::vector<std::vector<int32_t>> blocks_;  // [n_kv_head] that are read
   Sums sums_;
+  mutable uint64_t device_bytes_ = 0;  // of a KV head
 };
 
 }  // namespace reprise

@@ -61,7 +61,7 @@ Result<nlohmann::json> metadata(std::string_view bytes, const std::string& path)
 }
 
 Status check_metadata(const nlohmann::json& data, const std::string& path,
-                      const ModelConfig& config, BlockPool pool, ForecastNet& net) {
+                      const ModelConfig& config, std::optional<BlockPool> pool, ForecastNet& net) {
   const auto text = [&](const char* key) {
     const auto it = data.find(key);
     return it != data.end() && it->is_string() ? it->get<std::string>() : std::string();
@@ -78,11 +78,12 @@ Status check_metadata(const nlohmann::json& data, const std::string& path,
     return fail(ErrorCode::kUnsupported, "{}: trained for blocks of {} tokens, pages have {}", path,
                 text("block"), kPageTokens);
   }
-  if (text("pool") != pool_name(pool)) {
+  net.pool = text("pool") == pool_name(BlockPool::kMax) ? BlockPool::kMax : BlockPool::kSum;
+  const std::string_view wanted = pool_name(pool.value_or(net.pool));
+  if (text("pool") != wanted) {
     return fail(ErrorCode::kUnsupported, "{}: trained for pool={}, not for pool={}", path,
-                text("pool"), pool_name(pool));
+                text("pool"), wanted);
   }
-  net.pool = pool;
   const std::string rows = text("rows"), form = text("form");
   const auto [end, error] = std::from_chars(rows.data(), rows.data() + rows.size(), net.rows);
   const bool whole = error == std::errc() && end == rows.data() + rows.size();
@@ -122,7 +123,7 @@ std::string forecast_net_file(const ForecastNet& net, const ModelConfig& config,
 }
 
 Result<ForecastNet> load_forecast_net(const std::string& path, const ModelConfig& config,
-                                      BlockPool pool) {
+                                      std::optional<BlockPool> pool) {
   REPRISE_TRY(const std::string bytes, read_text_file(path, kMaxFileBytes));
   REPRISE_TRY(const std::vector<TensorView> tensors,
               parse_safetensors(std::as_bytes(std::span(bytes)), path));

@@ -2,6 +2,7 @@
 // code, and in the metadata what it was trained for.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,10 +17,10 @@ namespace reprise {
 std::string forecast_net_file(const ForecastNet& net, const ModelConfig& config,
                               const std::vector<std::pair<std::string, std::string>>& notes);
 
-/// pool: of the scores that it is to forecast from. Errors: those of reading a file and of
-/// parse_safetensors(), kMissingTensor, kBadShape, kBadValue for damaged metadata, kUnsupported for
-/// a network of another model, block size or pool.
+/// pool: of the scores that it is to forecast from, if that is settled. Errors: those of reading a
+/// file and of parse_safetensors(), kMissingTensor, kBadShape, kBadValue for damaged metadata,
+/// kUnsupported for a network of another model, block size or pool.
 Result<ForecastNet> load_forecast_net(const std::string& path, const ModelConfig& config,
-                                      BlockPool pool);
+                                      std::optional<BlockPool> pool = {});
 
 }  // namespace reprise

@@ -34,19 +34,24 @@ void NetworkPredictor::grow(size_t blocks) {
 void NetworkPredictor::push(const ScoreRow& row) {
   grow(row.blocks);
   for (size_t h = 0; h < heads_; ++h) {
-    const auto scores = row.scores_of(h);
-    if (row.whole())
-      expected_.assign(scores.begin(), scores.end());
-    else
-      expect(h, row.read_by(h), scores, row.blocks);
+    fill_in(h, row);
     float* to = at(histories_[h].rows, pushed_);
     for (size_t i = 0; i < row.blocks; ++i) {
       to[i] = net_->published ? expected_[i] : std::sqrt(expected_[i]);
     }
     std::fill(to + row.blocks, to + stride_, 0.0f);
   }
-  average_.push(row);
+  if (!net_->published) average_.push(row);
   ++pushed_;
+}
+
+void NetworkPredictor::fill_in(size_t head, const ScoreRow& row) {
+  const auto scores = row.scores_of(head);
+  if (row.whole()) return expected_.assign(scores.begin(), scores.end());
+  const auto read = row.read_by(head);
+  if (!net_->published) return expect(head, read, scores, row.blocks);
+  expected_.assign(row.blocks, 0.0f);
+  for (size_t i = 0; i < read.size(); ++i) expected_[static_cast<size_t>(read[i])] = scores[i];
 }
 
 /// A row as it may have been: what it read, and the average of what it did not.

@@ -14,15 +14,16 @@ struct ForecastNet {
   kernels::ScoreNet net;
   uint32_t rows = 64;                // of history
   BlockPool pool = BlockPool::kSum;  // of the scores that it knows
-  /// As published: scores go in as they are, and what comes out is the forecast. Otherwise square
-  /// roots of scores go in, and what comes out is added to that of their average.
+  /// As published: scores go in as they are, zeros for blocks that a row did not read, and what
+  /// comes out is the forecast. Otherwise square roots of scores go in, of blocks that a row did
+  /// not read what the average expected there, and what comes out is added to the root of the
+  /// average.
   bool published = false;
 };
 
 /// Exact, and cheaper than the network as published: the part of a row in the mean over time
 /// depends on two rows before and after it, so that it is kept while the row stays inside the
-/// history; a step computes five rows of the second convolution. Of blocks that a row did not read
-/// it takes what the average expected there.
+/// history; a step computes five rows of the second convolution.
 class NetworkPredictor : public Predictor {
  public:
   /// factor and period: of the average.
@@ -61,13 +62,15 @@ class NetworkPredictor : public Predictor {
   }
   /// The projection of a row over the columns of the window; out: [last - first].
   void project(Head& head, const Window& window, int64_t row, float* out) const;
+  /// Scores of all blocks of a row, as far as it tells them.
+  void fill_in(size_t head, const ScoreRow& row);
   void expect(size_t head, std::span<const int32_t> read, std::span<const float> scores,
               size_t blocks);
   void keep_parts(Head& head, const Window& window) const;
 
   size_t heads_;
   std::shared_ptr<const ForecastNet> net_;
-  AveragePredictor average_;
+  AveragePredictor average_;  // empty as published
   size_t blocks_ = 0, stride_ = 0;
   int64_t pushed_ = 0;
   std::vector<Head> histories_;  // [heads]

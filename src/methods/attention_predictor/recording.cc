@@ -14,25 +14,31 @@ constexpr size_t kChunk = 256;
 /// Reads every key and writes down how attention is spread.
 class Recorder : public Policy {
  public:
-  Recorder(const ModelConfig& config, int32_t first) : scores_(BlockPool::kSum, config) {
+  Recorder(const ModelConfig& config, int32_t first, bool largest)
+      : sums_(BlockPool::kSum, config), largest_(BlockPool::kMax, config) {
     recording.first = first;
     recording.layers.resize(config.n_layer);
+    if (largest) recording.largest.resize(config.n_layer);
   }
   std::unique_ptr<Policy> fork() const override { return std::make_unique<Recorder>(*this); }
   void select(const QueryRows& rows, Selection&) override {
-    auto& recorded = recording.layers[rows.layer];
-    for (int32_t at = std::max(rows.first(), recording.first); at < rows.end();) {
-      const auto count = std::min(BlockScores::kRows, static_cast<size_t>(rows.end() - at));
-      recorded.resize(recorded.size() + count);
-      scores_.of_all(rows, at, std::span(recorded).last(count));
-      at += static_cast<int32_t>(count);
-    }
+    record(rows, sums_, recording.layers[rows.layer]);
+    if (!recording.largest.empty()) record(rows, largest_, recording.largest[rows.layer]);
   }
 
   Recording recording;
 
  private:
-  BlockScores scores_;
+  void record(const QueryRows& rows, const BlockScores& scores, std::vector<ScoreRow>& recorded) {
+    for (int32_t at = std::max(rows.first(), recording.first); at < rows.end();) {
+      const auto count = std::min(BlockScores::kRows, static_cast<size_t>(rows.end() - at));
+      recorded.resize(recorded.size() + count);
+      scores.of_all(rows, at, std::span(recorded).last(count));
+      at += static_cast<int32_t>(count);
+    }
+  }
+
+  BlockScores sums_, largest_;
 };
 
 std::vector<const RopeTable*> layer_ropes(const Model& model) {
@@ -46,7 +52,7 @@ std::vector<const RopeTable*> layer_ropes(const Model& model) {
 }  // namespace
 
 Result<Recording> record_attention(Model& model, ThreadPool& pool, std::span<const int32_t> tokens,
-                                   size_t rows) {
+                                   size_t rows, bool largest) {
   const ModelConfig& config = model.config();
   const kernels::KvLayout layout = {kernels::KvType::kBF16, config.n_kv_head, config.head_dim};
   const uint64_t blocks = tokens.size() / kPageTokens + 2;
@@ -56,7 +62,7 @@ Result<Recording> record_attention(Model& model, ThreadPool& pool, std::span<con
   CpuExecutor executor(config, ropes, pool);
   SequenceKv kv(pages);
   const auto end = static_cast<int32_t>(tokens.size());
-  Recorder recorder(config, end - static_cast<int32_t>(std::min(rows, tokens.size())));
+  Recorder recorder(config, end - static_cast<int32_t>(std::min(rows, tokens.size())), largest);
   for (size_t at = 0; at < tokens.size(); at += kChunk) {
     const size_t count = std::min(kChunk, tokens.size() - at);
     std::vector<Row> batch;

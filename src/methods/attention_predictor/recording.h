@@ -14,13 +14,19 @@
 namespace reprise {
 
 struct Recording {
-  int32_t first = 0;                          // position of the first row
-  std::vector<std::vector<ScoreRow>> layers;  // [n_layer][rows], each over every key it sees
+  using Rows = std::vector<std::vector<ScoreRow>>;  // [n_layer][rows], each over every key it sees
+
+  int32_t first = 0;  // position of the first row
+  Rows layers;        // sums over the keys of a block
+  Rows largest;       // the best key of a block; empty where it is not asked for
+
+  const Rows& of(BlockPool pool) const { return pool == BlockPool::kMax ? largest : layers; }
 };
 
 /// The last so many rows of tokens, read as one prompt: rows of a causal pass over a text are those
-/// that decoding it would have. Errors: kOutOfMemory; those of the model.
+/// that decoding it would have. largest: whether blocks' best keys are recorded, too. Errors:
+/// kOutOfMemory; those of the model.
 Result<Recording> record_attention(Model& model, ThreadPool& pool, std::span<const int32_t> tokens,
-                                   size_t rows);
+                                   size_t rows, bool largest);
 
 }  // namespace reprise

@@ -11,9 +11,9 @@ struct Sum {
 };
 
 /// Appends to seen what a head's row shows when only some blocks are read; returns the share that
-/// they hold.
+/// they hold. pooled: scores as histories have them.
 float read_some(std::span<const int32_t> picks, const BlockBudget::Choice& choice,
-                std::span<const float> scores, ScoreRow& seen) {
+                std::span<const float> scores, std::span<const float> pooled, ScoreRow& seen) {
   const size_t begin = seen.read.size();
   const auto add = [&](size_t from, size_t to) {
     for (; from < to; ++from) seen.read.push_back(static_cast<int32_t>(from));
@@ -24,13 +24,15 @@ float read_some(std::span<const int32_t> picks, const BlockBudget::Choice& choic
   float held = 0.0f;
   const std::span read = std::span(seen.read).subspan(begin);
   for (const int32_t block : read) held += scores[static_cast<size_t>(block)];
-  for (const int32_t block : read) seen.scores.push_back(scores[static_cast<size_t>(block)] / held);
+  for (const int32_t block : read) seen.scores.push_back(pooled[static_cast<size_t>(block)] / held);
   seen.offsets.push_back(static_cast<uint32_t>(seen.read.size()));
   return held;
 }
 
-Sum follow(const std::vector<ScoreRow>& rows, int32_t first, uint32_t layer,
-           const RecoveryCase& how, Predictor* predictor) {
+Sum follow(const Recording& recording, uint32_t layer, const RecoveryCase& how,
+           Predictor* predictor) {
+  const std::vector<ScoreRow>& rows = recording.layers[layer];
+  const std::vector<ScoreRow>& pooled = recording.of(how.pool)[layer];
   Sum sum;
   std::vector<float> forecast;
   std::vector<int32_t> picks;
@@ -38,7 +40,7 @@ Sum follow(const std::vector<ScoreRow>& rows, int32_t first, uint32_t layer,
     const ScoreRow& row = rows[i];
     ScoreRow seen;
     seen.begin_part(row.heads, row.blocks);
-    const int32_t end = first + static_cast<int32_t>(i) + 1;
+    const int32_t end = recording.first + static_cast<int32_t>(i) + 1;
     const BlockBudget::Choice choice = how.budget.choice(end);
     const bool calibrates =
         how.period > 0 && (static_cast<uint32_t>(end) + layer) % how.period == 0;
@@ -50,10 +52,10 @@ Sum follow(const std::vector<ScoreRow>& rows, int32_t first, uint32_t layer,
       else
         std::copy_n(&scores[choice.first], forecast.size(), forecast.begin());
       top_k(forecast, choice.count, picks);
-      sum.recovery += read_some(picks, choice, scores, seen);
+      sum.recovery += read_some(picks, choice, scores, pooled[i].scores_of(head), seen);
       ++sum.rows;
     }
-    if (predictor != nullptr) predictor->push(calibrates || i < how.warm ? row : seen);
+    if (predictor != nullptr) predictor->push(calibrates || i < how.warm ? pooled[i] : seen);
   }
   return sum;
 }
@@ -69,7 +71,7 @@ double closed_loop_recovery(std::span<const Recording> recordings, const Recover
     const Recording& recording = recordings[task / layers];
     const auto layer = first_layer + static_cast<uint32_t>(task % layers);
     const auto predictor = make ? make() : nullptr;
-    sums[task] = follow(recording.layers[layer], recording.first, layer, how, predictor.get());
+    sums[task] = follow(recording, layer, how, predictor.get());
   });
   Sum total;
   for (const Sum& sum : sums) {

@@ -14,6 +14,7 @@ struct RecoveryCase {
   BlockBudget budget{512, 64, 64};
   uint32_t period = 8;  // decode steps of a layer from one row over every key to the next; 0: none
   uint32_t warm = 32;   // rows that are taken as a prompt's
+  BlockPool pool = BlockPool::kSum;  // of the predictor's history; recovery is of sums
 };
 
 /// Makes the predictor of a layer; null: the best blocks are known.

@@ -10,18 +10,24 @@ namespace {
 constexpr size_t kCropColumns = 64, kWeights = sizeof(kernels::ScoreNet) / sizeof(float);
 constexpr size_t kPadded = 2;  // columns at a cut that see zeros which are none
 constexpr uint32_t kWarmUp = 50;
+// Adam's steps have one width for all weights: beside biases that move by it, shares of a
+// thousandth would be lost.
+constexpr float kShareUnits = 100.0f;
 constexpr float kMeanDecay = 0.9f, kSquareDecay = 0.999f, kEpsilon = 1e-8f;
 using Flat = std::array<float, kWeights>;
 
 ForecastNet initial_net(const TrainingOptions& options, std::mt19937_64& random) {
   ForecastNet net;
   net.rows = options.rows;
+  net.published = options.published;
+  if (options.published) net.pool = BlockPool::kMax;
   const auto fill = [&](auto& weights, double inputs) {  // He et al. 2015
     std::normal_distribution<float> normal(0.0f, static_cast<float>(std::sqrt(2.0 / inputs)));
     for (float& x : weights) x = normal(random);
   };
   fill(net.net.conv1, 9.0);
   fill(net.net.conv2, 9.0 * kernels::kNetInner);
+  if (options.published) fill(net.net.conv3, 2.0 * kernels::kNetOuter);  // no ReLU follows
   return net;
 }
 
@@ -40,18 +46,22 @@ Trainer::Trainer(const TrainingOptions& options, std::span<const Recording> trai
       pool_(pool),
       random_(options.seed),
       net_(initial_net(options, random_)),
+      units_(options.published ? kShareUnits : 1.0f),
       mean_(kWeights),
       square_(kWeights) {}
 
 Trainer::Crop Trainer::draw() {
   const auto below = [&](size_t count) { return static_cast<size_t>(random_() % count); };
   const Recording& text = training_[below(training_.size())];
-  const auto& rows =
-      text.layers[options_.first_layer + below(text.layers.size() - options_.first_layer)];
+  const Recording::Rows& layers = text.of(net_.pool);
+  const auto& rows = layers[options_.first_layer + below(layers.size() - options_.first_layer)];
   const size_t history = options_.rows, next = history + below(rows.size() - history);
   const size_t head = below(rows[next].heads);
   const auto choice =
       options_.validation.budget.choice(text.first + static_cast<int32_t>(next) + 1);
+  const auto shown = [&](float share) {
+    return options_.published ? units_ * share : std::sqrt(share);
+  };
   Crop crop;
   crop.columns = std::min(kCropColumns, choice.candidates());
   const size_t from = choice.first + below(choice.candidates() - crop.columns + 1);
@@ -68,10 +78,10 @@ Trainer::Crop Trainer::draw() {
     for (size_t r = 0; r < history; ++r) {
       const float value = score(rows[next - history + r]);
       average = options_.factor * average + (1.0f - options_.factor) * value;
-      crop.window[r * crop.columns + c] = std::sqrt(value);
+      crop.window[r * crop.columns + c] = shown(value);
     }
-    crop.average[c] = std::sqrt(average);
-    crop.target[c] = std::sqrt(score(rows[next]));
+    crop.average[c] = options_.published ? 0.0f : shown(average);
+    crop.target[c] = shown(score(rows[next]));
   }
   return crop;
 }
@@ -109,7 +119,7 @@ double Trainer::step(float rate) {
   for (size_t i = 0; i < batch; ++i) {
     const auto one = std::bit_cast<Flat>(gradients[i]);
     for (size_t w = 0; w < kWeights; ++w) gradient[w] += one[w] / static_cast<float>(batch);
-    loss += losses[i] / static_cast<double>(batch);
+    loss += losses[i] / (static_cast<double>(batch) * units_ * units_);
   }
   ++steps_done_;
   const auto done = static_cast<float>(steps_done_);
@@ -125,8 +135,17 @@ double Trainer::step(float rate) {
   return loss;
 }
 
+// A network without biases gives so many times as much for so many times as much.
+ForecastNet Trainer::learnt() const {
+  ForecastNet net = net_;
+  for (float& bias : net.net.bias1) bias /= units_;
+  for (float& bias : net.net.bias2) bias /= units_;
+  net.net.bias3 /= units_;
+  return net;
+}
+
 Result<ForecastNet> Trainer::train(const std::function<bool(const EpochReport&)>& told) {
-  ForecastNet best = net_;
+  ForecastNet best = learnt();
   double best_recovery = -1.0;
   uint32_t without_gain = 0;
   const auto all = static_cast<double>(options_.epochs) * options_.steps;
@@ -138,10 +157,12 @@ Result<ForecastNet> Trainer::train(const std::function<bool(const EpochReport&)>
       const double warm = std::min(1.0, (steps_done_ + 1.0) / kWarmUp);
       report.loss += step(static_cast<float>(options_.rate * cosine * warm)) / options_.steps;
     }
-    const auto net = std::make_shared<const ForecastNet>(net_);
+    const auto net = std::make_shared<const ForecastNet>(learnt());
     const size_t heads = validation_.front().layers.front().front().heads;
+    RecoveryCase how = options_.validation;
+    how.pool = net->pool;
     report.recovery = closed_loop_recovery(
-        validation_, options_.validation, options_.first_layer,
+        validation_, how, options_.first_layer,
         [&] {
           return std::make_unique<NetworkPredictor>(heads, net, options_.factor,
                                                     options_.validation.period);
@@ -150,7 +171,7 @@ Result<ForecastNet> Trainer::train(const std::function<bool(const EpochReport&)>
     report.best = report.recovery > best_recovery;
     without_gain = report.best ? 0 : without_gain + 1;
     if (report.best) {
-      best = net_;
+      best = *net;
       best_recovery = report.recovery;
     }
     if (!told(report)) return fail(ErrorCode::kCancelled, "training was stopped");

@@ -12,13 +12,14 @@
 namespace reprise {
 
 struct TrainingOptions {
-  uint32_t rows = 16;     // of history
-  uint32_t steps = 100;   // of an epoch
-  uint32_t batch = 64;    // crops of a step
-  uint32_t epochs = 20;   // at most
-  uint32_t patience = 5;  // epochs without a gain after which it ends
-  float rate = 2e-3f;     // largest step width
-  float factor = 0.7f;    // of the average that the network adds to
+  bool published = false;  // the form: see ForecastNet and Trainer
+  uint32_t rows = 16;      // of history
+  uint32_t steps = 100;    // of an epoch
+  uint32_t batch = 64;     // crops of a step
+  uint32_t epochs = 20;    // at most
+  uint32_t patience = 5;   // epochs without a gain after which it ends
+  float rate = 2e-3f;      // largest step width
+  float factor = 0.7f;     // of the average that the network adds to
   uint64_t seed = 1;
   uint32_t first_layer = 2;  // layers before it stay dense and are not learned from
   RecoveryCase validation;
@@ -31,20 +32,23 @@ struct EpochReport {
 };
 
 /// The network predicts square roots of the next row's shares, as what is to be added to those of
-/// the average; its last layer starts at zero, that is at the average. The same recordings and seed
+/// the average; its last layer starts at zero, that is at the average. As published (arXiv
+/// 2502.04077, appendix B) it predicts the next row's shares of blocks' best keys, from nothing but
+/// such rows, and starts at random. Both learn by mean squared error. The same recordings and seed
 /// give the same bits, whatever the number of threads on one machine.
 class Trainer {
  public:
   Trainer(const TrainingOptions& options, std::span<const Recording> training,
           std::span<const Recording> validation, ThreadPool& pool);
 
-  /// The network of the best epoch by closed-loop recovery. told after each; false cancels.
+  /// The network of the best epoch by closed-loop recovery; recordings hold blocks' best keys if it
+  /// is to be as published. told after each; false cancels.
   Result<ForecastNet> train(const std::function<bool(const EpochReport&)>& told);
 
  private:
   struct Crop {
-    std::vector<float> window;   // [rows, columns] square roots
-    std::vector<float> average;  // [columns] square roots of the average
+    std::vector<float> window;   // [rows, columns] square roots, or shares, in units_
+    std::vector<float> average;  // [columns] square roots of the average, or zeros
     std::vector<float> target;   // [columns]
     size_t first = 0, last = 0;  // columns that count
     size_t columns = 0;
@@ -55,12 +59,15 @@ class Trainer {
   double step(float rate);
   double learn(const Crop& crop, kernels::ScoreNet& gradient,
                kernels::ScoreNetScratch& scratch) const;
+  /// The network so far, as it takes what is in no units.
+  ForecastNet learnt() const;
 
   TrainingOptions options_;
   std::span<const Recording> training_, validation_;
   ThreadPool& pool_;
   std::mt19937_64 random_;
   ForecastNet net_;
+  float units_ = 1.0f;                // inputs and targets are multiplied by it
   std::vector<float> mean_, square_;  // of gradients
   uint32_t steps_done_ = 0;
 };

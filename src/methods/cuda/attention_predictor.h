@@ -52,6 +52,8 @@ class DeviceAttentionPredictor : public DevicePolicy {
   /// next: of the rows after them.
   Lists lists(const DeviceQueries& queries, bool next) const;
   uint32_t slot_of(const Policy* owner);
+  /// Of averages, forecasts and histories of a KV head of a sequence.
+  uint64_t head_bytes() const;
   History history_of(const SequenceStep& step, int32_t position) const;
   Status grow(const DeviceRoom& room);
   float* averages_of(uint32_t layer, uint32_t slot) const;

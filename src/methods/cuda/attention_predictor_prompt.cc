@@ -6,6 +6,7 @@
 #include "kernels/cuda/kept_keys.h"
 #include "kernels/cuda/page_shares.h"
 #include "methods/cuda/attention_predictor.h"
+#include "methods/cuda/find_policy.h"
 
 namespace reprise {
 
@@ -29,6 +30,11 @@ uint32_t DeviceAttentionPredictor::slot_of(const Policy* owner) {
   return slot;
 }
 
+uint64_t DeviceAttentionPredictor::head_bytes() const {
+  const uint64_t rows = net_ ? 2 + 2 * uint64_t{net_->rows} : 1;
+  return rows * config_.n_layer * capacity_ * sizeof(float);
+}
+
 DeviceAttentionPredictor::History DeviceAttentionPredictor::history_of(const SequenceStep& step,
                                                                        int32_t position) const {
   const int32_t end = position + static_cast<int32_t>(step.rows);
@@ -48,6 +54,7 @@ Status DeviceAttentionPredictor::plan(const DevicePlan& plan, cudaStream_t strea
     if (group.policy != this) continue;
     for (uint32_t i = group.first; i < group.first + group.count; ++i) {
       const uint32_t slot = slot_of(plan.acting[i]);
+      find_policy<AttentionPredictorPolicy>(*plan.acting[i])->set_device_bytes(head_bytes());
       if (i < plan.decode_rows) {
         slots_[i] = slot;
         due_[i] = captured_turn_at(plan.rows[plan.steps[i].first_row].position);
