@@ -228,12 +228,13 @@ void AttentionPlan::add_pieces(const Target& target, size_t part, BlockList list
                                PieceMerge& merge) {
   uint32_t scale = 1;  // of a piece, and, beyond kFewPieces, of their number
   while (scale * scale * kFewPieces * kPieceBlocks < list.count) ++scale;
-  const uint32_t piece = scale * kPieceBlocks;
-  for (uint32_t at = 0; at < list.count; at += piece) {
+  const uint32_t most = scale * kPieceBlocks, pieces = (list.count + most - 1) / most;
+  for (uint32_t i = 0; i < pieces; ++i) {
+    const uint32_t first = list.count * i / pieces, end = list.count * (i + 1) / pieces;
     job.first_read = static_cast<uint32_t>(reads_.size());
     job.reads = 1;
     job.partial = merge.partial + merge.pieces++ * job.heads;
-    reads_.push_back({&target.parts[part], list.first + at, std::min(piece, list.count - at)});
+    reads_.push_back({&target.parts[part], list.first + first, end - first});
     jobs_.push_back(job);
   }
 }

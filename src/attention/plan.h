@@ -52,7 +52,7 @@ struct PieceMerge {
   uint32_t captured = 0;  // the first pieces, of captured parts
 };
 
-/// Decode splits the keys of every row into pieces, by the length of the list alone, so that
+/// Decode splits the keys of every row into equal pieces, by the length of the list alone, so that
 /// threads share long lists and a result never depends on their number: more and longer ones as it
 /// grows, since each costs a thread a microsecond or two. Prefill splits rows into tiles.
 class AttentionPlan {

@@ -8,7 +8,7 @@
 namespace reprise {
 namespace {
 
-constexpr size_t kHugePage = size_t{2} << 20, kBlock = 16 * kHugePage, kPiece = 64;
+constexpr size_t kHugePage = size_t{2} << 20, kBlock = 16 * kHugePage;
 
 size_t round_up(size_t bytes, size_t to) { return (bytes + to - 1) / to * to; }
 
@@ -35,19 +35,20 @@ struct Block {
 
 }  // namespace
 
-std::shared_ptr<std::byte[]> huge_page_memory(size_t bytes) {
+std::shared_ptr<std::byte[]> huge_page_memory(size_t bytes, size_t alignment) {
   static std::mutex mutex;
   static std::weak_ptr<Block> latest;  // alive as long as a piece of it is
   const std::lock_guard lock(mutex);
   std::shared_ptr<Block> block = latest.lock();
-  if (block == nullptr || block->room - block->used < bytes) {
+  size_t at = block == nullptr ? 0 : round_up(block->used, alignment);
+  if (block == nullptr || at > block->room || block->room - at < bytes) {
     block = std::make_shared<Block>(std::max(kBlock, round_up(bytes, kHugePage)));
     if (block->first == nullptr) return nullptr;
     latest = block;
+    at = 0;
   }
-  std::byte* piece = block->first + block->used;
-  block->used = std::min(block->room, block->used + round_up(bytes, kPiece));
-  return {block, piece};
+  block->used = at + bytes;
+  return {block, block->first + at};
 }
 
 }  // namespace reprise

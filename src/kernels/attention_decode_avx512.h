@@ -15,7 +15,8 @@ constexpr size_t kGroupRows = 4, kLanes = 16, kPairs = kPageTokens / 2;
 
 // One of the calls, with what it sums up. Math says what a type of pages multiplies:
 //   Query, kSums       rows of q as they are multiplied; floats summed per dim
-//   kFetchEvery, kAhead  lines of which one is fetched, so many pages of a head before it is read
+//   kFetchEvery, kAhead  lines of a stream of which one is fetched, so many pages of a head before
+//                      it is read
 //   take, load         memory for a Query; its row
 //   keys               a K tile as it is multiplied
 //   score, weigh, sum  logits of a group of rows, their weights, and the values they weigh
@@ -98,20 +99,18 @@ void attend_group(const Head<Math>& h, size_t row, const PageSpan& page, const s
   }
 }
 
-// Some lines, into the second cache: the stream that they continue brings the others. Fetches of
-// all lines into the first one stand in the stream's way, and a Zen 4 reads at two thirds of its
-// speed.
-template <typename Math>
-inline void fetch_tile(const std::byte* tile, size_t bytes) {
-  constexpr size_t kStep = Math::kFetchEvery * 64;
-  for (size_t at = 0; at < bytes; at += kStep) __builtin_prefetch(tile + at, 0, 2);
+// One line of `every`, into the second cache: the stream that they continue brings the others.
+// Fetches of all lines into the first one stand in the stream's way, and a Zen 4 reads at two
+// thirds of its speed. A list of one KV head alone is no stream.
+inline void fetch_tile(const std::byte* tile, size_t bytes, size_t every) {
+  for (size_t at = 0; at < bytes; at += every * 64) __builtin_prefetch(tile + at, 0, 2);
 }
 
 template <typename Math>
-void attend_page(const Head<Math>& h, const PageSpan& page, const PageSpan& soon) {
-  const size_t tile_bytes = h.args->layout->tile_bytes();
-  fetch_tile<Math>(soon.k, tile_bytes);
-  fetch_tile<Math>(soon.v, tile_bytes);
+void attend_page(const Head<Math>& h, const PageSpan& page, const PageSpan& soon, bool stream) {
+  const size_t tile_bytes = h.args->layout->tile_bytes(), every = stream ? Math::kFetchEvery : 1;
+  fetch_tile(soon.k, tile_bytes, every);
+  fetch_tile(soon.v, tile_bytes, every);
   const std::byte* keys = Math::keys(*h.args, h.query, page);
   size_t row = 0;
   for (; row + kGroupRows <= h.args->rows; row += kGroupRows) {
@@ -146,7 +145,8 @@ void attend_decode(std::span<const AttendArgs> heads, std::byte* scratch) {
   for (size_t i = 0; i < heads.size(); ++i) all[i] = make_head<Math>(heads[i], arena);
   for (size_t page = 0; page < heads[0].pages.size(); ++page) {
     for (size_t i = 0; i < heads.size(); ++i) {
-      attend_page(all[i], heads[i].pages[page], page_ahead(heads, page, i, Math::kAhead));
+      const PageSpan& soon = page_ahead(heads, page, i, Math::kAhead);
+      attend_page(all[i], heads[i].pages[page], soon, heads.size() > 1);
     }
   }
   for (size_t i = 0; i < heads.size(); ++i) {

@@ -62,6 +62,10 @@ void code_page_tops_ref(const CodeSumsArgs& args) {
   }
 }
 
+void code_logits_ref(const uint16_t* sums, size_t n, float low, float step, float* out) {
+  for (size_t i = 0; i < n; ++i) out[i] = low + step * static_cast<float>(sums[i]);
+}
+
 void code_tables(const CodeTablesArgs& args) {
 #if defined(__x86_64__)
   if (cpu_isa() >= Isa::kAvx512) return code_tables_avx512(args);
@@ -84,6 +88,14 @@ void code_page_tops(const CodeSumsArgs& args) {
   if (cpu_isa() >= Isa::kAvx2) return code_page_tops_avx2(args);
 #endif
   code_page_tops_ref(args);
+}
+
+void code_logits(const uint16_t* sums, size_t n, float low, float step, float* out) {
+#if defined(__x86_64__)
+  if (cpu_isa() >= Isa::kAvx512) return code_logits_avx512(sums, n, low, step, out);
+  if (cpu_isa() >= Isa::kAvx2) return code_logits_avx2(sums, n, low, step, out);
+#endif
+  code_logits_ref(sums, n, low, step, out);
 }
 
 }  // namespace reprise::kernels

@@ -11,6 +11,7 @@ namespace reprise::kernels {
 inline constexpr size_t kCodeBlock = 256;       // keys whose codes lie together
 inline constexpr size_t kCodeEntries = 16;      // values of a code
 inline constexpr size_t kMostPlanes = 256;      // bytes of codes per key
+inline constexpr size_t kBlocksAhead = 8;       // that are fetched before they are read
 inline constexpr float kLargestEntry = 127.0f;  // so that two fit in a byte
 
 struct CodeTablesArgs {
@@ -42,11 +43,15 @@ struct CodeSumsArgs {
   const uint8_t* tables = nullptr;        // [rows, planes, 2, 16] entries of at most 127
   uint16_t* out = nullptr;                // [rows, 256 blocks], or [rows, 16 blocks]
   size_t out_stride = 0;                  // entries between rows
+  size_t next = 0;  // entries of codes behind the blocks, which a call after this one reads: a hint
 };
 
 /// out[r][i] = sum of the entries of row r that the codes of key i in the used planes name.
 void code_sums(const CodeSumsArgs& args);
 /// out[r][p] = the largest of these over keys 16 p to 16 p + 15.
 void code_page_tops(const CodeSumsArgs& args);
+
+/// out[i] = low + step sums[i], i < n: the logits that such sums stand for.
+void code_logits(const uint16_t* sums, size_t n, float low, float step, float* out);
 
 }  // namespace reprise::kernels

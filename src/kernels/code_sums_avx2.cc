@@ -121,4 +121,15 @@ void code_tables_avx2(const CodeTablesArgs& args) { fill_code_tables<Products>(a
 void code_sums_avx2(const CodeSumsArgs& args) { all_sums<false>(args); }
 void code_page_tops_avx2(const CodeSumsArgs& args) { all_sums<true>(args); }
 
+void code_logits_avx2(const uint16_t* sums, size_t n, float low, float step, float* out) {
+  const __m256 least = _mm256_set1_ps(low), level = _mm256_set1_ps(step);
+  size_t i = 0;
+  for (; i + 8 <= n; i += 8) {
+    const __m128i words = _mm_loadu_si128(reinterpret_cast<const __m128i*>(sums + i));
+    const __m256 sum = _mm256_cvtepi32_ps(_mm256_cvtepu16_epi32(words));
+    _mm256_storeu_ps(out + i, _mm256_fmadd_ps(level, sum, least));
+  }
+  code_logits_ref(sums + i, n - i, low, step, out + i);
+}
+
 }  // namespace reprise::kernels

@@ -3,14 +3,17 @@
 #include <algorithm>
 #include <new>
 
+#include "base/huge_pages.h"
+
 namespace reprise {
 namespace {
 
-constexpr auto kPage = static_cast<std::align_val_t>(4096);  // of memory
+constexpr size_t kPage = 4096;  // of memory
 
 std::shared_ptr<uint8_t[]> whole_pages(size_t bytes) {
-  return {static_cast<uint8_t*>(::operator new(bytes, kPage)),
-          [](uint8_t* memory) { ::operator delete(memory, kPage); }};
+  const std::shared_ptr<std::byte[]> memory = huge_page_memory(bytes, kPage);
+  if (memory == nullptr) throw std::bad_alloc();
+  return {memory, reinterpret_cast<uint8_t*>(memory.get())};
 }
 
 }  // namespace

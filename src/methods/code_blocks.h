@@ -31,6 +31,7 @@ class CodeBlocks {
     return {blocks_[own / kBlock].get() + own % kBlock, kBlock};
   }
   size_t run_keys() const { return runs_.size() * kRun; }
+  size_t blocks() const { return runs_.size() * kRunBlocks + blocks_.size(); }
 
   /// Makes blocks for keys [first, end) that no copy shares; first is not in a run.
   void own(size_t first, size_t end);

@@ -170,27 +170,33 @@ void KeyCodes::sum_codes(SumCodes kernel, const CodeBlocks& codes, size_t first,
       if (place.stride != args.stride) break;
       places.push_back(place.codes);
     }
-    args.codes = places.data();
     args.blocks = places.size();
-    args.out = out + (at - first - places.size()) * kBlock / unit;
+    const size_t behind = std::min(at + kernels::kBlocksAhead, codes.blocks());
+    for (size_t next = at; next < behind; ++next) {
+      const CodeBlocks::Place place = codes.place(next * kBlock);
+      if (place.stride != args.stride) break;
+      places.push_back(place.codes);
+    }
+    args.codes = places.data();
+    args.next = places.size() - args.blocks;
+    args.out = out + (at - first - args.blocks) * kBlock / unit;
     kernel(args);
   }
 }
 
-uint64_t KeyCodes::packed_logits(SumCodes kernel, const Head& head, const float* q, size_t begin,
-                                 size_t end, size_t unit, float* logits, size_t stride) const {
-  if (begin == end) return 0;
-  constexpr size_t kBlock = kernels::kCodeBlock;
-  const size_t group = config_->n_head / config_->n_kv_head, dim = config_->head_dim;
-  thread_local std::vector<uint8_t> tables;
-  thread_local std::vector<float> low, step, spans;
-  thread_local std::vector<uint16_t> planes;
+void KeyCodes::prepare_lookup(uint32_t layer, size_t kv_head, const float* q,
+                              Lookup& lookup) const {
+  lookup.q = q;
+  if (!packed()) return;
+  const Codebook& book = *layers_[layer].heads[kv_head].book;
+  const size_t group = config_->n_head / config_->n_kv_head;
+  auto& [_, tables, low, step, spans, planes] = lookup;
   tables.resize(group * key_bytes() * 2 * kernels::kCodeEntries);
   low.resize(group);
   step.resize(group);
   spans.resize(group * parts_.size());
-  kernels::code_tables({parts_.size(), first_dims_.data(), head.book->transposed.data(), group, q,
-                        dim, tables.data(), low.data(), step.data(), spans.data()});
+  kernels::code_tables({parts_.size(), first_dims_.data(), book.transposed.data(), group, q,
+                        config_->head_dim, tables.data(), low.data(), step.data(), spans.data()});
   choose_planes(spans, planes);
   std::array<float, kernels::kMostPlanes> middle;  // what is not read counts as that of its span
   middle.fill(0.5f);
@@ -198,48 +204,59 @@ uint64_t KeyCodes::packed_logits(SumCodes kernel, const Head& head, const float*
   for (size_t i = 0; i < spans.size(); ++i) {
     low[i / parts_.size()] += middle[i % parts_.size() / 2] * spans[i];
   }
+}
+
+uint64_t KeyCodes::packed_logits(SumCodes kernel, const Head& head, const Lookup& lookup,
+                                 size_t begin, size_t end, size_t unit, float* logits,
+                                 size_t stride) const {
+  if (begin == end) return 0;
+  constexpr size_t kBlock = kernels::kCodeBlock;
+  const size_t group = config_->n_head / config_->n_kv_head;
   const size_t first = begin / kBlock, blocks = (end - 1) / kBlock + 1 - first;
   const size_t room = blocks * kBlock / unit, skipped = begin % kBlock / unit;
   thread_local std::vector<uint16_t> sums;
   sums.resize(group * room);
   sum_codes(kernel, head.codes, first, blocks, unit,
             {.planes = key_bytes(),
-             .used = planes,
+             .used = lookup.planes,
              .rows = group,
-             .tables = tables.data(),
+             .tables = lookup.tables.data(),
              .out = sums.data(),
              .out_stride = room});
   for (size_t row = 0; row < group; ++row) {
-    const uint16_t* found = &sums[row * room + skipped];
-    const float least = low[row], level = step[row];
-    float* out = logits + row * stride;
-    for (size_t i = 0; i < (end - begin) / unit; ++i) {
-      out[i] = least + level * static_cast<float>(found[i]);
-    }
+    kernels::code_logits(&sums[row * room + skipped], (end - begin) / unit, lookup.low[row],
+                         lookup.step[row], logits + row * stride);
   }
-  return (end - begin) * planes.size();
+  return (end - begin) * lookup.planes.size();
 }
 
-uint64_t KeyCodes::page_tops(uint32_t layer, size_t kv_head, const float* q, int32_t begin,
+uint64_t KeyCodes::page_tops(uint32_t layer, size_t kv_head, const Lookup& lookup, int32_t begin,
                              int32_t end, float* tops, size_t stride) const {
-  return packed_logits(kernels::code_page_tops, layers_[layer].heads[kv_head], q,
+  return packed_logits(kernels::code_page_tops, layers_[layer].heads[kv_head], lookup,
                        static_cast<size_t>(begin), static_cast<size_t>(end), kPageTokens, tops,
                        stride);
 }
 
-// Queries are looked up kLanes at a time, whose entries lie side by side.
 uint64_t KeyCodes::logits(uint32_t layer, size_t kv_head, const float* q, int32_t begin,
+                          int32_t end, float* logits, size_t stride) const {
+  thread_local Lookup lookup;
+  prepare_lookup(layer, kv_head, q, lookup);
+  return this->logits(layer, kv_head, lookup, begin, end, logits, stride);
+}
+
+// Queries are looked up kLanes at a time, whose entries lie side by side.
+uint64_t KeyCodes::logits(uint32_t layer, size_t kv_head, const Lookup& lookup, int32_t begin,
                           int32_t end, float* logits, size_t stride) const {
   const Head& head = layers_[layer].heads[kv_head];
   const size_t group = config_->n_head / config_->n_kv_head, dim = config_->head_dim;
   const auto first = static_cast<size_t>(begin), count = static_cast<size_t>(end - begin);
   if (packed()) {
-    return packed_logits(kernels::code_sums, head, q, first, first + count, 1, logits, stride);
+    return packed_logits(kernels::code_sums, head, lookup, first, first + count, 1, logits, stride);
   }
   std::vector<Lanes> table(key_bytes() * kByteValues);
   for (size_t row = 0; row < group; row += kLanes) {
     const size_t lanes = std::min(kLanes, group - row);
-    fill_table(*head.book, q + row * dim, lanes, table);
+    fill_table(*head.book, lookup.q + row * dim, lanes, table);
     for (size_t i = 0; i < count; ++i) {
       const CodeBlocks::Place place = head.codes.place(first + i);
       Lanes sum = table[place.codes[0]];

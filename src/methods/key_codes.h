@@ -42,18 +42,30 @@ class KeyCodes {
   int32_t trained_end(uint32_t layer) const { return layers_[layer].trained_end; }
   /// Codes the keys below end that have no code yet.
   void encode(const QueryRows& rows, int32_t end);
+  /// What the query heads of a KV head look codes up in.
+  struct Lookup {
+    const float* q = nullptr;             // [group, head_dim]
+    std::vector<uint8_t> tables;          // of packed codes, as the rest: see kernels::code_tables
+    std::vector<float> low, step, spans;  // low: with what planes that are not read count as
+    std::vector<uint16_t> planes;         // that are read
+  };
+  /// q: [group, head_dim] already scaled, which must outlive the lookup.
+  void prepare_lookup(uint32_t layer, size_t kv_head, const float* q, Lookup& lookup) const;
   /// logits [group, end - begin], rows stride apart, of the query heads of a KV head against the
-  /// reconstructed keys [begin, end). q: [group, head_dim] already scaled. Packed codes give them
-  /// to within 1/254 of the widest span of products in a part, for each part, and leave out the
-  /// planes that tell least. Returns the bytes of codes that were read.
+  /// reconstructed keys [begin, end). Packed codes give them to within 1/254 of the widest span of
+  /// products in a part, for each part, and leave out the planes that tell least. Returns the bytes
+  /// of codes that were read.
+  uint64_t logits(uint32_t layer, size_t kv_head, const Lookup& lookup, int32_t begin, int32_t end,
+                  float* logits, size_t stride) const;
+  /// The same of one range alone.
   uint64_t logits(uint32_t layer, size_t kv_head, const float* q, int32_t begin, int32_t end,
                   float* logits, size_t stride) const;
 
   /// Whether two codes share a byte.
   bool packed() const { return per_byte_ == 2; }
   /// tops [group, (end - begin) / 16]: the largest of these logits of every 16 keys; packed codes.
-  uint64_t page_tops(uint32_t layer, size_t kv_head, const float* q, int32_t begin, int32_t end,
-                     float* tops, size_t stride) const;
+  uint64_t page_tops(uint32_t layer, size_t kv_head, const Lookup& lookup, int32_t begin,
+                     int32_t end, float* tops, size_t stride) const;
 
   void truncate(int32_t length);
   void save(StateWriter& out) const;
@@ -118,7 +130,7 @@ class KeyCodes {
   void prepare(const Layer& layer, size_t index) const;
   size_t key_bytes() const { return (parts_.size() + per_byte_ - 1) / per_byte_; }
   /// A kernel over keys [begin, end), whose sums become logits. unit: keys of a sum.
-  uint64_t packed_logits(SumCodes kernel, const Head& head, const float* q, size_t begin,
+  uint64_t packed_logits(SumCodes kernel, const Head& head, const Lookup& lookup, size_t begin,
                          size_t end, size_t unit, float* logits, size_t stride) const;
   /// The kernel over whole blocks; args but for where the codes lie.
   static void sum_codes(SumCodes kernel, const CodeBlocks& codes, size_t first, size_t blocks,

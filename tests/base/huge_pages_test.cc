@@ -37,6 +37,17 @@ TEST(HugePages, PiecesOfABlockLieOneBehindTheOther) {
   EXPECT_EQ(third.get() - second.get(), 128);
 }
 
+TEST(HugePages, PiecesAreAlignedAsAskedFor) {
+  const auto first = huge_page_memory(40 * kMiB);  // fills a block of its own
+  const auto second = huge_page_memory(100), third = huge_page_memory(5000, 4096);
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(third.get()) % 4096, 0u);
+  EXPECT_EQ(third.get() - second.get(), 4096);
+  const auto fourth = huge_page_memory(64);
+  EXPECT_EQ(fourth.get() - third.get(), 5056);
+  const auto large = huge_page_memory(31 * kMiB, 2 * kMiB);  // no room behind the others
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(large.get()) % (2 * kMiB), 0u);
+}
+
 TEST(HugePages, APieceOutlivesTheOthersOfItsBlock) {
   auto first = huge_page_memory(64);
   const auto second = huge_page_memory(64);

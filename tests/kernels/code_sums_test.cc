@@ -67,7 +67,8 @@ TEST_P(CodeSums, AddTheNamedEntries) {
     for (const size_t blocks : {0, 1, 2, 3, 4, 5}) {
       for (const size_t rows : {1, 2, 3, 4, 5, 9}) {
         const size_t stride = rows % 2 == 0 ? 4 * kCodeBlock : kCodeBlock;
-        const Case problem(planes, blocks, rows, planes == 256 ? 0 : 127, stride);
+        const unsigned largest = blocks % 2 == 0 ? 127 : 20;  // few and many planes fit in bytes
+        const Case problem(planes, blocks, rows, planes == 256 ? 0 : largest, stride);
         const size_t keys = blocks * kCodeBlock;
         std::vector<uint16_t> out;
         code_sums(problem.args(out, keys + 3));
@@ -99,6 +100,17 @@ TEST_P(CodeSums, FindTheLargestOfPages) {
         }
       }
     }
+  }
+}
+
+TEST_P(CodeSums, BecomeLogits) {
+  std::vector<uint16_t> sums(100);
+  for (size_t i = 0; i < sums.size(); ++i) sums[i] = static_cast<uint16_t>(i * 661);
+  for (const size_t n : {0, 1, 7, 8, 16, 31, 99}) {
+    std::vector<float> logits(100, -1.0f);
+    code_logits(sums.data(), n, 0.5f, 0.25f, logits.data());  // both exact
+    for (size_t i = 0; i < n; ++i) EXPECT_EQ(logits[i], 0.5f + 0.25f * static_cast<float>(sums[i]));
+    EXPECT_EQ(logits[n], -1.0f);  // nothing is written behind them
   }
 }
 

@@ -44,6 +44,44 @@ TEST(ScoreList, HoldsTheBestWhateverTheOrder) {
   }
 }
 
+// What a prompt's queries take until its index is made does not grow with the prompt.
+TEST(QuerySamples, AreAsManyOfALongPromptAndEvenlySpread) {
+  const ModelConfig config = testing::toy_config({1, 4, 2, 8});
+  constexpr size_t kRows = 1024;  // of 2048 queries of each KV head
+  const uint16_t pairs[] = {0};
+  for (const int32_t length : {1500, 6000}) {
+    const auto count = static_cast<size_t>(length);
+    std::vector<Row> all(count);
+    std::vector<float> q(count * 4 * 8);
+    for (size_t i = 0; i < count; ++i) {
+      const float angle = static_cast<float>(i) / static_cast<float>(count);
+      all[i].position = static_cast<int32_t>(i);
+      for (size_t head = 0; head < 4; ++head) {
+        q[(4 * i + head) * 8] = std::cos(angle);
+        q[(4 * i + head) * 8 + 1] = std::sin(angle);
+      }
+    }
+    QuerySamples samples(config);
+    for (size_t first = 0; first < count; first += 500) {
+      QueryRows rows;
+      rows.phase = Phase::kPrefill;
+      rows.rows = std::span(all).subspan(first, 500);
+      rows.q_rotated = &q[first * 4 * 8];
+      samples.take(rows, {0, length});
+    }
+    EXPECT_LE(samples.bytes(), 2 * kRows * 4 * 8 * sizeof(float));
+    const auto directions = samples.directions(1, pairs);
+    ASSERT_EQ(directions.size(), 2 * 2 * kRows);  // of both heads of the group
+    float last = 0.0f;
+    for (size_t i = 0; i < directions.size(); i += 4) {
+      const float angle = std::atan2(directions[i + 1], directions[i]);
+      EXPECT_LT(angle - last, 2.1f / kRows);
+      last = angle;
+    }
+    EXPECT_GT(last, 1.0f - 2.1f / kRows);
+  }
+}
+
 TEST(SphericalKMeans, FindsDirections) {
   std::mt19937 random(3);
   std::normal_distribution<float> normal(0.0f, 0.02f);

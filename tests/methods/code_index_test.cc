@@ -108,6 +108,58 @@ TEST(CodeIndex, ErrorsOfLogitsAreSmallerThanWithPlainCodes) {
   EXPECT_LT(error(index.codes()), 0.5 * error(plain));
 }
 
+/// Mean over rows and keys of squared logits of the errors of coded keys, one KV head and part.
+double mean_error(const Filled& filled, const KeyCodes& codes, size_t first, size_t end,
+                  KeyRange keys) {
+  double sum = 0.0;
+  for (int32_t key = keys.begin; key < keys.end; ++key) {
+    auto error = testing::stored(filled.kv, 0, 0, key);
+    const float* centroid =
+        &codes.centroids(0, 0)[codes.code(0, 0, 0, static_cast<size_t>(key)) * error.size()];
+    for (size_t d = 0; d < error.size(); ++d) error[d] -= centroid[d];
+    for (size_t row = first; row < end; ++row) {
+      const float* q = &filled.q[row * filled.toy.width()];
+      const double length = testing::dot(q, q, 8), own = testing::dot(q, error.data(), 8);
+      sum += own * own + 0.01 / 8 * length * testing::dot(error.data(), error.data(), 8);
+    }
+  }
+  return sum / static_cast<double>(end - first) / (keys.end - keys.begin);
+}
+
+double mean_energy(const Filled& filled, size_t first, size_t end) {
+  double sum = 0.0;
+  for (size_t row = first; row < end; ++row) {
+    const float* q = &filled.q[row * filled.toy.width()];
+    sum += testing::dot(q, q, 8);
+  }
+  return sum / static_cast<double>(end - first);
+}
+
+TEST(CodeIndex, DriftIsHowErrorsOfLogitsGrew) {
+  Filled filled({1, 1, 1, 8}, 300);  // in one part errors of dims add up
+  for (size_t i = 0; i < filled.q.size(); ++i) {
+    const bool turned = i / filled.toy.width() >= 200;
+    filled.q[i] *= (i % 8 < 4) != turned ? 5.0f : 0.2f;
+  }
+  CodeIndex index({1, 4, 6, 1}, filled.toy.config());
+  index.take_queries(filled.rows(0, 200), {0, 200});
+  index.build(filled.rows(0, 200), {0, 200});
+  index.extend(filled.rows(0, 300), 280);
+  index.take_queries(filled.rows(100, 200), {100, 200});
+  const float same = index.drift(filled.rows(299, 300), {10, 200});
+  EXPECT_NEAR(same, 1.0f, 0.2f);
+  index.forget_queries(0);
+  EXPECT_EQ(index.drift(filled.rows(299, 300), {10, 280}), 1.0f);  // there are no queries
+  index.take_queries(filled.rows(200, 300), {200, 300});
+  const KeyCodes& codes = index.codes();
+  const double expected = mean_error(filled, codes, 0, 200, {10, 200}) /
+                          mean_energy(filled, 0, 200) * mean_energy(filled, 200, 300);
+  const double have = mean_error(filled, codes, 200, 300, {10, 280});
+  const float drift = index.drift(filled.rows(299, 300), {10, 280});
+  EXPECT_NEAR(drift, have / expected, 1e-3 * drift);
+  EXPECT_GT(drift, 1.5f);
+}
+
 TEST(CodeIndex, KeysAddedOneByOneGetTheSameCodes) {
   Filled filled({1, 4, 2, 64, KvType::kBF16}, 400);
   CodeIndex grown({8, 4, 4, 1}, filled.toy.config());
@@ -151,7 +203,9 @@ TEST(CodeIndex, LogitsDoNotDependOnWhereCodesLie) {
     EXPECT_EQ(got, want);
     if (bits > 4) continue;
     std::vector<float> tops(2 * 275);
-    codes.page_tops(0, 0, q, 0, 4400, tops.data(), 275);
+    KeyCodes::Lookup lookup;
+    codes.prepare_lookup(0, 0, q, lookup);
+    codes.page_tops(0, 0, lookup, 0, 4400, tops.data(), 275);
     for (size_t i = 0; i < tops.size(); ++i) {
       const float* page = &want[i / 275 * 4400 + i % 275 * 16];
       EXPECT_EQ(tops[i], *std::max_element(page, page + 16)) << i;

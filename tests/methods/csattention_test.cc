@@ -257,6 +257,93 @@ TEST(CsAttention, ALongAnswerGetsIndexesOfItsOwn) {
             first.substr(first.size() / 2, 2000));
 }
 
+/// After 700 tokens whose queries lie along one dim, 400 of which are decoded, come 300 along
+/// another that rotation leaves alone as well.
+struct Turning {
+  explicit Turning(const std::string& options)
+      : toy({2, 2, 1, 32, KvType::kBF16}, 1000),
+        policy(toy, "csattention:budget=96,unit=key,parts=4,bits=4," + options),
+        kv(toy.new_sequence()) {
+    toy.prompt_end = 300;
+    for (size_t layer = 0; layer < 2; ++layer) {
+      for (size_t token = 0; token < 1000; ++token) {
+        for (size_t d = 0; d < 64; ++d) toy.q(layer, token)[d] *= 0.05f;
+        for (const size_t head : {0u, 32u}) toy.q(layer, token)[head + (token < 700 ? 30 : 28)] = 9;
+      }
+    }
+    toy.step(kv, policy, 300, Phase::kPrefill);
+  }
+  void decode(int rows) {
+    for (int i = 0; i < rows; ++i) toy.step(kv, policy, 1, Phase::kDecode);
+  }
+  double stat(std::string_view name) const {
+    for (const auto& [own, value] : policy.stats()) {
+      if (own == name) return value;
+    }
+    return -1.0;
+  }
+  /// Share of the mass of as many best keys that those of the last row hold, but for the others.
+  double found() const {
+    const auto& [selection, q] = policy.seen.at(0);
+    auto scores = exact_scores(toy, kv, q.data(), 0, kv.length());
+    double own = 0.0;
+    size_t picked = 0;
+    for (const int32_t key : testing::keys_of(selection.parts[0], 0)) {
+      if (key < 16 || key >= kv.length() - 48) continue;
+      own += scores[static_cast<size_t>(key)];
+      ++picked;
+    }
+    std::sort(scores.begin() + 16, scores.end() - 48, std::greater<>());
+    return own / std::accumulate(scores.begin() + 16,
+                                 scores.begin() + 16 + static_cast<int>(picked), 0.0);
+  }
+  Toy toy;
+  Recorder policy;
+  SequenceKv kv;
+};
+
+TEST(CsAttention, QueriesThatTurnGetCodesOfTheirOwn) {
+  Turning kept("drift=1000"), renewed("drift=3");
+  for (Turning* one : {&kept, &renewed}) {
+    one->decode(400);
+    EXPECT_LT(one->stat("drift_most"), 2.5);
+    EXPECT_GT(one->stat("drift"), 0.7);
+    EXPECT_EQ(one->stat("drift_rebuilds"), 0.0);
+    one->decode(290);
+    EXPECT_GT(one->stat("drift_most"), 5.0);
+  }
+  EXPECT_EQ(kept.stat("drift_rebuilds"), 0.0);
+  EXPECT_GE(renewed.stat("drift_rebuilds"), 2.0);  // of both layers
+  EXPECT_LE(renewed.stat("drift_rebuilds"), 4.0);
+  EXPECT_GT(renewed.found(), kept.found() + 0.1);
+}
+
+TEST(CsAttention, WhereDriftIsMeasuredEveryKeyMayBeRead) {
+  Turning turning("drift=3");
+  const auto policy =
+      testing::make_policy(turning.toy, "csattention:budget=96,parts=4,bits=4,drift=3");
+  SequenceKv kv = turning.toy.new_sequence();
+  turning.toy.step(kv, *policy, 300, Phase::kPrefill);
+  ThreadPool pool(1);
+  std::vector<int32_t> measured;
+  for (int i = 0; i < 200; ++i) {
+    const Row row = {0, kv.length(), 0};
+    QueryRows rows;
+    rows.rows = std::span(&row, 1);
+    rows.kv = &kv;
+    rows.pool = &pool;
+    if (policy->reads_from(rows) == 0) measured.push_back(kv.length() + 1);
+    turning.toy.step(kv, *policy, 1, Phase::kDecode);
+  }
+  EXPECT_EQ(measured, (std::vector<int32_t>{384}));
+}
+
+TEST(CsAttention, DriftIsNotMeasuredUnlessAskedFor) {
+  Turning turning("drift=0");
+  turning.decode(300);
+  EXPECT_EQ(turning.stat("drift"), -1.0);
+}
+
 TEST(CsAttention, TheIndexStaysWithinItsShare) {
   Toy toy({1, 4, 2, 64, KvType::kBF16}, 1500);
   toy.prompt_end = 1500;

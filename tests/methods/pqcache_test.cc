@@ -155,7 +155,9 @@ TEST_P(Codes, TopsAreTheLargestLookupsOfAPage) {
   const float* q = filled.toy.q(0, 0);
   std::vector<float> logits(group * 160), tops(group * 10);
   codes.logits(0, 0, q, 16, 176, logits.data(), 160);
-  codes.page_tops(0, 0, q, 16, 176, tops.data(), 10);
+  KeyCodes::Lookup lookup;
+  codes.prepare_lookup(0, 0, q, lookup);
+  codes.page_tops(0, 0, lookup, 16, 176, tops.data(), 10);
   for (size_t i = 0; i < tops.size(); ++i) {
     EXPECT_EQ(tops[i], *std::max_element(&logits[16 * i], &logits[16 * i] + 16));
   }

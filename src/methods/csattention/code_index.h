@@ -18,6 +18,8 @@ class CodeIndex : public LogitIndex {
   void build(const QueryRows& rows, KeyRange keys) override;
   int32_t built_end(uint32_t layer) const override { return codes_.trained_end(layer); }
   int32_t held_end(uint32_t layer) const override { return codes_.coded(layer); }
+  float drift(const QueryRows& rows, KeyRange keys) const override;
+  void forget_queries(uint32_t layer) override { moments_.clear(layer); }
   void extend(const QueryRows& rows, int32_t end) override { codes_.encode(rows, end); }
   void truncate(int32_t length) override;
   void save(StateWriter& out) const override { codes_.save(out); }
@@ -28,6 +30,9 @@ class CodeIndex : public LogitIndex {
   const KeyCodes& codes() const { return codes_; }
 
  private:
+  void prepare(uint32_t layer, size_t kv_head, const float* q) override {
+    codes_.prepare_lookup(layer, kv_head, q, lookups_[kv_head]);
+  }
   uint64_t estimate(uint32_t layer, size_t kv_head, const float* q, KeyRange keys, float* logits,
                     size_t stride) const override;
   uint64_t estimate_pages(uint32_t layer, size_t kv_head, const float* q, KeyRange keys,
@@ -36,6 +41,7 @@ class CodeIndex : public LogitIndex {
 
   KeyCodes codes_;
   QueryMoments moments_;
+  std::vector<KeyCodes::Lookup> lookups_;  // [n_kv_head] of the search that goes on
 };
 
 }  // namespace reprise

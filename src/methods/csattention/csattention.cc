@@ -5,7 +5,6 @@
 #include <cmath>
 #include <limits>
 
-#include "methods/csattention/centroid_lists.h"
 #include "methods/csattention/code_index.h"
 #include "methods/csattention/score_table.h"
 #include "methods/key_list.h"
@@ -19,9 +18,11 @@ constexpr int32_t kPaperWindow = 32;
 constexpr uint32_t kSamplePages = 32;  // 512 keys fit 16 centroids of two dims
 constexpr uint32_t kCodeIterations = 4, kCentroidIterations = 10, kPaperCentroids = 128,
                    kCentroidParts = 8;
+constexpr int32_t kWatchTurn = 4;       // tokens from a layer's measurement to the next layer's
 constexpr int32_t kFewNewKeys = 1024;   // for which no new index is made
 constexpr int32_t kWholePrompt = 1024;  // prompts up to here shape an index with all their tokens
 constexpr int32_t kFitStep = 256;       // others with those before a multiple of this
+constexpr int32_t kWatchRows = 128;     // decode rows of which drift is measured
 constexpr int32_t kFitMargin = 64;      // which lies so many tokens before their end
 
 // Half of n, and so on, until so many bytes fit. bytes: of a key and KV head with n.
@@ -32,19 +33,6 @@ uint32_t fitting(uint32_t n, uint32_t least, float limit, Bytes bytes) {
 }
 
 uint32_t either(uint32_t given, uint32_t own) { return given > 0 ? given : own; }
-
-CentroidListsOptions lists_options(const CsAttentionOptions& options) {
-  const bool repairs = options.mode == "lists";
-  return {.parts = either(options.parts, kCentroidParts),
-          .centroids = either(options.centroids, kPaperCentroids),
-          .share = options.list,
-          .backoff = options.backoff,
-          .iterations = either(options.iterations, kCentroidIterations),
-          .seed = options.seed,
-          .norms = repairs && options.weights == "norm",
-          .absent_mean = repairs && options.absent == "mean",
-          .centred = repairs && options.centred};
-}
 
 std::unique_ptr<KeyIndex> make_index(const CsAttentionOptions& options, const ModelConfig& config) {
   const int32_t unit = options.unit == "page" ? kTokens : 1;
@@ -84,9 +72,26 @@ int32_t fit_end(int32_t prompt_end) {
 
 }  // namespace
 
+bool has_lists(const CsAttentionOptions& options) {
+  return options.mode == "lists" || options.mode == "paper";
+}
+
+CentroidListsOptions lists_options(const CsAttentionOptions& options) {
+  const bool repairs = options.mode == "lists";
+  return {.parts = either(options.parts, kCentroidParts),
+          .centroids = either(options.centroids, kPaperCentroids),
+          .share = options.list,
+          .backoff = options.backoff,
+          .iterations = either(options.iterations, kCentroidIterations),
+          .seed = options.seed,
+          .norms = repairs && options.weights == "norm",
+          .absent_mean = repairs && options.absent == "mean",
+          .centred = repairs && options.centred};
+}
+
 Result<std::unique_ptr<Policy>> CsAttentionPolicy::create(const CsAttentionOptions& options,
                                                           const ModelConfig& config) {
-  if (options.mode == "lists" || options.mode == "paper") {
+  if (has_lists(options)) {
     const CentroidListsOptions lists = lists_options(options);
     const double share = CentroidLists::key_bytes(lists, config) / (4.0 * config.head_dim);
     if (share > std::max(1.0, double{options.index})) {
@@ -134,8 +139,8 @@ int32_t CsAttentionPolicy::recent_end(uint32_t layer, int32_t end) const {
 
 int32_t CsAttentionPolicy::built_end(uint32_t layer) const {
   if (device_.state == nullptr) return index_->built_end(layer);
-  const int32_t built = device_.state->built_end(layer);
-  return built > device_.truncated ? 0 : built;
+  const bool gone = device_.state->needs_until(layer) > device_.truncated;
+  return gone ? 0 : device_.state->built_end(layer);
 }
 
 bool CsAttentionPolicy::has_index() const {
@@ -165,12 +170,16 @@ int32_t CsAttentionPolicy::decode_rows_observed() const { return std::min(observ
 
 DeviceStep CsAttentionPolicy::begin_device_step(int32_t position) {
   const int32_t end = position + 1, last = std::max(budget_at(end), activate_on_device());
+  if (has_lists(options_)) {  // which prompts alone make there
+    return {has_index() && end > last ? static_cast<const Policy*>(this) : full_.get(), false};
+  }
   // A sequence that grows to where a search pays shapes its index by the rows before that.
   const bool acts = end > (has_index() ? last : last - decode_rows_observed());
   return {acts ? static_cast<const Policy*>(this) : full_.get(), false};
 }
 
 int32_t CsAttentionPolicy::shared_length(int32_t prompt_end) const {
+  if (has_lists(options_)) return 0;  // they hold later keys, and cannot be cut back
   const int32_t fit = fit_end(prompt_end);
   for (uint32_t layer = 0; layer < config_->n_layer; ++layer) {
     const int32_t built = built_end(layer);
@@ -188,18 +197,45 @@ bool CsAttentionPolicy::builds(const QueryRows& rows) const {
 void CsAttentionPolicy::learn(const QueryRows& rows) {
   const bool decode = rows.phase == kernels::Phase::kDecode;
   const int32_t end = decode ? decoded_end(rows) + decode_rows_observed() : rows.prompt_end;
-  if (!wants_index(rows.layer, end)) return;
+  if (!wants_index(rows.layer, end)) return watch(rows);
   const QueryWindow window =
       decode ? QueryWindow{rows.first(), rows.end()} : observed(rows.prompt_end);
   index_->take_queries(rows, window);
-  if (!builds(rows)) return;
+  if (builds(rows)) build(rows, window.end);
+}
+
+void CsAttentionPolicy::build(const QueryRows& rows, int32_t keys_end) {
   // An index of some layers would pass for one of all.
   if (!rows.report({"index", rows.layer, config_->n_layer, "layers"})) return index_->truncate(0);
-  index_->build(rows, {sink_, window.end});
+  index_->build(rows, {sink_, keys_end});
+}
+
+bool CsAttentionPolicy::watches(const QueryRows& rows) const {
+  return options_.drift > 0.0f && options_.mode == "codes" &&
+         rows.phase == kernels::Phase::kDecode && !reads_all(rows.layer, rows.end());
+}
+
+// Layers take turns.
+bool CsAttentionPolicy::ends_watch(const QueryRows& rows) const {
+  const int32_t turn = rows.end() + static_cast<int32_t>(rows.layer) * kWatchTurn;
+  return turn % kWatchRows == 0 && watches(rows);
+}
+
+void CsAttentionPolicy::watch(const QueryRows& rows) {
+  if (!watches(rows)) return;
+  index_->take_queries(rows, {rows.first(), rows.end()});
+  if (!ends_watch(rows)) return;
+  const double drift = index_->drift(rows, {sink_, index_->held_end(rows.layer)});
+  ++drift_.measured;
+  drift_.sum += drift;
+  drift_.most = std::max(drift_.most, drift);
+  if (drift <= options_.drift) return index_->forget_queries(rows.layer);
+  ++drift_.rebuilt;
+  build(rows, rows.end());
 }
 
 int32_t CsAttentionPolicy::reads_from(const QueryRows& rows) const {
-  if (builds(rows)) return 0;
+  if (builds(rows) || ends_watch(rows)) return 0;
   if (reads_all(rows.layer, rows.end())) return rows.end();
   return std::min(index_->held_end(rows.layer), recent_end(rows.layer, rows.end()));
 }
@@ -210,7 +246,7 @@ int32_t CsAttentionPolicy::reads_before(const QueryRows& rows) const {
 
 bool CsAttentionPolicy::predict(const QueryRows& rows, Selection& selection) {
   const int32_t end = rows.end();
-  if (builds(rows) || reads_all(rows.layer, end)) return true;
+  if (builds(rows) || ends_watch(rows) || reads_all(rows.layer, end)) return true;
   const Search& search = searches_[rows.layer];
   if (is_turn_of(search, rows)) {
     list(search.picks, {search.recent, end}, selection);
@@ -316,6 +352,11 @@ PolicyStats CsAttentionPolicy::stats() const {
   const double kv_bytes = 4.0 * end_ * config_->n_layer * config_->n_kv_head * config_->head_dim;
   stats.emplace_back("index_share", static_cast<double>(index_->bytes()) / kv_bytes);
   stats.emplace_back("build_ms", times_.build_ms);
+  if (drift_.measured > 0) {
+    stats.emplace_back("drift", drift_.sum / static_cast<double>(drift_.measured));
+    stats.emplace_back("drift_most", drift_.most);
+    stats.emplace_back("drift_rebuilds", static_cast<double>(drift_.rebuilt));
+  }
   std::vector<float> sorted = times_.update_us;
   if (sorted.empty()) return stats;
   std::ranges::sort(sorted);
@@ -327,6 +368,7 @@ PolicyStats CsAttentionPolicy::stats() const {
 void CsAttentionPolicy::clear_stats() {
   index_->clear_stats();
   times_ = {};
+  drift_ = {};
   device_.fallbacks = 0;
 }
 
@@ -342,7 +384,8 @@ std::string CsAttentionPolicy::save_state() const {
   IndexOwner saved(index_);
   if (device_.state != nullptr) {
     // A failure is the device's, and the next pass reports it: no index is saved.
-    const bool fetched = device_.state->fetch(*saved->key_codes()).has_value();
+    KeyCodes* const codes = saved->key_codes();  // lists are not fetched
+    const bool fetched = codes != nullptr && device_.state->fetch(*codes).has_value();
     saved->truncate(fetched ? device_.truncated : 0);
   }
   StateWriter out;

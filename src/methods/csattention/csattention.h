@@ -8,7 +8,7 @@
 // (code_index.h). Decided apart from the paper: a budget holds the window too; query heads of a KV
 // head share a set in the default mode; an index is fitted to the tokens before a round number
 // some way before the prompt's end, so that it serves every prompt that begins with them, and is
-// made anew only where the context has grown much.
+// made anew only where the context has grown much, or with drift= where it fits no longer.
 #pragma once
 
 #include <memory>
@@ -17,6 +17,7 @@
 
 #include "attention/on_device.h"
 #include "methods/baselines/full.h"
+#include "methods/csattention/centroid_lists.h"
 #include "methods/csattention/key_index.h"
 #include "reprise/options.h"
 
@@ -49,6 +50,7 @@ struct CsAttentionOptions {
   std::string absent = "none";
   bool centred = false;
   bool backoff = true;
+  float drift = 0.0f;
   uint32_t iterations = 0;
   uint32_t seed = 1;
 };
@@ -122,10 +124,21 @@ void visit_options(CsAttentionOptions& o, Visitor&& visit) {
   visit(OptionSpec{"centred", "lists have the scores of keys less the mean key"}, o.centred);
   visit(OptionSpec{"backoff", "two centroids for queries that have drifted, with lists"},
         o.backoff);
+  visit(OptionSpec{"drift",
+                   "times by which the mean squared error of logits may grow, for the queries of "
+                   "128 decoded tokens and the keys by then, before a layer's codes are made "
+                   "anew; 0 = only a grown context is a reason (CPU)",
+                   "", 0, 1000},
+        o.drift);
   visit(OptionSpec{"iterations", "of k-means; 0 = 4 for codes, else 10", "", 0, 1000},
         o.iterations);
   visit(OptionSpec{"seed", "of k-means"}, o.seed);
 }
+
+/// Whether the index is lists of keys: mode=lists and mode=paper.
+bool has_lists(const CsAttentionOptions& options);
+/// What those are made by.
+CentroidListsOptions lists_options(const CsAttentionOptions& options);
 
 /// What a device keeps of a sequence in place of an index of the host; copies of the sequence share
 /// it until one of them goes on.
@@ -134,6 +147,8 @@ class CsAttentionOnDevice {
   virtual ~CsAttentionOnDevice() = default;
   /// As KeyIndex.
   virtual int32_t built_end(uint32_t layer) const = 0;
+  /// End of the tokens without which the layer's index is gone.
+  virtual int32_t needs_until(uint32_t layer) const { return built_end(layer); }
   virtual uint64_t bytes() const = 0;
   /// Copies it to the host's form, which is empty before.
   virtual Status fetch(KeyCodes& codes) const = 0;
@@ -208,6 +223,11 @@ class CsAttentionPolicy : public Policy {
     int32_t last_end = 0;          // of the last decode step's rows
   };
 
+  struct Drift {  // of all layers
+    uint64_t measured = 0, rebuilt = 0;
+    double sum = 0.0, most = 0.0;
+  };
+
   int32_t built_end(uint32_t layer) const;
   bool has_index() const;
   /// Whether select() makes an index of the rows' layer.
@@ -215,6 +235,12 @@ class CsAttentionPolicy : public Policy {
   bool reads_all(uint32_t layer, int32_t end) const;
   /// Takes what the rows tell of queries and, at a prompt's end, makes the index.
   void learn(const QueryRows& rows);
+  /// Makes the index of the rows' layer, to which they are the last ones to contribute.
+  void build(const QueryRows& rows, int32_t keys_end);
+  /// Blocks of decode rows tell whether an index still fits them; one that does not is made anew.
+  void watch(const QueryRows& rows);
+  bool watches(const QueryRows& rows) const;
+  bool ends_watch(const QueryRows& rows) const;
   void extend(const QueryRows& rows, int32_t end);
   /// Units that a search is for.
   size_t wanted(const QueryRows& rows) const;
@@ -231,6 +257,7 @@ class CsAttentionPolicy : public Policy {
   std::vector<Search> searches_;  // [n_layer]
   int32_t end_ = 0;               // of the last rows
   Times times_;
+  Drift drift_;
   mutable Device device_;
   std::shared_ptr<FullPolicy> full_;  // acts on a device where everything is read
 };

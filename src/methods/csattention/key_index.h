@@ -35,6 +35,12 @@ class KeyIndex {
   virtual int32_t built_end(uint32_t layer) const = 0;
   /// End of the keys that it holds, from the first one on.
   virtual int32_t held_end(uint32_t layer) const = 0;
+  /// How many times as large as for what the layer's index was built from the mean squared errors
+  /// of its logits are for the queries taken since, over the keys, which it holds; reads some of
+  /// them. 1: as large, or it cannot say. keys: from the first one of build() on.
+  virtual float drift(const QueryRows&, KeyRange /*keys*/) const { return 1.0f; }
+  /// Gives up the queries taken since the last build.
+  virtual void forget_queries(uint32_t /*layer*/) {}
   /// Takes in the keys below end that it does not hold yet.
   virtual void extend(const QueryRows& rows, int32_t end) = 0;
   /// The k best units of the candidates, all of which it holds, for the one row of a decode step;

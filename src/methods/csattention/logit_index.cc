@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <limits>
+#include <mutex>
 
 #include "kernels/key_logits.h"
 #include "kernels/ops.h"
@@ -13,12 +14,17 @@ namespace {
 
 constexpr int32_t kPieceStep = 1024;
 
-// Candidates that one task scores: a few tasks for every thread, since each begins with tables.
+// Keys that one task scores, from a multiple of them on: enough tasks to even out the threads.
 int32_t piece_tokens(int32_t candidates, uint32_t kv_heads, int threads) {
   const auto heads = static_cast<int32_t>(kv_heads);
-  const int32_t pieces = (4 * threads + heads - 1) / heads;
+  const int32_t pieces = (16 * threads + heads - 1) / heads;
   return ((candidates - 1) / pieces / kPieceStep + 1) * kPieceStep;
 }
+
+struct HeadState {
+  std::once_flag prepared;
+  std::atomic<size_t> left = 0;  // pieces that are not scored yet
+};
 
 size_t whole_pages(size_t keys) { return (keys + kPageTokens - 1) / kPageTokens; }
 
@@ -57,17 +63,20 @@ uint64_t LogitIndex::score_and_rank(const QueryRows& rows, const Search& search,
   for (size_t i = 0; i < q_.size(); ++i) q_[i] = rows.q_rotated[i] * config_->attention_scale;
   const int32_t begin = search.candidates.begin, end = search.candidates.end;
   const int32_t piece = piece_tokens(end - begin, config_->n_kv_head, rows.pool->size());
-  const auto pieces = static_cast<size_t>((end - begin + piece - 1) / piece);
-  std::vector<std::atomic<size_t>> left(config_->n_kv_head);
-  for (auto& count : left) count.store(pieces, std::memory_order_relaxed);
+  const int32_t first_piece = begin / piece;
+  const auto pieces = static_cast<size_t>((end - 1) / piece + 1 - first_piece);
+  std::vector<HeadState> states(config_->n_kv_head);
+  for (HeadState& state : states) state.left.store(pieces, std::memory_order_relaxed);
   std::atomic<uint64_t> bytes = 0;
   rows.pool->run(config_->n_kv_head * pieces, [&](size_t task, int) {
     const size_t head = task / pieces;
-    const int32_t first = begin + static_cast<int32_t>(task % pieces) * piece;
-    bytes += score_candidates(rows, head, {first, std::min(first + piece, end)},
-                              static_cast<size_t>(first - begin) / static_cast<size_t>(unit_));
+    const int32_t number = first_piece + static_cast<int32_t>(task % pieces);
+    const KeyRange keys = {std::max(begin, number * piece), std::min(end, (number + 1) * piece)};
+    std::call_once(states[head].prepared, [&] { prepare(rows.layer, head, queries(head)); });
+    bytes += score_candidates(rows, head, keys,
+                              static_cast<size_t>(keys.begin - begin) / static_cast<size_t>(unit_));
     if (task % pieces == 0) score_others(rows, head, search);
-    if (left[head].fetch_sub(1, std::memory_order_acq_rel) > 1) return;
+    if (states[head].left.fetch_sub(1, std::memory_order_acq_rel) > 1) return;
     ranking_.rank_head(head, HeadJoin::kSoftmax, search.units, search.k);
   });
   picks.resize(config_->n_kv_head);
@@ -81,11 +90,11 @@ uint64_t LogitIndex::score_and_rank(const QueryRows& rows, const Search& search,
 // Logits of units from number `first` on.
 uint64_t LogitIndex::score_candidates(const QueryRows& rows, size_t head, KeyRange keys,
                                       size_t first) {
-  const size_t dim = config_->head_dim, group = config_->n_head / config_->n_kv_head;
+  const size_t group = config_->n_head / config_->n_kv_head;
   float* logits = ranking_.logits(head * group) + first;
   const auto score = unit_ > 1 ? &LogitIndex::estimate_pages : &LogitIndex::estimate;
   const uint64_t bytes =
-      (this->*score)(rows.layer, head, &q_[head * group * dim], keys, logits, ranking_.stride());
+      (this->*score)(rows.layer, head, queries(head), keys, logits, ranking_.stride());
   if (config_->attention_soft_cap <= 0.0f) return bytes;
   for (size_t row = 0; row < group; ++row) {
     kernels::soft_cap(logits + row * ranking_.stride(),

@@ -21,6 +21,9 @@ class LogitIndex : public KeyIndex {
 
  protected:
   const ModelConfig& config() const { return *config_; }
+  /// What the estimates of a KV head share, made before them once for every search. Called for many
+  /// KV heads at once. q: [group, head_dim], scaled.
+  virtual void prepare(uint32_t /*layer*/, size_t /*kv_head*/, const float* /*q*/) {}
   /// logits [group, keys], rows stride apart, of the query heads of a KV head. q: [group,
   /// head_dim], scaled. Called for many KV heads and ranges of keys at once. Returns the bytes
   /// read.
@@ -38,6 +41,10 @@ class LogitIndex : public KeyIndex {
     size_t units, others, k;
     bool reads_others;
   };
+  /// [group, head_dim] scaled.
+  const float* queries(size_t kv_head) const {
+    return &q_[kv_head * (config_->n_head / config_->n_kv_head) * config_->head_dim];
+  }
   uint64_t score_and_rank(const QueryRows& rows, const Search& search, KeyPicks& picks);
   uint64_t score_candidates(const QueryRows& rows, size_t head, KeyRange keys, size_t first);
   void score_others(const QueryRows& rows, size_t head, const Search& search);

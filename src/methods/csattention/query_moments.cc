@@ -9,6 +9,16 @@ namespace {
 // Weight of isotropic queries beside those that were seen: errors in no direction are free.
 constexpr float kPrior = 0.01f;
 
+size_t dims_of(std::span<const float> square) {
+  return static_cast<size_t>(std::lround(std::sqrt(square.size())));
+}
+
+float trace_of(std::span<const float> square) {
+  float trace = 0.0f;
+  for (size_t i = 0; i < square.size(); i += dims_of(square) + 1) trace += square[i];
+  return trace;
+}
+
 }  // namespace
 
 QueryMoments::QueryMoments(const ModelConfig& config, std::vector<std::vector<uint16_t>> parts)
@@ -20,9 +30,10 @@ void QueryMoments::add(const QueryRows& rows, const QueryWindow& window) {
   if (first >= end) return;
   Layer& layer = layers_[rows.layer];
   layer.end = end;
+  layer.rows += end - first;
   layer.sums.resize(config_->n_kv_head * parts_.size());
   const size_t dim = config_->head_dim, group = config_->n_head / config_->n_kv_head;
-  rows.pool->run(layer.sums.size(), [&](size_t task, int) {
+  const auto add_part = [&](size_t task) {
     const size_t kv_head = task / parts_.size(), part = task % parts_.size();
     const size_t dims = 2 * parts_[part].size();
     layer.sums[task].resize(dims * dims);
@@ -32,7 +43,12 @@ void QueryMoments::add(const QueryRows& rows, const QueryWindow& window) {
         add_query(q + head * dim, part, layer.sums[task]);
       }
     }
-  });
+  };
+  if (end - first > 1) {
+    rows.pool->run(layer.sums.size(), [&](size_t task, int) { add_part(task); });
+  } else {  // less than what it takes to wake threads
+    for (size_t task = 0; task < layer.sums.size(); ++task) add_part(task);
+  }
 }
 
 void QueryMoments::add_query(const float* q, size_t part, std::vector<float>& sums) const {
@@ -52,9 +68,8 @@ void QueryMoments::add_query(const float* q, size_t part, std::vector<float>& su
 PartMetrics QueryMoments::metrics(uint32_t layer) const {
   PartMetrics metrics = layers_[layer].sums;
   for (std::vector<float>& metric : metrics) {
-    const auto dims = static_cast<size_t>(std::lround(std::sqrt(metric.size())));
-    float trace = 0.0f;
-    for (size_t i = 0; i < dims; ++i) trace += metric[i * dims + i];
+    const size_t dims = dims_of(metric);
+    const float trace = trace_of(metric);
     if (!(trace > 0.0f) || !std::isfinite(trace)) {
       metric.clear();  // Euclidean
       continue;
@@ -64,6 +79,12 @@ PartMetrics QueryMoments::metrics(uint32_t layer) const {
     for (size_t i = 0; i < dims; ++i) metric[i * dims + i] += kPrior;
   }
   return metrics;
+}
+
+std::vector<float> QueryMoments::energies(uint32_t layer) const {
+  std::vector<float> energies;
+  for (const auto& sums : layers_[layer].sums) energies.push_back(trace_of(sums));
+  return energies;
 }
 
 void QueryMoments::truncate(int32_t length) {

@@ -22,6 +22,10 @@ class QueryMoments {
   /// Mean of q q^T over all queries so far, scaled to a mean diagonal of 1, plus a small multiple
   /// of the identity. A part without queries gets an empty one.
   PartMetrics metrics(uint32_t layer) const;
+  /// Sums of squared lengths that the queries so far have in each part: [n_kv_head parts].
+  std::vector<float> energies(uint32_t layer) const;
+  /// Rows that are in.
+  int32_t rows(uint32_t layer) const { return layers_[layer].rows; }
   void clear(uint32_t layer) { layers_[layer] = {}; }
   /// Forgets layers that have seen tokens from length on.
   void truncate(int32_t length);
@@ -29,7 +33,8 @@ class QueryMoments {
 
  private:
   struct Layer {
-    int32_t end = 0;   // one past the last row that is in
+    int32_t end = 0;  // one past the last row that is in
+    int32_t rows = 0;
     PartMetrics sums;  // [n_kv_head parts][dims, dims]
   };
   void add_query(const float* q, size_t part, std::vector<float>& sums) const;

@@ -25,8 +25,11 @@ float direction(const float* q, std::span<const uint16_t> pairs, float* out) {
   return norm;
 }
 
-QuerySamples::QuerySamples(const ModelConfig& config)
-    : config_(&config), room_(std::max<size_t>(1, kSamples * config.n_kv_head / config.n_head)) {}
+QuerySamples::QuerySamples(const ModelConfig& config) : config_(&config), room_(room(config)) {}
+
+size_t QuerySamples::room(const ModelConfig& config) {
+  return std::max<size_t>(1, kSamples * config.n_kv_head / config.n_head);
+}
 
 void QuerySamples::take(const QueryRows& rows, const QueryWindow& window) {
   const bool prefill = rows.phase == kernels::Phase::kPrefill;
@@ -36,7 +39,7 @@ void QuerySamples::take(const QueryRows& rows, const QueryWindow& window) {
   const int32_t end = std::min(window.end, rows.end());
   for (int32_t position = std::max(window.first, rows.first()); position < end; ++position) {
     const auto i = static_cast<size_t>(position - window.first);
-    const bool chosen = !prefill || (i + 1) * quota / count > i * quota / count;
+    const bool chosen = !prefill || chooses(i, quota, count);
     end_ = position + 1;
     if (!chosen || queries_.size() >= room_ * width) continue;
     const float* q = rows.q_rotated + static_cast<size_t>(position - rows.first()) * width;

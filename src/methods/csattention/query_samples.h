@@ -13,6 +13,13 @@ class QuerySamples {
  public:
   explicit QuerySamples(const ModelConfig& config);
 
+  /// Rows that it holds at most.
+  static size_t room(const ModelConfig& config);
+  /// Whether the i-th of count rows of a window is taken, of which quota are.
+  static bool chooses(size_t i, size_t quota, size_t count) {
+    return (i + 1) * quota / count > i * quota / count;
+  }
+
   /// Adds what rows contribute: those of a prompt evenly from the window, decoded ones while there
   /// is room. Does not depend on how a prompt is cut into chunks.
   void take(const QueryRows& rows, const QueryWindow& window);
