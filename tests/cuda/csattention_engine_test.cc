@@ -226,7 +226,7 @@ TEST_F(CsAttentionEngine, IndexesThatNobodyUsesMakeRoom) {
 TEST_F(CsAttentionEngine, SaysWhatItCannotDo) {
   const auto engine = tiny_engine(cuda_options());
   for (const std::string policy :
-       {"csattention:mode=lists,index=64", "csattention:mode=table", "csattention:unit=key",
+       {"mac+csattention:mode=lists,index=64", "csattention:mode=table", "csattention:unit=key",
         "csattention:bits=8", "csattention:parts=16", "csattention:index=0.02"}) {
     SCOPED_TRACE(policy);
     const auto session = engine->open(policy);

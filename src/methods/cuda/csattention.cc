@@ -19,7 +19,9 @@ constexpr auto kTokens = static_cast<int32_t>(kernels::cuda::kPageTokens);
 constexpr uint32_t kIterations = 4;  // as on the host
 constexpr uint32_t kMostTurns = 16;  // for which steps are captured
 
-CodeRules rules_of(const CsAttentionPolicy& policy) {
+}  // namespace
+
+CodeRules code_rules(const CsAttentionPolicy& policy) {
   CodeRules rules;
   rules.budget = static_cast<int32_t>(policy.options().budget);
   rules.sink = policy.sink();
@@ -33,8 +35,6 @@ CodeRules rules_of(const CsAttentionPolicy& policy) {
   return rules;
 }
 
-}  // namespace
-
 Status DeviceCsAttention::check(const CsAttentionPolicy& policy, const ModelConfig& config) {
   const CsAttentionOptions& options = policy.options();
   const bool all_parts = options.parts == 0 || options.parts >= config.head_dim / 2;
@@ -42,16 +42,18 @@ Status DeviceCsAttention::check(const CsAttentionPolicy& policy, const ModelConf
   if (options.mode == "codes" && options.unit == "page" && options.bits <= 4 && all_parts && fits) {
     return {};
   }
-  return fail(ErrorCode::kUnsupported,
-              "policy {}: on --device cuda csattention has mode=codes, unit=page, bits up to 4, "
-              "parts=0 and index from 0.0625 on; use --device cpu",
-              policy.spec());
+  return fail(
+      ErrorCode::kUnsupported,
+      "policy {}: on --device cuda csattention has mode=codes with unit=page, bits up to 4, "
+      "parts=0 and index from 0.0625 on, and, not after mac, mode=paper and mode=lists; use "
+      "--device cpu",
+      policy.spec());
 }
 
 DeviceCsAttention::DeviceCsAttention(const CsAttentionPolicy& policy, const ModelConfig& config,
                                      bool numbered)
     : config_(config),
-      rules_(rules_of(policy)),
+      rules_(code_rules(policy)),
       clusters_(1u << policy.options().bits),
       iterations_(policy.options().iterations > 0 ? policy.options().iterations : kIterations),
       numbered_(numbered) {

@@ -9,6 +9,9 @@
 
 namespace reprise {
 
+/// What is read of a sequence.
+kernels::cuda::CodeRules code_rules(const CsAttentionPolicy& policy);
+
 /// Keys are coded as on the host. Indexes are made and take in keys of prompts outside of captured
 /// steps, as soon as a layer's keys are stored; codes of decoded keys are made inside. An index
 /// that an answer outgrows is made anew before a step, from the rows and keys before it.

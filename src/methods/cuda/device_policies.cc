@@ -8,6 +8,7 @@
 #include "methods/baselines/streaming.h"
 #include "methods/cuda/attention_predictor.h"
 #include "methods/cuda/csattention.h"
+#include "methods/cuda/csattention_lists.h"
 #include "methods/cuda/h2o.h"
 #include "methods/cuda/mac.h"
 #include "methods/cuda/position_free.h"
@@ -55,13 +56,13 @@ Result<std::unique_ptr<DevicePolicy>> device_policy(const Policy& policy,
   if (const auto* streaming = dynamic_cast<const StreamingPolicy*>(&policy)) {
     return std::make_unique<DeviceStreaming>(streaming->options(), config);
   }
+  if (const auto* lists = dynamic_cast<const CsAttentionPolicy*>(&policy);
+      lists != nullptr && has_lists(lists->options())) {
+    return DeviceCentroidLists::create(*lists, config);
+  }
   REPRISE_TRY(auto choosing, choosing_pages(policy, config, false));
   if (choosing != nullptr) return choosing;
   if (const auto* snapkv = dynamic_cast<const SnapKvPolicy*>(&policy)) {
-    if (snapkv->options().voters != "window") {
-      return fail(ErrorCode::kUnsupported,
-                  "snapkv on cuda has voters=window alone; use that or --device cpu");
-    }
     return std::make_unique<DeviceSnapKv>(snapkv->options(), config);
   }
   if (const auto* h2o = dynamic_cast<const H2oPolicy*>(&policy)) {
