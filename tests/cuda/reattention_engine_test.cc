@@ -35,6 +35,10 @@ TEST_F(CudaEngine, ReAttentionOfEverythingIsFullAttention) {
 const std::string kGated =
     "reattention:sink=8,local=64,span=8,spans=6,activate=80,stride=0,lead=1.1,gate=0.3";
 
+const std::string kAgreeing =
+    "reattention:sink=8,local=64,span=8,spans=6,activate=80,stride=0,lead=1.1,agree=4,"
+    "decode-picks=1";
+
 // Half of the rows: where rounding decides which of two keys wins, one row differs, and with it
 // what deeper layers see of it.
 void expect_the_cpus(EngineOptions options, const std::vector<std::string>& policies,
@@ -67,26 +71,28 @@ TEST_F(CudaEngine, ReAttentionReadsWhatItReadsOnTheCpu) {
        "reattention:sink=8,local=64,span=8,spans=6,activate=80,stride=0,least=0.02",
        "reattention:sink=8,local=64,span=8,spans=6,activate=80,stride=0,lead=0.5",
        "reattention:sink=8,local=64,span=8,spans=200,activate=80,stride=0,lead=0.5", kGated,
-       kGated + ",wide=64", kGated + ",wide=300",
+       kGated + ",wide=64", kGated + ",wide=300", kAgreeing, kAgreeing + ",wide=64",
+       kAgreeing + ",heads=0:0/0:2",
        "reattention:stride=1,sink=8,local=64,span=8,spans=6,activate=80,heads=0:0/0:2"},
       bf16_tolerance(1));
 }
 
-// How often the gate is open is known on the device.
-TEST_F(CudaEngine, ReAttentionsGateOpensAsOnTheCpu) {
+// How often rows look far is known on the device.
+TEST_F(CudaEngine, ReAttentionLooksFarAsOftenAsOnTheCpu) {
   EngineOptions options = roomy_options();
-  const auto open_share = [&](const std::string& device, const std::string& gate) {
+  const auto open_share = [&](const std::string& device, const std::string& policy) {
     options.device = device;
     const auto engine = tiny_engine(options);
     Request request = request_of(tiny_prompt(700), 60);
     request.forced = tiny_prompt(60, 9);
-    const std::string policy = kGated.substr(0, kGated.rfind('=') + 1) + gate;
     return answer_of(*engine, request, policy).counters.policy.back();
   };
-  for (const std::string gate : {"0.3", "0.35"}) {
-    const auto [name, want] = open_share("cpu", gate);
-    const auto [same_name, got] = open_share(cuda_options().device, gate);
-    std::printf("  gate=%s: open in %.3f, on the CPU %.3f\n", gate.c_str(), got, want);
+  const std::string leading = kGated.substr(0, kGated.rfind(','));
+  for (const std::string watch :
+       {",gate=0.3", ",gate=0.35", ",agree=4,decode-picks=1", ",agree=3.5,decode-picks=1"}) {
+    const auto [name, want] = open_share("cpu", leading + watch);
+    const auto [same_name, got] = open_share(cuda_options().device, leading + watch);
+    std::printf("  %s: open in %.3f, on the CPU %.3f\n", watch.c_str(), got, want);
     EXPECT_EQ(name, "reattention_open");
     EXPECT_EQ(same_name, name);
     EXPECT_NEAR(got, want, 0.15);
@@ -112,7 +118,7 @@ TEST_F(CudaEngine, ReAttentionInABatchIsThatOfSingleSequences) {
   std::vector<Request> requests;
   std::vector<std::string> policies;
   for (uint32_t i = 0; i < 8; ++i) {
-    policies.push_back(i % 3 == 1 ? "full" : i % 3 == 2 ? kGated : sparse);
+    policies.push_back(std::vector<std::string>{sparse, "full", kGated, kAgreeing}[i % 4]);
     requests.push_back(request_of(tiny_prompt(40 + 90 * i, i), 20 + i));
     requests[i].forced = best_tokens(logits_of(*engine, requests[i], policies[i]));
   }
@@ -129,7 +135,8 @@ TEST_F(CudaEngine, ReAttentionGoesOnInForksBeyondTheContextAndFromAFile) {
   const std::string path = scratch_folder() + "/reattention-cuda";
   const auto engine = tiny_engine(options);
   for (const std::string& policy :
-       {std::string("reattention:stride=1,sink=8,local=64,span=8,spans=6,activate=80"), kGated}) {
+       {std::string("reattention:stride=1,sink=8,local=64,span=8,spans=6,activate=80"), kGated,
+        kAgreeing}) {
     SCOPED_TRACE(policy);
     auto parent = *engine->open(policy);
     Request stopped = request_of(tiny_prompt(500), 20);

@@ -4,6 +4,7 @@
 
 #include "cuda/top_keys_case.h"
 #include "methods/reattention/gate.h"
+#include "methods/reattention/watch.h"
 
 namespace reprise::kernels::cuda {
 namespace {
@@ -35,7 +36,7 @@ struct Sequences {
   DeviceArray<RowEvidence> states;
   std::optional<DeviceArray<RowEvidence*>> pointers;
   std::vector<Gate> gates;
-  std::vector<GateOnDevice::Counts> counts;
+  std::vector<WatchOnDevice::Counts> counts;
 };
 
 /// A layer of rows at some positions: who votes, by what the host's gates say.

@@ -4,17 +4,20 @@
 #include <set>
 
 #include "methods/reattention/gate.h"
-#include "methods/reattention/reattention.h"
-#include "methods/selecting.h"
+#include "methods/reattention_testing.h"
 
 namespace reprise {
 namespace {
 
 using kernels::KvType;
 using kernels::Phase;
+using testing::expected;
+using testing::far_keys;
 using testing::Outputs;
+using testing::outputs_of;
 using testing::Recorder;
 using testing::Toy;
+constexpr const char* kSpec = testing::kLookFar;
 
 TEST(Gate, EvidenceFadesByATenthARow) {
   Gate gate;
@@ -67,44 +70,6 @@ TEST(Gate, RefusesWhatItDidNotSave) {
   EXPECT_TRUE(other.restore(state, 10, 5));
 }
 
-constexpr const char* kSpec =
-    "reattention:sink=5,local=40,span=1,spans=200,decode-picks=3,activate=60,stride=0,score=raw";
-
-/// By definition: the keys that a row reads of [5, row - 40], and how many heads lead.
-struct Expected {
-  std::set<int32_t> every, leading;  // keys of all voting heads, of those that lead
-  uint32_t heads = 0;
-};
-
-Expected expected(Toy& toy, uint32_t layer, size_t row, double lead, const std::set<size_t>& vote) {
-  const ModelConfig& config = toy.config();
-  const size_t dim = config.head_dim, group = config.n_head / config.n_kv_head;
-  Expected result;
-  for (const size_t head : vote) {
-    std::vector<std::pair<double, int32_t>> scores;
-    for (size_t key = 5; key < row + 1 - 40; ++key) {
-      const float* k = toy.k(layer, key) + head / group * dim;
-      scores.emplace_back(testing::dot(toy.q(layer, row) + head * dim, k, dim), key);
-    }
-    std::sort(scores.rbegin(), scores.rend());
-    const bool leads = (scores[0].first - scores[15].first) * config.attention_scale >= lead;
-    result.heads += leads ? 1 : 0;
-    for (size_t i = 0; i < 3; ++i) {
-      result.every.insert(scores[i].second);
-      if (leads) result.leading.insert(scores[i].second);
-    }
-  }
-  return result;
-}
-
-std::set<int32_t> far_keys(const Recorder::Seen& seen, int32_t row) {
-  std::set<int32_t> keys;
-  for (const int32_t key : testing::keys_of(seen.selection.parts.at(0), 0)) {
-    if (key >= 5 && key < row - 39) keys.insert(key);
-  }
-  return keys;
-}
-
 TEST(ReAttentionGate, OpensWhereEnoughHeadsStoodOutBefore) {
   constexpr uint32_t kLayers = 3;
   const std::set<size_t> all = {0, 1, 2, 3, 4, 5};
@@ -145,25 +110,6 @@ TEST(ReAttentionGate, OpensWhereEnoughHeadsStoodOutBefore) {
     EXPECT_GT(closed, 5u);
     EXPECT_GT(open_changes, 0u);
   }
-}
-
-/// The last rows of a prompt of 300 and decoded ones, each by itself.
-Outputs outputs_of(Toy& toy, Policy& policy, SequenceKv& kv, size_t rows) {
-  Outputs outputs;
-  for (size_t i = 0; i < rows; ++i) {
-    const Phase phase = kv.length() < 300 ? Phase::kPrefill : Phase::kDecode;
-    outputs.push_back(toy.step(kv, policy, 1, phase));
-  }
-  return outputs;
-}
-
-Outputs outputs_of(const std::string& options) {
-  Toy toy({2, 6, 2, 64, KvType::kBF16}, 330);
-  toy.prompt_end = 300;
-  const auto policy = testing::make_policy(toy, std::string(kSpec) + options);
-  SequenceKv kv = toy.new_sequence();
-  for (size_t token = 0; token < 280; token += 20) toy.step(kv, *policy, 20, Phase::kPrefill);
-  return outputs_of(toy, *policy, kv, 50);
 }
 
 TEST(ReAttentionGate, IsPlainWhereItIsOpenAndTheLeadAloneWhereItIsNot) {
@@ -214,9 +160,14 @@ TEST(ReAttentionGate, NeedsALeadAndRowsThatAllChoose) {
   EXPECT_NE(message("reattention:lead=2,gate=0.05,interval=2").find("leave interval out"),
             std::string::npos);
   EXPECT_NE(message("reattention:lead=2,gate=1.5").find("gate"), std::string::npos);
-  EXPECT_NE(message("reattention:wide=2000").find("give lead=2,gate=0.03"), std::string::npos);
-  const auto gated = create_policy(policy_entries(), "reattention:lead=2,gate=0.05", config);
-  EXPECT_FALSE((*gated)->joins_cells());
+  EXPECT_NE(message("reattention:wide=2000").find("give lead=2,agree=4"), std::string::npos);
+  EXPECT_EQ(message("reattention:lead=2,agree=4"), "fine");
+  EXPECT_NE(message("reattention:agree=4").find("give lead=2"), std::string::npos);
+  EXPECT_NE(message("reattention:lead=2,agree=4,gate=0.1").find("leave one out"),
+            std::string::npos);
+  for (const char* spec : {"reattention:lead=2,gate=0.05", "reattention:lead=2,agree=4"}) {
+    EXPECT_FALSE((*create_policy(policy_entries(), spec, config))->joins_cells());
+  }
 }
 
 }  // namespace

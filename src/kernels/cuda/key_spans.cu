@@ -40,14 +40,17 @@ struct Sequence {
   uint32_t index;
   int32_t length;
   KeyRange32 middle;
-  int32_t recent;  // the last keys begin here
+  int32_t recent;                         // the last keys begin here
+  const RowAgreement* regions = nullptr;  // null: there are none
 
   __device__ Sequence(const KeySpansArgs& a, uint32_t at)
       : index(at),
         length(a.positions[at] + 1),
         middle(middle_of(a.middle, a.positions[at], a.rows)),
         recent(middle.end) {
-    if (a.evidence.states == nullptr || is_open(a.evidence, at)) return;
+    regions = a.agreement != nullptr ? a.agreement[at] : nullptr;
+    const bool gated = a.evidence.states != nullptr && !is_open(a.evidence, at);
+    if (!gated && (regions == nullptr || regions->regions > 0)) return;
     recent = max(middle.begin, min(middle.end, length - a.wide));
   }
   __device__ bool reads_all() const { return middle.begin >= middle.end; }
@@ -181,6 +184,15 @@ __device__ void take_winners(const KeySpansArgs& a, uint32_t sequence, Shared& s
   if (threadIdx.x == 0) votes.count[sequence] = 0;
 }
 
+// The middles of regions that rows before agreed on.
+__device__ void add_regions(const RowAgreement* regions, Shared& s) {
+  __syncthreads();
+  if (threadIdx.x == 0 && regions != nullptr) {
+    for (uint32_t i = 0; i < regions->regions; ++i) s.keys[s.winners++] = regions->middle(i);
+  }
+  __syncthreads();
+}
+
 // Ascending.
 __device__ void sort_keys(Shared& s) {
   uint32_t size = 1;
@@ -299,6 +311,7 @@ __global__ __launch_bounds__(kThreads) void spans_kernel(const __grid_constant__
   const Sequence sequence(a, blockIdx.x);
   if (!sequence.reads_all()) {
     take_winners(a, sequence.index, s);
+    add_regions(sequence.regions, s);
     sort_keys(s);
   }
   const uint32_t runs = make_runs(a, sequence, s);
@@ -347,7 +360,8 @@ __global__ __launch_bounds__(kThreads) void queries_kernel(
 
 cudaError_t key_spans(const KeySpansArgs& args, cudaStream_t stream) {
   if (args.batch == 0) return cudaSuccess;
-  if (args.spans > kMaxSpans) return cudaErrorNotSupported;
+  const uint32_t regions = args.agreement != nullptr ? RowAgreement::kRegions : 0;
+  if (args.spans + regions > kMaxSpans) return cudaErrorNotSupported;
   return launch_overlapped(spans_kernel, dim3(args.batch), kThreads, stream, args);
 }
 

@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/paged_prefill.h"
+#include "kernels/cuda/row_agreement.h"
 #include "kernels/cuda/top_keys.h"
 
 namespace reprise::kernels::cuda {
@@ -26,11 +27,14 @@ struct KeySpansArgs {
   uint32_t batch = 0;
   uint32_t rows = 1;  // of a sequence
   MiddleKeys middle;
-  uint32_t spans = 0, span = 1;  // at most kMaxSpans; tokens of one
+  uint32_t spans = 0, span = 1;  // at most kMaxSpans, with regions; tokens of one
   /// With states: sequences that it does not open read their last `wide` keys, above middle.local,
   /// and spans before those.
   EvidenceArgs evidence;
   int32_t wide = 0;
+  /// Where not null: [batch] whose regions are read as spans around their middles; sequences
+  /// without any read their last `wide` keys.
+  RowAgreement* const* agreement = nullptr;
   int32_t* keys = nullptr;  // [batch] out: how many are read; 0: there is no sequence
   // Where not null: lists for decode rows, in which each page holds a run of neighbours.
   const uint32_t* pages = nullptr;  // [batch, capacity] page tables

@@ -22,12 +22,13 @@ Status check(const ReAttentionPolicy::Settings& s) {
   };
   if (s.fill) return refused("fill=true");
   if (s.soft) return refused("soft=true");
+  if (s.agree > 0.0f && s.decode_picks > 1) return refused("agree with decode-picks above 1");
   if (s.interval > 1) return refused("interval above 1");
-  if (s.spans > kMaxSpans) {
+  if (s.most_spans() > kMaxSpans) {
     return fail(ErrorCode::kUnsupported,
                 "policy reattention: {} spans are more than the {} of --device cuda; choose longer "
                 "ones (span=), or fewer (spans=)",
-                s.spans, kMaxSpans);
+                s.most_spans(), kMaxSpans);
   }
   if (std::max(s.picks, s.ranks_of(1)) <= kMaxTopKeys) return {};
   return fail(ErrorCode::kUnsupported,
@@ -55,10 +56,15 @@ DeviceReAttention::DeviceReAttention(const ReAttentionPolicy& policy, const Mode
       attention_scale_(config.attention_scale),
       middle_{settings_.sink, settings_.local, settings_.activate},
       widest_{settings_.sink, settings_.wide, settings_.activate},
-      span_tokens_(span_tokens(widest_, static_cast<uint32_t>(settings_.spans),
-                               static_cast<uint32_t>(settings_.span))) {
+      span_tokens_(span_tokens(widest_, most_spans(), static_cast<uint32_t>(settings_.span))) {
   const double share = static_cast<double>(policy.voters()) * Gate::kPast;
-  if (settings_.gate > 0.0f) gates_.emplace(settings_.gate * share);
+  gate_open_ = static_cast<float>(settings_.gate * share);
+  if (settings_.gate > 0.0f) gates_.emplace();
+  if (settings_.agree > 0.0f) agreements_.emplace();
+}
+
+uint32_t DeviceReAttention::most_spans() const {
+  return static_cast<uint32_t>(settings_.most_spans());
 }
 
 Status DeviceReAttention::Votes::reserve(uint32_t batch, uint32_t most) {
@@ -88,9 +94,11 @@ Status DeviceReAttention::reserve(const DeviceRoom& room) {
     turns_.push_back(turns);
     if (settings_.votes(layer, 1) && !leaves_alone(layer)) ++turns;
   }
-  if (gates_) REPRISE_CHECK(gates_->reserve(rows, turns));
-  list_capacity_ = span_list_capacity(widest_, static_cast<uint32_t>(settings_.spans),
-                                      static_cast<uint32_t>(settings_.span), room.capacity);
+  gate_rules_ = {turns, static_cast<float>(Gate::kFade), Gate::kRows};
+  if (gates_) REPRISE_CHECK(gates_->reserve(rows, {gate_rules_}));
+  if (agreements_) REPRISE_CHECK(agreements_->reserve(rows, {}));
+  list_capacity_ = span_list_capacity(widest_, most_spans(), static_cast<uint32_t>(settings_.span),
+                                      room.capacity);
   for (size_t i = 0; i < settings_.angles.size(); ++i) {
     REPRISE_CHECK(upload(std::span<const float>(settings_.angles[i]), angles_[i], kWhat));
   }
@@ -141,6 +149,30 @@ Status DeviceReAttention::find_least(TopKeysArgs& scan, const PositionAngles& an
   return {};
 }
 
+Status DeviceReAttention::watch_before(uint32_t layer, uint32_t step, TopKeysArgs& scan,
+                                       cudaStream_t stream) const {
+  if (scan.rows > 1 || !gates_) return {};
+  scan.evidence = {gates_->states(step), turns_[layer], gate_open_};
+  if (turns_[layer] > 0) return {};
+  REPRISE_CUDA(
+      begin_evidence(scan.evidence.states, scan.positions, scan.batch, gate_rules_, stream), kWhat);
+  return {};
+}
+
+Status DeviceReAttention::watch_after(uint32_t step, const TopKeysArgs& scan, KeySpansArgs& spans,
+                                      cudaStream_t stream) const {
+  if (scan.rows > 1 || !agreements_) return {};
+  AgreementArgs args;
+  args.states = spans.agreement = agreements_->states(step);
+  args.positions = scan.positions;
+  args.batch = scan.batch;
+  args.middle = scan.middle;
+  args.votes = scan.votes;
+  args.rules = agreement_rules(settings_.agree);
+  REPRISE_CUDA(find_agreement(args, stream), "finding what heads agree on");
+  return {};
+}
+
 Status DeviceReAttention::choose(uint32_t layer, uint32_t step, TopKeysArgs scan,
                                  KeySpansArgs spans, PackedQueriesArgs queries,
                                  cudaStream_t stream) const {
@@ -158,14 +190,12 @@ Status DeviceReAttention::choose(uint32_t layer, uint32_t step, TopKeysArgs scan
       scan.lead = settings_.lead;
       scan.lead_rank = ReAttentionPolicy::kLeadRank;
     }
-    if (scan.rows == 1 && gates_) {
-      REPRISE_TRY(scan.evidence,
-                  gates_->args(step, scan.batch, scan.positions, turns_[layer], stream));
-    }
+    REPRISE_CHECK(watch_before(layer, step, scan, stream));
     if (!settings_.heads.all()) scan.voting = voting_.data() + size_t{layer} * n_head_;
     REPRISE_CHECK(find_least(scan, queries.angles, stream));
     REPRISE_CUDA(top_keys(scan, stream), "scanning keys");
   }
+  REPRISE_CHECK(watch_after(step, scan, spans, stream));
   spans.middle = scan.middle;
   spans.evidence = scan.evidence;
   spans.wide = settings_.wide;
@@ -191,6 +221,7 @@ Status DeviceReAttention::choose(uint32_t layer, uint32_t step, TopKeysArgs scan
 Status DeviceReAttention::plan(const DevicePlan& plan, cudaStream_t stream) {
   prompt_ends_.clear();
   for (const SequenceStep& step : plan.steps) prompt_ends_.push_back(step.prompt_end);
+  if (agreements_) return agreements_->plan(plan, *this, stream);
   return gates_ ? gates_->plan(plan, *this, stream) : Status();
 }
 
@@ -259,7 +290,8 @@ uint64_t DeviceReAttention::keys_read(const DeviceRow& row) const {
   const auto length = static_cast<uint64_t>(row.position) + 1;
   if (middle.begin >= middle.end) return length;
   const uint64_t picks = settings_.votes(row.layer, 1) ? n_head_ * settings_.decode_picks : 0;
-  const uint64_t winners = std::min<uint64_t>(settings_.spans, picks);
+  const uint64_t regions = settings_.most_spans() - settings_.spans;
+  const uint64_t winners = std::min<uint64_t>(settings_.spans, picks) + regions;
   const auto always = static_cast<uint64_t>(widest_.sink + widest_.local);
   return std::min(length, always + winners * static_cast<uint64_t>(settings_.span));
 }

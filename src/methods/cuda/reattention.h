@@ -9,7 +9,7 @@
 
 #include "attention/cuda/device_policy.h"
 #include "kernels/cuda/device_buffer.h"
-#include "methods/cuda/reattention_gate.h"
+#include "methods/cuda/reattention_watch.h"
 #include "methods/reattention/reattention.h"
 
 namespace reprise {
@@ -50,18 +50,27 @@ class DeviceReAttention : public DevicePolicy {
   /// are.
   Status choose(uint32_t layer, uint32_t step, TopKeysArgs scan, KeySpansArgs spans,
                 kernels::cuda::PackedQueriesArgs queries, cudaStream_t stream) const;
+  /// Sets scan.evidence and spans.agreement of rows that are watched, before and after their scan.
+  Status watch_before(uint32_t layer, uint32_t step, TopKeysArgs& scan, cudaStream_t stream) const;
+  Status watch_after(uint32_t step, const TopKeysArgs& scan, KeySpansArgs& spans,
+                     cudaStream_t stream) const;
   /// Sets scan.least, where there is one.
   Status find_least(TopKeysArgs& scan, const kernels::cuda::PositionAngles& angles,
                     cudaStream_t stream) const;
   uint32_t stride() const { return static_cast<uint32_t>(std::max(1, settings_.stride)); }
   uint32_t chunk_voters() const;
+  /// Spans that a row reads at most.
+  uint32_t most_spans() const;
 
   ReAttentionPolicy::Settings settings_;
   std::vector<LayerRope> layer_rope_;
   uint32_t n_layer_, n_head_, n_kv_head_, head_dim_;
   float query_scale_, attention_scale_;
   kernels::cuda::MiddleKeys middle_, widest_;  // the latter where the gate is closed
-  std::optional<DeviceGates> gates_;
+  std::optional<DeviceWatch<EvidenceImage>> gates_;
+  std::optional<DeviceWatch<AgreementImage>> agreements_;
+  kernels::cuda::EvidenceRules gate_rules_;
+  float gate_open_ = 0.0f;            // weighted sum of heads from which on all of them look far
   std::vector<uint32_t> turns_;       // [n_layer] layers before that scan rows which stand alone
   std::vector<int32_t> prompt_ends_;  // of the pass's steps
   uint32_t span_tokens_, list_capacity_ = 0;

@@ -57,20 +57,4 @@ class Gate {
   std::vector<Row> rows_;  // those at which heads stood out, all of them: any may become the last
 };
 
-/// What a device keeps of a sequence in place of a gate; copies of the sequence share it until one
-/// of them goes on.
-class GateOnDevice {
- public:
-  /// Layers of rows that chose for themselves, and those in which every head looked far.
-  struct Counts {
-    uint64_t rows = 0, open = 0;
-  };
-  virtual ~GateOnDevice() = default;
-  /// Adds what it knows to the host's form, which is empty before.
-  virtual Status fetch(Gate& gate) const = 0;
-  virtual Counts counts() const = 0;
-  virtual void clear_counts() = 0;
-  virtual uint64_t bytes() const = 0;
-};
-
 }  // namespace reprise

@@ -6,7 +6,6 @@
 #include "base/try.h"
 #include "methods/key_list.h"
 #include "methods/reattention/scan.h"
-#include "methods/reattention/votes.h"
 #include "model/rope.h"
 
 namespace reprise {
@@ -31,11 +30,16 @@ uint32_t spans_of(const ReAttentionOptions& o, const ModelConfig& config) {
   return trained > 0 ? std::min(config.n_head, most(trained)) : config.n_head;
 }
 
+/// Spans that a row reads at most.
+uint32_t most_spans_of(const ReAttentionOptions& o, const ModelConfig& config) {
+  return spans_of(o, config) + (o.agree > 0.0f ? Agreement::kRegions : 0);
+}
+
 /// The most recent keys that a row reads.
 uint32_t wide_of(const ReAttentionOptions& o, const ModelConfig& config) {
   const uint32_t local = local_of(o, trained_of(config));
-  if (o.gate <= 0.0f || o.wide > 0) return std::max(local, o.wide);
-  const uint32_t others = o.sink + spans_of(o, config) * o.span;
+  if ((o.gate <= 0.0f && o.agree <= 0.0f) || o.wide > 0) return std::max(local, o.wide);
+  const uint32_t others = o.sink + most_spans_of(o, config) * o.span;
   if (trained_of(config) == 0) return 4 * local;
   return std::max(local,
                   std::min(4 * local, trained_of(config) - std::min(trained_of(config), others)));
@@ -85,6 +89,7 @@ ReAttentionPolicy::Settings settings_of(const ReAttentionOptions& o, const Model
   s.least = o.least;
   s.lead = o.lead / config.attention_scale;
   s.gate = o.gate;
+  s.agree = o.agree;
   s.heads = std::move(heads);
   s.near.resize(3);
   if (o.least > 0.0f) {
@@ -114,12 +119,12 @@ Result<std::unique_ptr<Policy>> ReAttentionPolicy::create(const ReAttentionOptio
   const uint32_t trained = trained_of(config), local = local_of(options, trained);
   const uint32_t recent = wide_of(options, config);
   const uint64_t scope =
-      uint64_t{options.sink} + recent + uint64_t{spans_of(options, config)} * options.span;
+      uint64_t{options.sink} + recent + uint64_t{most_spans_of(options, config)} * options.span;
   if (trained > 0 && scope > trained) {
     return fail(ErrorCode::kInvalidArgument,
                 "reattention: sink {} + {} spans of {} + {} {} are {} keys, more than the {} "
                 "that the model was trained on; choose less",
-                options.sink, spans_of(options, config), options.span,
+                options.sink, most_spans_of(options, config), options.span,
                 recent > local ? "wide" : "local", recent, scope, trained);
   }
   if (options.chunk > local) {
@@ -128,17 +133,25 @@ Result<std::unique_ptr<Policy>> ReAttentionPolicy::create(const ReAttentionOptio
                 "before them; choose a smaller chunk",
                 options.chunk, local);
   }
-  if (options.gate > 0.0f && (options.lead <= 0.0f || options.interval > 1)) {
-    return fail(
-        ErrorCode::kInvalidArgument,
-        "reattention: gate={} counts the heads that lead in every row; give lead=2 with it, "
-        "and leave interval out",
-        options.gate);
-  }
-  if (options.wide > 0 && options.gate <= 0.0f) {
+  const auto watching = [&](std::string_view name, float value) -> Status {
+    if (value <= 0.0f || (options.lead > 0.0f && options.interval == 1)) return {};
     return fail(ErrorCode::kInvalidArgument,
-                "reattention: wide={} applies where a gate is closed; give lead=2,gate=0.03 with "
-                "it, or local={}",
+                "reattention: {}={} counts the heads that lead in every row; give lead=2 with it, "
+                "and leave interval out",
+                name, value);
+  };
+  REPRISE_CHECK(watching("gate", options.gate));
+  REPRISE_CHECK(watching("agree", options.agree));
+  if (options.gate > 0.0f && options.agree > 0.0f) {
+    return fail(ErrorCode::kInvalidArgument,
+                "reattention: gate={} and agree={} are two ways to tell when to look far; leave "
+                "one out",
+                options.gate, options.agree);
+  }
+  if (options.wide > 0 && options.gate <= 0.0f && options.agree <= 0.0f) {
+    return fail(ErrorCode::kInvalidArgument,
+                "reattention: wide={} applies where a gate is closed or no heads agree; give "
+                "lead=2,agree=4 with it, or local={}",
                 options.wide, options.wide);
   }
   REPRISE_TRY(VotingHeads heads, VotingHeads::parse(options.heads, config));
@@ -157,6 +170,10 @@ void ReAttentionPolicy::select(const QueryRows& rows, Selection& selection) {
   if (middle.begin >= middle.end) return;
   Layer& layer = layers_[rows.layer];
   const int32_t recent = recent_of(rows, middle);
+  if (is_watched(rows)) {
+    ++stats_.scans;
+    if (looks_far(rows, middle)) ++stats_.open;
+  }
   if (!keeps_spans(rows, layer)) {
     layer.spans = choose(rows, middle);
     layer.chosen_at = length;
@@ -218,17 +235,33 @@ bool ReAttentionPolicy::keeps_spans(const QueryRows& rows, const Layer& layer) c
          layer.chosen_at > rows.prompt_end && turn(layer.chosen_at) == turn(rows.end());
 }
 
-std::vector<KeyRange> ReAttentionPolicy::choose(const QueryRows& rows, KeyRange middle) {
+std::vector<Candidate> ReAttentionPolicy::candidates(const QueryRows& rows, KeyRange middle) {
   if (!settings_.votes(rows.layer, rows.rows.size())) return {};
   const auto picks = pick(rows, middle);
-  const auto candidates =
-      settings_.soft
-          ? count_soft_votes(picks, settings_.picks_of(rows.rows.size()), config_->attention_scale)
-          : count_votes(picks);
+  if (!settings_.soft) return count_votes(picks);
+  return count_soft_votes(picks, settings_.picks_of(rows.rows.size()), config_->attention_scale);
+}
+
+std::vector<KeyRange> ReAttentionPolicy::choose(const QueryRows& rows, KeyRange middle) {
+  const std::vector<int32_t> pages = agreed(rows, middle);  // before this layer's own votes
+  std::vector<Candidate> own = candidates(rows, middle);
   const auto budget = static_cast<int64_t>(settings_.spans) * settings_.span;
-  if (settings_.fill) return fill(candidates, settings_.spans, budget, settings_.span, middle);
-  return cover(std::span(candidates).first(std::min(settings_.spans, candidates.size())),
-               settings_.span, middle);
+  if (settings_.fill) return fill(own, settings_.spans, budget, settings_.span, middle);
+  own.resize(std::min(settings_.spans, own.size()));
+  for (const int32_t page : pages) {
+    own.push_back({.key = Agreement::middle_of(page)});
+  }
+  return cover(own, settings_.span, middle);
+}
+
+std::vector<int32_t> ReAttentionPolicy::agreed(const QueryRows& rows, KeyRange middle) const {
+  if (settings_.agree <= 0.0f || rows.rows.size() > 1) return {};
+  std::vector<int32_t> pages = agreement_.regions(rows.first(), settings_.agree);
+  std::erase_if(pages, [&](int32_t page) {
+    const int32_t key = Agreement::middle_of(page);
+    return key < middle.begin || key >= middle.end;
+  });
+  return pages;
 }
 
 std::vector<kernels::RankedKey> ReAttentionPolicy::pick(const QueryRows& rows, KeyRange middle) {
@@ -301,19 +334,26 @@ void ReAttentionPolicy::drop_weak(const QueryRows& rows, KeyRange middle,
     for (kernels::RankedKey& pick : own) {
       if (!(leads || open) || !(pick.score >= least[head])) pick.key = -1;
     }
-    if (leads && settings_.heads.has(rows.layer, head)) ++leading;
+    if (!leads || !settings_.heads.has(rows.layer, head)) continue;
+    ++leading;
+    if (settings_.agree > 0.0f && own[0].key >= 0) agreement_.add(rows.first(), own[0].key);
   }
   if (settings_.gate <= 0.0f) return;
   gate_.add(rows.first(), leading);
-  ++stats_.scans;
-  if (open) ++stats_.open;
 }
 
 int32_t ReAttentionPolicy::recent_of(const QueryRows& rows, KeyRange middle) const {
-  const bool gated =
-      settings_.gate > 0.0f && rows.rows.size() == 1 && settings_.votes(rows.layer, 1);
-  const bool narrow = !gated || is_open(rows);
+  const bool narrow = !is_watched(rows) || looks_far(rows, middle);
   return narrow ? middle.end : std::clamp(rows.end() - settings_.wide, middle.begin, middle.end);
+}
+
+bool ReAttentionPolicy::is_watched(const QueryRows& rows) const {
+  return settings_.watches() && rows.rows.size() == 1 &&
+         (settings_.agree > 0.0f || settings_.votes(rows.layer, 1));
+}
+
+bool ReAttentionPolicy::looks_far(const QueryRows& rows, KeyRange middle) const {
+  return settings_.agree > 0.0f ? !agreed(rows, middle).empty() : is_open(rows);
 }
 
 bool ReAttentionPolicy::is_open(const QueryRows& rows) const {
@@ -339,26 +379,28 @@ int32_t ReAttentionPolicy::prefill_cell(int32_t position, int32_t prompt_end) co
 
 void ReAttentionPolicy::truncate(int32_t length) {
   gate_.truncate(length);
+  agreement_.truncate(length);
   device_.truncate(length);
   together_ = {};
   for (Layer& layer : layers_) layer = {};
 }
 
 std::string ReAttentionPolicy::save_state() const {
-  if (settings_.gate <= 0.0f) return {};
-  if (device_.state == nullptr) return gate_.save();
-  Gate gate;
-  // A failure is the device's, and the next pass reports it: nothing is saved.
-  const bool fetched = device_.state->fetch(gate).has_value();
-  gate.truncate(fetched ? device_.truncated : 0);
-  return gate.save();
+  if (!settings_.watches()) return {};
+  if (device_.state == nullptr) {
+    return settings_.agree > 0.0f ? agreement_.save() : gate_.save();
+  }
+  // A failure is the device's, and the next pass reports it: no rows are saved.
+  return device_.state->save(device_.truncated).value_or(Agreement().save());
 }
 
 Status ReAttentionPolicy::restore_state(std::string_view state, int32_t length) {
-  if (settings_.gate <= 0.0f) return Policy::restore_state(state, length);
+  if (!settings_.watches()) return Policy::restore_state(state, length);
   device_ = {};
-  if (gate_.restore(state, length, voters())) return {};
-  return fail(ErrorCode::kCorrupt, "what was saved is no evidence of reattention's gate");
+  const bool restored = settings_.agree > 0.0f ? agreement_.restore(state, length, voters())
+                                               : gate_.restore(state, length, voters());
+  if (restored) return {};
+  return fail(ErrorCode::kCorrupt, "what was saved is no evidence of reattention's heads");
 }
 
 void ReAttentionPolicy::leave_alone(uint32_t layer) {
@@ -374,7 +416,7 @@ PolicyStats ReAttentionPolicy::stats() const {
   add("reattention_scope", stats_.keys, stats_.rows);
   add("reattention_ranges", stats_.ranges, stats_.rows);
   const auto elsewhere =
-      device_.state != nullptr ? device_.state->counts() : GateOnDevice::Counts{};
+      device_.state != nullptr ? device_.state->counts() : WatchOnDevice::Counts{};
   add("reattention_open", stats_.open + elsewhere.open, stats_.scans + elsewhere.rows);
   return stats;
 }
@@ -383,7 +425,7 @@ uint64_t ReAttentionPolicy::state_bytes() const {
   uint64_t ranges = 0;
   for (const Layer& layer : layers_) ranges += layer.spans.capacity();
   const uint64_t elsewhere = device_.state != nullptr ? device_.state->bytes() : 0;
-  return ranges * sizeof(KeyRange) + gate_.bytes() + elsewhere;
+  return ranges * sizeof(KeyRange) + gate_.bytes() + agreement_.bytes() + elsewhere;
 }
 
 }  // namespace reprise

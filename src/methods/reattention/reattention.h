@@ -25,9 +25,12 @@
 #include "attention/on_device.h"
 #include "attention/policy.h"
 #include "kernels/key_top_k.h"
+#include "methods/reattention/agreement.h"
 #include "methods/reattention/gate.h"
 #include "methods/reattention/least_scores.h"
+#include "methods/reattention/votes.h"
 #include "methods/reattention/voting_heads.h"
+#include "methods/reattention/watch.h"
 #include "model/config.h"
 #include "reprise/error.h"
 #include "reprise/options.h"
@@ -53,6 +56,7 @@ struct ReAttentionOptions {
   float least = 0.0f;
   float lead = 0.0f;
   float gate = 0.0f;
+  float agree = 0.0f;
   uint32_t wide = 0;
   std::string heads = "all";
 };
@@ -144,10 +148,15 @@ void visit_choice(ReAttentionOptions& o, Visitor& visit) {
                    "something is looked for; 0 = never",
                    "", 0, 1},
         o.gate);
+  visit(OptionSpec{"agree",
+                   "leading heads whose best keys must lie in one place, counted over the last ten "
+                   "rows or so, for all layers to read that place; 0 = never",
+                   "heads", 0, 1000},
+        o.agree);
   visit(
       OptionSpec{"wide",
-                 "recent keys that a row reads of which the gate is closed; 0 = four times local, "
-                 "as far as the trained context has room for them",
+                 "recent keys that a row reads of which the gate is closed, or for which no heads "
+                 "agree; 0 = four times local, as far as the trained context has room for them",
                  "tokens", 0, 1 << 24},
       o.wide);
   visit(
@@ -178,6 +187,7 @@ class ReAttentionPolicy : public Policy {
     float least;
     float lead;  // as a product before scaling
     float gate;
+    float agree;
     VotingHeads heads;
     // [3]: one per LayerRope, of the keys that are always read, where least > 0
     std::vector<std::shared_ptr<const NearAngles>> near;
@@ -192,6 +202,10 @@ class ReAttentionPolicy : public Policy {
     bool votes(uint32_t layer, size_t rows) const {
       return spans > 0 && (stride > 0 || rows == 1) && heads.count(layer) > 0;
     }
+    /// Whether what a row reads follows from what heads of rows before found.
+    bool watches() const { return gate > 0.0f || agree > 0.0f; }
+    /// Spans that a row reads at most.
+    size_t most_spans() const { return spans + (agree > 0.0f ? Agreement::kRegions : 0); }
     /// Context up to which rows of a prompt, and those decoded after it, read everything.
     int32_t reads_all_until(int32_t prompt_end) const {
       return prompt_end > activate ? early : activate;
@@ -213,7 +227,7 @@ class ReAttentionPolicy : public Policy {
   bool unbounded() const override { return unbounded_; }
   int32_t prefill_grid() const override { return settings_.chunk; }
   int32_t prefill_cell(int32_t position, int32_t prompt_end) const override;
-  bool joins_cells() const override { return settings_.gate <= 0.0f; }  // else rows take turns
+  bool joins_cells() const override { return !settings_.watches(); }  // else rows take turns
   std::string save_state() const override;
   Status restore_state(std::string_view state, int32_t length) override;
   void leave_alone(uint32_t layer) override;
@@ -221,11 +235,12 @@ class ReAttentionPolicy : public Policy {
   /// Heads that vote, in all layers that are asked.
   size_t voters() const;
 
-  // Where a device computes, select() is not called: it keeps the gate.
-  using Device = OnDevice<GateOnDevice>;
+  // Where a device computes, select() is not called: it keeps what heads found.
+  using Device = OnDevice<WatchOnDevice>;
   Device& device() const { return device_; }
   /// What restore_state() read, until a device has taken it over.
   const Gate& gate() const { return gate_; }
+  const Agreement& agreement() const { return agreement_; }
   PolicyStats stats() const override;
   void clear_stats() override {
     stats_ = {};
@@ -246,7 +261,7 @@ class ReAttentionPolicy : public Policy {
   };
   struct Stats {
     uint64_t rows = 0, keys = 0, ranges = 0;  // of decoded rows in all layers
-    uint64_t scans = 0, open = 0;             // of rows that choose for themselves
+    uint64_t scans = 0, open = 0;             // of rows that are watched
   };
 
   ReAttentionPolicy(const ReAttentionOptions& options, const ModelConfig& config,
@@ -255,6 +270,8 @@ class ReAttentionPolicy : public Policy {
   KeyRange middle_of(const QueryRows& rows) const;
   bool keeps_spans(const QueryRows& rows, const Layer& layer) const;
   std::vector<KeyRange> choose(const QueryRows& rows, KeyRange middle);
+  /// What the rows pick themselves, the best first.
+  std::vector<Candidate> candidates(const QueryRows& rows, KeyRange middle);
   std::span<const float> angles(uint32_t layer) const;
   LayerRope rope_of(uint32_t layer) const;
   /// [n_head, ranks_of(1)] best keys of the only row.
@@ -265,14 +282,20 @@ class ReAttentionPolicy : public Policy {
   void drop_weak(const QueryRows& rows, KeyRange middle, std::vector<kernels::RankedKey>& best);
   /// Where the window of rows begins, behind the middle.
   int32_t recent_of(const QueryRows& rows, KeyRange middle) const;
+  /// Whether how far the only row looks follows from what heads found before.
+  bool is_watched(const QueryRows& rows) const;
+  bool looks_far(const QueryRows& rows, KeyRange middle) const;
   /// Whether heads of the only row vote that do not lead.
   bool is_open(const QueryRows& rows) const;
+  /// Pages of what earlier layers and rows agreed on, in the middle.
+  std::vector<int32_t> agreed(const QueryRows& rows, KeyRange middle) const;
   const ModelConfig* config_;
   Settings settings_;
   bool unbounded_ = true;
   std::vector<Layer> layers_;
   Together together_;  // of the layer being computed
   Gate gate_;
+  Agreement agreement_;
   mutable Device device_;
   Stats stats_;
 };
