@@ -7,7 +7,8 @@ FUZZ_SECONDS ?= 60
 PEER ?= llama-cpp-python==0.3.36
 CMAKE_FLAGS ?= $(if $(shell command -v ccache),-DCMAKE_CXX_COMPILER_LAUNCHER=ccache) \
   $(if $(CI),-DREPRISE_WERROR=ON)
-CPP_FILES = $(shell find include src tests examples -name '*.h' -o -name '*.cc')
+CPP_FILES = $(shell find include src tests examples tools \
+  -name '*.h' -o -name '*.cc' -o -name '*.cu' -o -name '*.cuh')
 FUZZ_TARGETS = $(basename $(notdir $(wildcard tests/fuzz/fuzz_*.cc)))
 
 .DEFAULT_GOAL := help
@@ -51,10 +52,11 @@ docs: build  ## write the policies' options into docs/policies.md
 format:  ## format all C++ files in place
 	@clang-format -i $(CPP_FILES)
 
-lint: setup-dev  ## clang-format and clang-tidy (not of CUDA code); every finding is an error
+lint: setup-dev  ## clang-format, and clang-tidy (not of CUDA code); every finding is an error
 	clang-format --dry-run -Werror $(CPP_FILES)
 	cmake --preset lint
-	find src examples -name '*.cc' -not -path '*/cuda/*' -print0 | \
+	find src examples tests tools -name '*.cc' -not -path '*/cuda/*' -not -path '*/gpu/*' \
+	  -print0 | \
 	  xargs -0 -n 1 -P $(JOBS) clang-tidy -p build-lint --quiet
 
 setup:  ## install the packages that the build needs

@@ -124,7 +124,7 @@ Status Chat::loop() {
       return status;  // the terminal is gone
     if (!status) console_.warn(status.error().message);
   }
-  if (!options_.session.empty()) REPRISE_CHECK(save(options_.session));
+  if (!options_.session.empty()) REPRISE_CHECK(conversation_.save(options_.session, messages_));
   if (!console_.json()) return {};
   return console_.print_json(
       {{"messages", nlohmann::ordered_json::parse(pack_messages(messages_))}, {"turns", turns_}});
@@ -215,7 +215,15 @@ Status Chat::read(const std::string& path) {
   return {};
 }
 
-Status Chat::save(const std::string& path) { return conversation_.save(path, messages_); }
+Status Chat::save(const std::string& path) {
+  const size_t tokens = conversation_.session().tokens().size();
+  if (tokens == 0)
+    return fail(ErrorCode::kInvalidArgument, "there is nothing to save yet; ask a question first");
+  REPRISE_CHECK(conversation_.save(path, messages_));
+  console_.note(
+      fmt::format("[{}: {} messages, {} tokens saved]", path, messages_.size(), grouped(tokens)));
+  return {};
+}
 
 Status Chat::load(const std::string& path) {
   REPRISE_TRY(std::vector<Message> messages, conversation_.restore(path));

@@ -27,6 +27,7 @@ struct RopeConfig {
   float low_freq_factor = 1.0f, high_freq_factor = 4.0f;  ///< llama3
   float beta_fast = 32.0f, beta_slow = 1.0f;              ///< YaRN
   bool yarn_truncate = true;                              ///< YaRN: ramp between whole dimensions
+  float yarn_extrapolation = 1.0f;                        ///< YaRN: multiplies the ramp
   float attention_factor = 1.0f;                          ///< multiplies cos and sin
   /// [dims/2] each or empty: divisors of the frequencies, within and beyond original_context. Both
   /// are the same for a fixed list.

@@ -67,6 +67,9 @@ constexpr ConfigKeys kKeys{.n_head = "attention.head_count",
                            .rope_dims = "rope.dimension_count",
                            .rope_factors = "rope factor tensors"};
 
+/// Of yarn_ext_factor; below 0 it is not set.
+constexpr NumberRange kRamp{-1e6, 1e6};
+
 Status read_sizes(const GgufFile& file, const GgufKeys& keys, ModelConfig& config) {
   REPRISE_TRY(config.n_layer, keys.count("block_count", kLayers));
   REPRISE_TRY(config.hidden, keys.count("embedding_length", kHidden));
@@ -123,6 +126,21 @@ Status read_factors(const GgufFile& file, RopeConfig& rope) {
   return {};
 }
 
+// Also what multiplies cos and sin. llama.cpp's converters write transformers' attention_factor,
+// which stands in place of YaRN's own, as yarn_attn_factor, and 1 where nothing was said; llama.cpp
+// itself reads it for few families. A ramp times 0 is linear scaling, without a factor (ggml).
+Status read_yarn(const GgufKeys& keys, RopeConfig& rope, float& attention_factor) {
+  REPRISE_TRY(rope.beta_fast, keys.number_or("rope.scaling.yarn_beta_fast", kScale, 32.0f));
+  REPRISE_TRY(rope.beta_slow, keys.number_or("rope.scaling.yarn_beta_slow", kScale, 1.0f));
+  REPRISE_TRY(const float ramp, keys.number_or("rope.scaling.yarn_ext_factor", kRamp, -1.0f));
+  REPRISE_TRY(const float named, keys.number_or("rope.scaling.yarn_attn_factor", kScale, 1.0f));
+  rope.scaling = ramp == 0.0f ? RopeScaling::kLinear : RopeScaling::kYarn;
+  rope.yarn_extrapolation = ramp < 0.0f ? 1.0f : ramp;  // below 0 it is not set
+  if (ramp == 0.0f) return {};
+  attention_factor = named == 1.0f ? yarn_mscale(rope.factor) : named;
+  return {};
+}
+
 Status read_rope(const GgufFile& file, const GgufKeys& keys, const Architecture& architecture,
                  ModelConfig& config) {
   RopeConfig& rope = config.rope;
@@ -134,16 +152,15 @@ Status read_rope(const GgufFile& file, const GgufKeys& keys, const Architecture&
   REPRISE_TRY(rope.original_context,
               keys.count_or("rope.scaling.original_context_length", kContext, config.context));
   REPRISE_CHECK(read_factors(file, rope));
-  REPRISE_TRY(rope.factor, keys.number_or("rope.scaling.factor", kScale, 1.0f));
+  REPRISE_TRY(const float old_factor, keys.number_or("rope.scale_linear", kScale, 1.0f));
+  REPRISE_TRY(rope.factor, keys.number_or("rope.scaling.factor", kScale, old_factor));
   REPRISE_TRY(const std::string_view scaling, keys.text("rope.scaling.type"));
+  const bool untyped = scaling.empty() && rope.scaling == RopeScaling::kNone;
   float attention_factor = 1.0f;
-  if (scaling == "linear") {
+  if (scaling == "linear" || (untyped && rope.factor != 1.0f)) {
     rope.scaling = RopeScaling::kLinear;
   } else if (scaling == "yarn") {
-    rope.scaling = RopeScaling::kYarn;
-    attention_factor = yarn_mscale(rope.factor);
-    REPRISE_TRY(rope.beta_fast, keys.number_or("rope.scaling.yarn_beta_fast", kScale, 32.0f));
-    REPRISE_TRY(rope.beta_slow, keys.number_or("rope.scaling.yarn_beta_slow", kScale, 1.0f));
+    REPRISE_CHECK(read_yarn(keys, rope, attention_factor));
   } else if (scaling == "longrope" && rope.scaling != RopeScaling::kLongRope) {
     return fail(ErrorCode::kMissingTensor, "{}: rope_factors_long.weight is missing", file.name());
   } else if (!scaling.empty() && scaling != "none" && scaling != "longrope") {

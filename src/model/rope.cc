@@ -23,7 +23,7 @@ double llama3_frequency(const RopeConfig& config, double frequency) {
 // YaRN: the share of pair i that keeps its frequency (Peng et al. 2023, section 3.2).
 class YarnRamp {
  public:
-  explicit YarnRamp(const RopeConfig& config) {
+  explicit YarnRamp(const RopeConfig& config) : share_(config.yarn_extrapolation) {
     low_ = dimension(config, config.beta_fast);
     high_ = dimension(config, config.beta_slow);
     if (config.yarn_truncate) {
@@ -35,7 +35,7 @@ class YarnRamp {
     if (low_ == high_) high_ += 0.001;
   }
   double kept(size_t pair) const {
-    return 1 - std::clamp((static_cast<double>(pair) - low_) / (high_ - low_), 0.0, 1.0);
+    return share_ * (1 - std::clamp((static_cast<double>(pair) - low_) / (high_ - low_), 0.0, 1.0));
   }
 
  private:
@@ -44,7 +44,7 @@ class YarnRamp {
     return config.dims * std::log(config.original_context / (turns * kTwoPi)) /
            (2 * std::log(static_cast<double>(config.theta)));
   }
-  double low_, high_;
+  double share_, low_, high_;
 };
 
 const std::vector<float>& factors(const RopeConfig& config, uint32_t context) {

@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
+
 #include "cli/process.h"
 
 namespace reprise::test {
@@ -119,6 +121,16 @@ TEST_F(ChatTerminalTest, InterruptWhileReadingKeepsWhatWasRead) {
   EXPECT_THAT(questions(outcome), ElementsAre(AllOf(testing::StartsWith("aaaa"),
                                                     testing::EndsWith("\n\nAsked again"))));
   EXPECT_THAT(outcome.out, testing::Not(HasSubstr("\"reused_tokens\": 0,")));
+}
+
+TEST_F(ChatTerminalTest, SavingSaysWhatItDid) {
+  const std::string early = folder_.file("early.kv"), late = folder_.file("late.kv");
+  const Outcome outcome = converse({"/save " + early + "\r", "Hello\r", "/save " + late + "\r"});
+  EXPECT_THAT(questions(outcome), ElementsAre("Hello"));
+  EXPECT_THAT(outcome.out, AllOf(HasSubstr("nothing to save yet; ask a question first"),
+                                 HasSubstr("late.kv: 2 messages, ")));
+  EXPECT_FALSE(std::filesystem::exists(early));
+  EXPECT_TRUE(std::filesystem::exists(late));
 }
 
 TEST_F(ChatTerminalTest, AnErrorIsToldAndTheTalkGoesOn) {

@@ -87,6 +87,41 @@ TEST(GgufConfig, Qwen2Yarn) {
   EXPECT_NEAR(c.rope.attention_factor, 0.1 * std::log(4.0) + 1, 1e-6);
 }
 
+// What the converters write of transformers' and of YaRN's own options.
+TEST(GgufConfig, YarnOptions) {
+  const auto rope_of = [](const std::string& key, float value) {
+    GgufBuilder builder = model_of("qwen3");
+    builder.add("qwen3.rope.scaling.type", "yarn").add("qwen3.rope.scaling.factor", 4.0f);
+    builder.add("qwen3.rope.scaling.original_context_length", uint32_t{16});
+    builder.add("qwen3.rope.scaling." + key, value);
+    return read_good(builder).rope;
+  };
+  const float own = 0.1f * std::log(4.0f) + 1;
+  EXPECT_FLOAT_EQ(rope_of("yarn_attn_factor", 0.75f).attention_factor, 0.75f);
+  EXPECT_FLOAT_EQ(rope_of("yarn_attn_factor", 1.0f).attention_factor, own) << "it was not set";
+  EXPECT_FLOAT_EQ(rope_of("attn_factor", 0.5f).attention_factor, 0.5f * own);
+  EXPECT_FLOAT_EQ(rope_of("yarn_ext_factor", 0.25f).yarn_extrapolation, 0.25f);
+  EXPECT_FLOAT_EQ(rope_of("yarn_ext_factor", -1.0f).yarn_extrapolation, 1.0f);
+  EXPECT_FLOAT_EQ(rope_of("yarn_beta_fast", 24.0f).beta_fast, 24.0f);
+  EXPECT_FLOAT_EQ(rope_of("yarn_beta_slow", 2.0f).beta_slow, 2.0f);
+  const RopeConfig unramped = rope_of("yarn_ext_factor", 0.0f);
+  EXPECT_EQ(unramped.scaling, RopeScaling::kLinear);
+  EXPECT_EQ(unramped.attention_factor, 1.0f);
+}
+
+// As llama.cpp reads files from before there were types.
+TEST(GgufConfig, AFactorWithoutATypeIsLinear) {
+  for (const char* key : {"llama.rope.scale_linear", "llama.rope.scaling.factor"}) {
+    const ModelConfig c = read_good(model_of("llama").add(key, 4.0f));
+    EXPECT_EQ(c.rope.scaling, RopeScaling::kLinear) << key;
+    EXPECT_EQ(c.rope.factor, 4.0f) << key;
+  }
+  GgufBuilder typed = model_of("llama").add("llama.rope.scaling.type", "none");
+  typed.add("llama.rope.scale_linear", 4.0f);
+  EXPECT_EQ(read_good(typed).rope.scaling, RopeScaling::kNone);
+  EXPECT_EQ(read_good(model_of("llama")).rope.scaling, RopeScaling::kNone);
+}
+
 TEST(GgufConfig, Granite) {
   GgufBuilder builder = model_of("granite");
   builder.add("granite.embedding_scale", 12.0f).add("granite.residual_scale", 0.22f);
@@ -162,6 +197,10 @@ TEST(GgufConfig, RefusesWhatCannotBe) {
                  "llama.rope.freq_base");
   expect_refused(model_of("llama").add("llama.rope.scaling.type", "su"), E::kBadValue,
                  "llama.rope.scaling.type");
+  expect_refused(model_of("llama")
+                     .add("llama.rope.scaling.type", "yarn")
+                     .add("llama.rope.scaling.yarn_attn_factor", 0.0f),
+                 E::kBadValue, "llama.rope.scaling.yarn_attn_factor");
   expect_refused(model_of("phi3").add("phi3.rope.scaling.type", "longrope"), E::kMissingTensor,
                  "rope_factors_long.weight");
   expect_refused(model_of("phi3").tensor("rope_factors_long.weight", {4}, {1, 2, 3, 4}),

@@ -53,6 +53,23 @@ TEST(Rope, NoDimensionsRotateNothing) {
   EXPECT_EQ(table.pairs(), 0u);
 }
 
+TEST(Rope, YarnsRampIsMultiplied) {
+  RopeConfig config;
+  config.dims = 32;
+  config.factor = 4.0f;
+  config.original_context = 512;
+  config.scaling = RopeScaling::kLinear;
+  const RopeTable linear(config, 2048);
+  config.scaling = RopeScaling::kYarn;
+  const RopeTable whole(config, 2048);
+  config.yarn_extrapolation = 0.25f;
+  const RopeTable part(config, 2048);
+  EXPECT_GT(whole.inv_freq()[0], linear.inv_freq()[0]);
+  for (size_t i = 0; i < part.pairs(); ++i) {
+    EXPECT_DOUBLE_EQ(part.inv_freq()[i], 0.75 * linear.inv_freq()[i] + 0.25 * whole.inv_freq()[i]);
+  }
+}
+
 TEST(Rope, LongropeStaysWithTheFactorsOfTheContextInUse) {
   ModelConfig model;
   model.context = 1024;
