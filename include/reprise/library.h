@@ -20,6 +20,7 @@ struct LibraryOptions {
   std::string store_codec = "none";
   std::string store_remote = {};
   uint32_t store_timeout = 2000;
+  std::string store_load = "always";
 };
 
 template <class Visitor>
@@ -48,6 +49,11 @@ void visit_options(LibraryOptions& o, Visitor&& visit) {
   visit(OptionSpec{"store-timeout", "what takes the server longer for a chunk is computed instead",
                    "ms", 1, 3600000},
         o.store_timeout);
+  visit(OptionSpec{"store-load",
+                   "auto: chunks are computed where reading them turns out to take longer, so "
+                   "that answers depend on speed",
+                   "", 0, 0, "always|auto"},
+        o.store_load);
 }
 
 /// A chunk that search() found.
@@ -74,6 +80,7 @@ struct FusionReport {
   uint64_t chunks = 0, missing_chunks = 0, damaged_chunks = 0;
   uint64_t rounded_chunks = 0;  ///< of those found, kept in q8_0
   uint64_t fetched_chunks = 0;  ///< of those found, from the shared store
+  uint64_t slow_chunks = 0;     ///< of those found, computed, as store_load=auto allows
   uint64_t prompt_tokens = 0;
   uint64_t reused_rows = 0;      ///< exact KV that the prefix cache held
   uint64_t loaded_rows = 0;      ///< from the store
@@ -82,6 +89,7 @@ struct FusionReport {
   uint64_t computed_rows = 0;    ///< others
   uint64_t loaded_bytes = 0;
   double look_up_ms = 0, wait_ms = 0, place_ms = 0, select_ms = 0;
+  double reading_ms = 0, computing_ms = 0;  ///< of slow_chunks, as was expected of either
   double total_ms = 0;  ///< all of it; the time to the first token has Answer's ttft_ms on top
 };
 

@@ -11,9 +11,9 @@ std::string fusion_summary(const FusionReport& report) {
   std::string text = fmt::format(
       "{} of {} chunks loaded ({}) in {:.2f} s: {} rows reused, {} of them computed again, {} "
       "others computed",
-      report.chunks - report.missing_chunks - report.damaged_chunks, report.chunks,
-      bytes_text(report.loaded_bytes), report.total_ms / 1e3, grouped(report.loaded_rows),
-      grouped(report.recomputed_rows), grouped(report.computed_rows));
+      report.chunks - report.missing_chunks - report.damaged_chunks - report.slow_chunks,
+      report.chunks, bytes_text(report.loaded_bytes), report.total_ms / 1e3,
+      grouped(report.loaded_rows), grouped(report.recomputed_rows), grouped(report.computed_rows));
   if (report.fetched_chunks > 0) {
     text += fmt::format("; {} chunks came from the shared store", report.fetched_chunks);
   }
@@ -22,6 +22,11 @@ std::string fusion_summary(const FusionReport& report) {
   }
   if (report.damaged_chunks > 0) {
     text += fmt::format("; {} chunks were damaged and were computed", report.damaged_chunks);
+  }
+  if (report.slow_chunks > 0) {
+    text += fmt::format(
+        "; {} chunks were computed, since reading them would have taken {:.2f} s and not {:.2f}",
+        report.slow_chunks, report.reading_ms / 1e3, report.computing_ms / 1e3);
   }
   if (report.missing_chunks > 0) {
     text += fmt::format("; {} chunks are not in the store: `reprise store add` puts them there",
@@ -38,6 +43,7 @@ nlohmann::ordered_json fusion_json(const FusionReport& report) {
           {"damaged_chunks", report.damaged_chunks},
           {"rounded_chunks", report.rounded_chunks},
           {"fetched_chunks", report.fetched_chunks},
+          {"slow_chunks", report.slow_chunks},
           {"prompt_tokens", report.prompt_tokens},
           {"reused_rows", report.reused_rows},
           {"loaded_rows", report.loaded_rows},
@@ -49,6 +55,8 @@ nlohmann::ordered_json fusion_json(const FusionReport& report) {
           {"wait_ms", report.wait_ms},
           {"place_ms", report.place_ms},
           {"select_ms", report.select_ms},
+          {"reading_ms", report.reading_ms},
+          {"computing_ms", report.computing_ms},
           {"total_ms", report.total_ms}};
 }
 

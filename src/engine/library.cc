@@ -75,6 +75,25 @@ struct Library::Impl {
   std::unique_ptr<FusionDevice> device;
   Fuser fuser;
 
+  /// Of the largest pass that this process has seen, as larger ones are measured better; 0: none.
+  double row_ms = 0;
+  uint64_t measured_rows = 0;
+
+  void computed(uint64_t rows, double ms) {
+    if (rows < measured_rows || rows == 0) return;
+    measured_rows = rows;
+    row_ms = ms / static_cast<double>(rows);
+  }
+  /// What a row takes, by computing a chunk alone if nothing is known yet: twice, since the first
+  /// pass of a process has much to set up. Of passes that fail nothing is known.
+  double measured_row_ms(std::span<const int32_t> tokens) {
+    for (int pass = 0; pass < 2 && measured_rows == 0; ++pass) {
+      const auto start = std::chrono::steady_clock::now();
+      if (!device->read_chunk(identity, {context, tokens}, engine.kv)) break;
+      if (pass == 1) computed(tokens.size(), ms_since(start));
+    }
+    return row_ms;
+  }
   /// A store that cannot be read has no chunks.
   std::optional<StoredChunk> find(std::span<const int32_t> tokens) {
     auto found = store.find(identity, {context, tokens});
@@ -144,8 +163,10 @@ Result<bool> Library::add(std::string_view document, uint32_t part,
     impl_->store.share(*there);
     return false;
   }
+  const auto start = std::chrono::steady_clock::now();
   REPRISE_TRY(const auto blocks,
               impl_->device->read_chunk(impl_->identity, chunk, impl_->engine.kv));
+  impl_->computed(tokens.size(), ms_since(start));
   const std::string text = replace_invalid_utf8(impl_->engine.tokenizer->decode(tokens));
   return impl_->store.add(impl_->identity, chunk, {std::string(document), part, text}, blocks,
                           impl_->codec);
@@ -204,6 +225,10 @@ Result<FusionReport> Library::fuse(Session& session, const PartedPrompt& prompt,
   report.fetched_chunks = impl_->store.fetched() - fetched_before;
   fused.question = at;
   report.look_up_ms = ms_since(start);
+  if (impl_->options.store_load == "auto" && report.missing_chunks < report.chunks) {
+    const auto by_size = [](const auto& a, const auto& b) { return a.size() < b.size(); };
+    fused.row_ms = impl_->measured_row_ms(*std::ranges::max_element(prompt.chunks, by_size));
+  }
 
   engine.scheduler.take_prefix(sequence, tokens);
   report.reused_rows = sequence.tokens.size();
@@ -212,12 +237,16 @@ Result<FusionReport> Library::fuse(Session& session, const PartedPrompt& prompt,
   sequence.kv.rest();
   if (!done) return tl::unexpected<Error>(done.error());
   const FusionCost& cost = done->cost;
+  impl_->computed(cost.computed_rows + cost.recomputed_rows, cost.compute_ms);
   const auto held = static_cast<std::ptrdiff_t>(sequence.kv.length());
   sequence.tokens.assign(tokens.begin(), tokens.begin() + held);
   sequence.policy->set_documents(static_cast<int32_t>(prompt.head.size()), at);
   // Other policies may read less for the row that these are of.
   if (reads_prompts_whole(*sequence.policy)) sequence.logits = std::move(done->logits);
   report.damaged_chunks = cost.damaged_chunks;
+  report.slow_chunks = cost.slow_chunks;
+  report.reading_ms = cost.reading_ms;
+  report.computing_ms = cost.computing_ms;
   report.loaded_rows = cost.loaded_rows;
   report.recomputed_rows = cost.recomputed_rows;
   report.mean_position = cost.mean_position;

@@ -1,5 +1,9 @@
 #include "fusion/block_reader.h"
 
+#include <algorithm>
+#include <chrono>
+#include <limits>
+
 #include "base/try.h"
 
 namespace reprise {
@@ -15,7 +19,7 @@ std::vector<BlockPart> block_parts(std::span<const ChunkLoad> loads, size_t most
   return parts;
 }
 
-BlockReader::BlockReader(Plan plan) : plan_(std::move(plan)) {
+BlockReader::BlockReader(Plan plan) : plan_(std::move(plan)), computing_ms_(computing_ms()) {
   if (!plan_.loads.empty()) reader_ = std::thread([this] { read_ahead(); });
 }
 
@@ -37,6 +41,7 @@ void BlockReader::read_ahead() {
       if (stop_) return;
     }
     Status status = read_part(nth);
+    if (status) status = check_pace(nth + 1);
     const bool failed = !status;
     {
       const std::lock_guard lock(mutex_);
@@ -70,6 +75,7 @@ std::vector<BlockReader::Read> BlockReader::reads_of(size_t nth) const {
 Status BlockReader::read_part(size_t nth) {
   const size_t slots = plan_.slots.size(), layer = layer_of(nth);
   if (nth >= slots && plan_.await_unused) REPRISE_CHECK(plan_.await_unused(nth - slots));
+  const auto start = std::chrono::steady_clock::now();
   const std::vector<Read> reads = reads_of(nth);
   std::vector<Status> statuses(reads.size());
   const auto read = [&](size_t i, int) {
@@ -82,13 +88,49 @@ Status BlockReader::read_part(size_t nth) {
     failed_ = reads[i].chunk;
     return std::move(statuses[i]);
   }
+  reading_ms_ +=
+      std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
   return {};
+}
+
+std::vector<const StoredChunk*> BlockReader::avoidable() const {
+  std::vector<const StoredChunk*> chunks;
+  for (size_t i = 0; i < plan_.loads.size(); ++i) {
+    const Kept kept = plan_.kept.empty() ? Kept() : plan_.kept[i];
+    if (kept.blocks == nullptr) chunks.push_back(plan_.loads[i].chunk);
+    if (kept.blocks != nullptr && !kept.read) return {};
+  }
+  return chunks;
+}
+
+double BlockReader::computing_ms() const {
+  const std::vector<const StoredChunk*> chunks = avoidable();
+  if (plan_.row_ms <= 0 || chunks.empty()) return std::numeric_limits<double>::infinity();
+  double ms = 0;
+  for (const ChunkLoad& load : plan_.loads) {
+    if (std::ranges::count(chunks, load.chunk) > 0) ms += plan_.row_ms * (load.end - load.from);
+  }
+  return ms;
+}
+
+// read: parts so far. What they took is spent either way.
+Status BlockReader::check_pace(size_t read) {
+  const size_t layers = plan_.layers - plan_.first_layer;
+  if (read % plan_.parts.size() != 0) return {};
+  const auto done = static_cast<double>(read / plan_.parts.size());
+  const double all_ms = reading_ms_ / done * static_cast<double>(layers);
+  if (all_ms - reading_ms_ <= computing_ms_) return {};
+  slow_ = SlowLoad{avoidable(), all_ms, computing_ms_};
+  return fail(ErrorCode::kCancelled, "reading chunks takes longer than computing them");
 }
 
 Result<const std::byte*> BlockReader::next() {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return read_ > taken_ || !status_; });
-  if (read_ == taken_) return tl::unexpected<Error>(status_.error());
+  if (read_ == taken_ || (!status_ && slow_)) {
+    told_ = true;
+    return tl::unexpected<Error>(status_.error());
+  }
   return plan_.slots[taken_++ % plan_.slots.size()];
 }
 

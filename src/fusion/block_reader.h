@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <thread>
 #include <vector>
@@ -33,6 +34,12 @@ struct BlockPart {
 /// As few parts as there can be of at most so many bytes, or of one load that is larger.
 std::vector<BlockPart> block_parts(std::span<const ChunkLoad> loads, size_t most_bytes);
 
+/// Chunks that are not loaded, since computing their tokens is faster.
+struct SlowLoad {
+  std::vector<const StoredChunk*> chunks;
+  double reading_ms = 0, computing_ms = 0;  // forecasts, for all of their tokens
+};
+
 class BlockReader {
  public:
   /// Where the blocks of a load stay.
@@ -47,6 +54,7 @@ class BlockReader {
     std::vector<std::byte*> slots;         // each with room for any part; used in turns
     ThreadPool* pool = nullptr;            // reads the blocks of a part together; null: one by one
     std::vector<Kept> kept = {};           // [loads]; empty: all go through the slots
+    double row_ms = 0;  // that computing a token would take; 0: reading may take any time
     /// Waits until the slot of a part that was released may be written. nth: of all parts.
     std::function<Status(size_t nth)> await_unused = {};
   };
@@ -55,11 +63,14 @@ class BlockReader {
 
   /// The slot of the next part, of all parts of all layers in order; waits until it is read.
   /// Errors: those of StoredChunk::read_layer, of a chunk that failed() names then; those of
-  /// await_unused.
+  /// await_unused; kCancelled where slow() says why.
   Result<const std::byte*> next();
   /// The part that next() gave may be overwritten.
   void release();
-  const StoredChunk* failed() const { return failed_; }
+  const StoredChunk* failed() const { return told_ ? failed_ : nullptr; }
+  /// Not null where it gave up after a layer, since reading the others would take longer than
+  /// computing the tokens.
+  const SlowLoad* slow() const { return told_ && slow_ ? &*slow_ : nullptr; }
 
  private:
   void read_ahead();
@@ -70,10 +81,18 @@ class BlockReader {
     std::span<std::byte> to;
   };
   std::vector<Read> reads_of(size_t nth) const;
+  /// Chunks that stay nowhere; none where one is read to stay, which is read once.
+  std::vector<const StoredChunk*> avoidable() const;
+  double computing_ms() const;
+  Status check_pace(size_t read);
 
   const Plan plan_;
+  const double computing_ms_;  // of the tokens of avoidable() chunks; infinite: not to be compared
+  double reading_ms_ = 0;      // so far
   size_t taken_ = 0;
+  bool told_ = false;  // next() returned status_; before, these are the reader's
   const StoredChunk* failed_ = nullptr;
+  std::optional<SlowLoad> slow_;
 
   std::mutex mutex_;
   std::condition_variable changed_;

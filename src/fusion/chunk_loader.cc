@@ -32,13 +32,13 @@ void widen(const std::byte* values, kernels::KvType type, size_t first, size_t c
 }  // namespace
 
 ChunkLoader::ChunkLoader(std::vector<ChunkLoad> loads, std::span<const RopeTable* const> ropes,
-                         SequenceKv& kv, bool rotate, ThreadPool& pool)
+                         SequenceKv& kv, bool rotate, double row_ms, ThreadPool& pool)
     : loads_(std::move(loads)),
       kv_(kv),
       rotate_(rotate),
       pool_(pool),
       rotation_(ropes),
-      reader_(read_plan()) {
+      reader_(read_plan(row_ms)) {
   std::vector<Row> rows;
   for (const ChunkLoad& load : loads_) {
     first_row_.push_back(rows.size());
@@ -49,10 +49,11 @@ ChunkLoader::ChunkLoader(std::vector<ChunkLoad> loads, std::span<const RopeTable
 }
 
 // Called while the members before the reader are there.
-BlockReader::Plan ChunkLoader::read_plan() {
+BlockReader::Plan ChunkLoader::read_plan(double row_ms) {
   BlockReader::Plan plan;
   plan.loads = loads_;
   plan.layers = kv_.pool().layers();
+  plan.row_ms = row_ms;
   plan.parts = block_parts(loads_, std::numeric_limits<size_t>::max());
   for (const ChunkLoad& load : loads_) {
     first_byte_.push_back(layer_bytes_);

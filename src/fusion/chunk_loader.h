@@ -14,20 +14,23 @@ namespace reprise {
 
 class ChunkLoader {
  public:
-  /// kv has room for the whole prompt. rotate: pages hold rotated keys.
+  /// kv has room for the whole prompt. rotate: pages hold rotated keys. row_ms: as
+  /// BlockReader::Plan.
   ChunkLoader(std::vector<ChunkLoad> loads, std::span<const RopeTable* const> ropes, SequenceKv& kv,
-              bool rotate, ThreadPool& pool);
+              bool rotate, double row_ms, ThreadPool& pool);
 
   /// Returns when all layers up to this one are in the pages. kCorrupt, kTruncated or
-  /// kFileUnreadable when a chunk cannot be read, which failed() names then.
+  /// kFileUnreadable when a chunk cannot be read, which failed() names then; kCancelled with
+  /// slow().
   Status load_through(uint32_t layer);
   const StoredChunk* failed() const { return reader_.failed(); }
+  const SlowLoad* slow() const { return reader_.slow(); }
   void add_cost(FusionCost& cost) const;
 
  private:
   static constexpr size_t kSlots = 4;  // layers read and not placed, and the one that is placed
 
-  BlockReader::Plan read_plan();
+  BlockReader::Plan read_plan(double row_ms);
   void place(uint32_t layer, const std::byte* blocks);
 
   const std::vector<ChunkLoad> loads_;

@@ -89,13 +89,15 @@ class CpuFusedPass : public FusedPass {
       : c_(computing),
         job_(job),
         policy_(job.position_free),
-        loader_(std::move(loads), c_.ropes, job.kv, !job.position_free, c_.pool) {}
+        loader_(std::move(loads), c_.ropes, job.kv, !job.position_free, job.prompt.row_ms,
+                c_.pool) {}
 
   Status compute(std::span<const int32_t> positions) override;
   Status check(std::span<const int32_t> positions, const RowCheck& check,
                const ChooseFn& choose) override;
   std::span<const float> logits() const override { return c_.logits; }
   const StoredChunk* failed() const override { return loader_.failed(); }
+  const SlowLoad* slow() const override { return loader_.slow(); }
   void add_cost(FusionCost& cost) const override { loader_.add_cost(cost); }
 
  private:

@@ -38,8 +38,8 @@ using ChooseFn = std::function<std::vector<int32_t>(std::span<const float> score
 class FusedPass {
  public:
   virtual ~FusedPass() = default;
-  /// Computes rows in every layer, and has everything loaded. Errors: kCancelled; those of
-  /// StoredChunk::read_layer, of a chunk that failed() names then.
+  /// Computes rows in every layer, and has everything loaded. Errors: kCancelled, also where slow()
+  /// says why; those of StoredChunk::read_layer, of a chunk that failed() names then.
   virtual Status compute(std::span<const int32_t> positions) = 0;
   /// Computes rows up to the layer where rows are chosen, and those that go on in every layer. The
   /// same errors.
@@ -48,6 +48,8 @@ class FusedPass {
   /// Of the prompt's last row, which the pass computed.
   virtual std::span<const float> logits() const = 0;
   virtual const StoredChunk* failed() const = 0;
+  /// Not null where loading was given up for computing, see BlockReader::slow().
+  virtual const SlowLoad* slow() const = 0;
   virtual void add_cost(FusionCost& cost) const = 0;
 };
 

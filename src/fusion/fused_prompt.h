@@ -19,6 +19,9 @@ struct FusedPrompt {
   std::span<const int32_t> tokens;
   std::vector<PromptChunk> chunks;  // ascending, disjoint
   int32_t question = 0;             // where it begins; it goes to the end, behind all chunks
+  /// What computing a row takes, where chunks are to be computed if that is faster than reading
+  /// them; else 0.
+  double row_ms = 0;
 
   int32_t end() const { return static_cast<int32_t>(tokens.size()); }
 };
@@ -32,9 +35,12 @@ struct FusionCost {
   uint64_t computed_rows = 0;    // others: question, missing chunks, what lies between
   uint64_t loaded_bytes = 0;
   uint64_t damaged_chunks = 0;
-  double wait_ms = 0;    // for reads
-  double place_ms = 0;   // rotating loaded keys and storing them in pages
-  double select_ms = 0;  // choosing rows, layers that only this needs included
+  uint64_t slow_chunks = 0;                 // computed, since reading them takes longer
+  double reading_ms = 0, computing_ms = 0;  // of these, as was expected
+  double compute_ms = 0;                    // of the rows that were computed, without waits
+  double wait_ms = 0;                       // for reads
+  double place_ms = 0;                      // rotating loaded keys and storing them in pages
+  double select_ms = 0;                     // choosing rows, layers that only this needs included
   double total_ms = 0;
 };
 

@@ -101,9 +101,12 @@ std::vector<int32_t> Fuser::first_of_chunks(const Plan& plan, uint32_t count) {
   return chosen;
 }
 
-Result<const StoredChunk*> Fuser::attempt(const FusedJob& job, const FusionMethod& method,
-                                          int32_t exact, Fused& fused) {
+Result<std::vector<const StoredChunk*>> Fuser::attempt(const FusedJob& job,
+                                                       const FusionMethod& method, int32_t exact,
+                                                       Fused& fused) {
+  const auto began = Clock::now();
   FusionCost& cost = fused.cost;
+  const double waited = cost.wait_ms;
   const Plan plan = this->plan(job.prompt, method, exact);
   REPRISE_TRY(const auto pass, device_.begin(job, plan.loads));
   const auto selects = selector(method);
@@ -127,12 +130,20 @@ Result<const StoredChunk*> Fuser::attempt(const FusedJob& job, const FusionMetho
   cost.recomputed_rows = chosen.size();
   cost.mean_position = mean_position(chosen, job.prompt.end());
   cost.computed_rows = plan.computed.size();
+  cost.compute_ms = ms_since(began) - (cost.wait_ms - waited);
   if (status) {
     fused.logits.assign(pass->logits().begin(), pass->logits().end());
-    return nullptr;
+    return std::vector<const StoredChunk*>();
   }
-  if (pass->failed() != nullptr) return pass->failed();
-  return tl::unexpected<Error>(status.error());
+  if (const SlowLoad* slow = pass->slow(); slow != nullptr) {
+    cost.slow_chunks += slow->chunks.size();
+    cost.reading_ms = slow->reading_ms;
+    cost.computing_ms = slow->computing_ms;
+    return slow->chunks;
+  }
+  if (pass->failed() == nullptr) return tl::unexpected<Error>(status.error());
+  ++cost.damaged_chunks;
+  return std::vector<const StoredChunk*>{pass->failed()};
 }
 
 Result<Fused> Fuser::fuse(FusedPrompt prompt, const FusionMethod& method, SequenceKv& kv,
@@ -145,15 +156,14 @@ Result<Fused> Fuser::fuse(FusedPrompt prompt, const FusionMethod& method, Sequen
   REPRISE_CHECK(kv.reserve(rows));
   while (true) {
     fused.cost.loaded_rows = 0;
-    auto failed = attempt(job, method, exact, fused);
-    if (!failed) {
+    auto left = attempt(job, method, exact, fused);
+    if (!left) {
       kv.truncate(exact);
-      return tl::unexpected<Error>(failed.error());
+      return tl::unexpected<Error>(left.error());
     }
-    if (*failed == nullptr) break;
-    ++fused.cost.damaged_chunks;
+    if (left->empty()) break;
     for (PromptChunk& chunk : prompt.chunks) {
-      if (chunk.stored == *failed) chunk.stored = nullptr;
+      if (std::ranges::count(*left, chunk.stored) > 0) chunk.stored = nullptr;
     }
   }
   kv.commit(rows);

@@ -22,9 +22,9 @@ class Fuser {
   /// device outlives the fuser.
   explicit Fuser(FusionDevice& device) : device_(device) {}
 
-  /// Fills kv, which holds exact KV of the prompt's beginning. A chunk that cannot be read is
-  /// computed. position_free: how kv's pages hold keys. An error, also kCancelled, leaves kv as it
-  /// was.
+  /// Fills kv, which holds exact KV of the prompt's beginning. A chunk that cannot be read, or not
+  /// as fast as FusedPrompt::row_ms asks, is computed. position_free: how kv's pages hold keys. An
+  /// error, also kCancelled, leaves kv as it was.
   Result<Fused> fuse(FusedPrompt prompt, const FusionMethod& method, SequenceKv& kv,
                      bool position_free, const ProgressFn& progress = {});
 
@@ -46,9 +46,9 @@ class Fuser {
   static std::vector<int32_t> first_of_chunks(const Plan& plan, uint32_t count);
   Status choose(const FusedPrompt& prompt, const Plan& plan, const Selector& selector,
                 FusedPass& pass, std::vector<int32_t>& chosen);
-  /// Returns the chunk that could not be read, or null.
-  Result<const StoredChunk*> attempt(const FusedJob& job, const FusionMethod& method, int32_t exact,
-                                     Fused& fused);
+  /// Returns chunks that have to be computed instead; none: it is done.
+  Result<std::vector<const StoredChunk*>> attempt(const FusedJob& job, const FusionMethod& method,
+                                                  int32_t exact, Fused& fused);
 
   FusionDevice& device_;
 };

@@ -306,13 +306,6 @@ TEST_F(CudaEngine, AutoTriesBothAndUsesOne) {
   EXPECT_EQ(refused.error().code, ErrorCode::kUnsupported);
 }
 
-TEST_F(CudaEngine, SnapKvIsRefusedWhereTheQuestionVotes) {
-  const auto refused = tiny_engine(cuda_options())->open("snapkv:voters=question");
-  ASSERT_FALSE(refused);
-  EXPECT_EQ(refused.error().code, ErrorCode::kUnsupported);
-  EXPECT_NE(refused.error().message.find("voters=window"), std::string::npos);
-}
-
 TEST_F(CudaEngine, ForksOfPoliciesThatEvictGoTheirOwnWays) {
   EngineOptions options = cuda_options();
   options.prefix_cache = false;  // equal passes, so equal bits

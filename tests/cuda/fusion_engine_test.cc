@@ -1,6 +1,14 @@
 // Stored chunks in prompts on a CUDA device: what is computed is what full attention computes, what
 // is loaded is what was stored, and the same rows are chosen as on the CPU.
+#include <algorithm>
+#include <functional>
+#include <iterator>
+#include <numeric>
+#include <set>
+
 #include "cuda/fusion_testing.h"
+#include "kv/read_faults.h"
+#include "methods/baselines/evicting.h"
 
 namespace reprise::test {
 namespace {
@@ -137,6 +145,84 @@ TEST_F(CudaEngine, FusionServesPolicies) {
   EXPECT_EQ(books.fused(prompt, "a3", "streaming:sink=4,window=32").size(), 8u * 259u);
 }
 
+/// Where the tokens stood that side pages hold, for each KV head. full: keys of the whole prompt,
+/// side: of the side pages; both [tokens, n_kv_head, head_dim].
+std::vector<std::set<size_t>> places_of(const std::vector<float>& full,
+                                        const std::vector<float>& side, uint32_t n_kv_head,
+                                        uint32_t head_dim) {
+  const size_t width = size_t{n_kv_head} * head_dim;
+  std::vector<std::set<size_t>> places(n_kv_head);
+  for (size_t at = 0; at < side.size(); at += head_dim) {
+    const auto off = [&](size_t token) {
+      const float* key = &full[token * width + at % width];
+      return std::transform_reduce(key, key + head_dim, &side[at], 0.0, std::plus<>(),
+                                   [](float a, float b) { return (a - b) * (a - b); });
+    };
+    size_t best = 0;
+    for (size_t token = 1; token < full.size() / width; ++token) {
+      if (off(token) < off(best)) best = token;
+    }
+    places[at % width / head_dim].insert(best);
+  }
+  return places;
+}
+
+/// What is kept of a prompt of three chunks when the question has voted, in a layer.
+std::vector<std::set<size_t>> kept_tokens(Books& books, const char* policy, uint32_t layer,
+                                          size_t budget) {
+  const bool on_device = books.engine->impl().options.device == "cuda";
+  const PartedPrompt prompt = three_chunks();
+  const auto keys = [&](const SequenceKv& kv, size_t tokens) {
+    const auto end = static_cast<int32_t>(tokens);
+    return on_device ? read_back(kv, layer, 0, end, true) : stored(kv, layer, 0, end, true);
+  };
+  auto whole = *books.engine->open(), session = *books.engine->open(policy);
+  for (Session* each : {whole.get(), session.get()}) {
+    EXPECT_TRUE(books.library->fuse(*each, prompt, "pie"));
+  }
+  EXPECT_TRUE(session->generate(request_of(prompt.tokens(), 4)));
+  auto& chosen = static_cast<EvictingPolicy&>(session->impl().sequence.policy->undecorated());
+  const auto& config = books.engine->impl().model->config();
+  return places_of(keys(whole->impl().sequence.kv, prompt.tokens().size()),
+                   keys(*chosen.side().pages(), budget), config.n_kv_head, config.head_dim);
+}
+
+// All rows of the question vote; what stands before the documents stays.
+TEST_F(CudaEngine, TheQuestionChoosesWhatItChoosesOnTheCpu) {
+  EngineOptions options = stored_options();
+  Books here(options);
+  options.device = "cpu";
+  Books there(options);
+  const PartedPrompt prompt = three_chunks();
+  for (Books* books : {&here, &there}) books->add(prompt);
+  const char* policy = "snapkv:budget=80,voters=question,kernel=5,pool=avg";
+  for (const uint32_t layer : {0u, kLayers - 1}) {
+    const auto got = kept_tokens(here, policy, layer, 80);
+    const auto want = kept_tokens(there, policy, layer, 80);
+    for (size_t head = 0; head < want.size(); ++head) {
+      std::vector<size_t> both;
+      std::ranges::set_intersection(got[head], want[head], std::back_inserter(both));
+      std::printf("  layer %u, head %zu: %zu of 80 tokens as on the CPU\n", layer, head,
+                  both.size());
+      EXPECT_GE(both.size(), 75u);
+      for (size_t token = 0; token < 21; ++token) EXPECT_TRUE(got[head].contains(token)) << token;
+    }
+  }
+  const auto counters = [&](Books& books) {
+    auto session = *books.engine->open(policy);
+    EXPECT_TRUE(books.library->fuse(*session, prompt, "a3"));
+    return session->generate(request_of(prompt.tokens(), 9))->counters;
+  };
+  const Counters got = counters(here), want = counters(there);
+  EXPECT_EQ(got.keys_read, want.keys_read);
+  EXPECT_EQ(got.reused_tokens, want.reused_tokens);
+  EXPECT_EQ(want.reused_tokens, 308u);  // all but the question
+  // With room for everything nothing is lost.
+  EXPECT_LT(relative_distance(here.fused(prompt, "a3", "snapkv:budget=400,voters=question"),
+                              here.fused(prompt, "a3")),
+            bf16_tolerance(kLayers));
+}
+
 TEST_F(CudaEngine, FusionStandsOnThePrefixCache) {
   EngineOptions options = stored_options();
   const auto engine = tiny_engine(options);
@@ -163,6 +249,25 @@ TEST_F(CudaEngine, FusionComputesDamagedChunks) {
   EXPECT_EQ(books.report.damaged_chunks, 1u);
   EXPECT_EQ(books.report.loaded_rows, 137u);
   EXPECT_LT(relative_distance(fused, full), bf16_tolerance(kLayers));
+}
+
+// Chunks that stay in page-locked memory are read once, however long that takes.
+TEST_F(CudaEngine, FusionComputesWhatIsSlowToRead) {
+  const PartedPrompt prompt = three_chunks();
+  for (const bool stays : {false, true}) {
+    LibraryOptions how = {.store_load = "auto"};
+    if (stays) how.store_memory = 8 << 20;
+    Books books(stored_options(), how);
+    books.add(prompt);
+    const auto full = books.full(prompt);
+    const ReadFault slow(ReadFault::kSlow);
+    const auto fused = books.fused(prompt, "a3");
+    EXPECT_EQ(books.report.slow_chunks, stays ? 0u : 3u);
+    EXPECT_EQ(books.report.loaded_rows, stays ? 287u : 0u);
+    if (stays) continue;
+    EXPECT_LT(relative_distance(fused, full), bf16_tolerance(kLayers));
+    EXPECT_GT(books.report.reading_ms, books.report.computing_ms);
+  }
 }
 
 // The last row is computed with the others, and its logits wait for the request.

@@ -20,11 +20,10 @@ inline EngineOptions stored_options(const std::string& kv_type = "bf16",
   return options;
 }
 
-/// Keys or values of a session's tokens in a layer, from pages of bf16.
-inline std::vector<float> read_back(Session& session, uint32_t layer, int32_t begin, int32_t end,
-                                    bool keys) {
+/// Keys or values of tokens in a layer, from pages of bf16.
+inline std::vector<float> read_back(const SequenceKv& kv, uint32_t layer, int32_t begin,
+                                    int32_t end, bool keys) {
   using namespace kernels::cuda;
-  const SequenceKv& kv = session.impl().sequence.kv;
   PagePool& pool = kv.pool();
   const kernels::KvLayout& layout = pool.layout();
   std::vector<std::byte> page(pool.page_bytes());
@@ -45,6 +44,11 @@ inline std::vector<float> read_back(Session& session, uint32_t layer, int32_t be
     }
   }
   return out;
+}
+
+inline std::vector<float> read_back(Session& session, uint32_t layer, int32_t begin, int32_t end,
+                                    bool keys) {
+  return read_back(session.impl().sequence.kv, layer, begin, end, keys);
 }
 
 /// Breaks the last block of the only segment.

@@ -187,16 +187,21 @@ TEST(PoolVotes, IsTheRuleOfSnapKv) {
   for (float& vote : votes) vote = std::uniform_real_distribution<float>(0, 5)(random);
   const DeviceArray<float> device_votes(votes);
   for (const uint32_t kernel : {1u, 2u, 7u, 255u}) {
+    const uint32_t always = kernel - 1;
     for (const bool average : {false, true}) {
       for (const bool largest : {false, true}) {
         const DeviceArray<float> scores(kKvHeads * kStride, 0xff);
         ASSERT_EQ(pool_votes({device_votes.get(), kHeadCount, kKvHeads, kKeys, kStride, kernel,
-                              average, largest, scores.get()},
+                              average, largest, scores.get(), always},
                              nullptr),
                   cudaSuccess);
         const auto got = scores.host();
         for (uint32_t i = 0; i < kKvHeads * kKeys; ++i) {
           const uint32_t kv_head = i / kKeys, key = i % kKeys;
+          if (key < always) {
+            ASSERT_EQ(got[kv_head * kStride + key], std::numeric_limits<float>::infinity());
+            continue;
+          }
           double joined = 0;
           for (uint32_t head = kv_head * kGroup; head < (kv_head + 1) * kGroup; ++head) {
             const auto before = static_cast<int32_t>(kernel / 2);

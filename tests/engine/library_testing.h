@@ -78,10 +78,9 @@ inline PartedPrompt three_chunks() {
           tiny_prompt(25, 5)};
 }
 
-/// Keys or values of a session's tokens [begin, end) in a layer.
-inline std::vector<float> stored(Session& session, uint32_t layer, int32_t begin, int32_t end,
+/// Keys or values of tokens [begin, end) in a layer.
+inline std::vector<float> stored(const SequenceKv& kv, uint32_t layer, int32_t begin, int32_t end,
                                  bool keys) {
-  const SequenceKv& kv = session.impl().sequence.kv;
   const kernels::KvLayout& layout = kv.pool().layout();
   const size_t width = size_t{layout.n_kv_head} * layout.head_dim;
   std::vector<float> out, k(width), v(width);
@@ -91,6 +90,11 @@ inline std::vector<float> stored(Session& session, uint32_t layer, int32_t begin
     out.insert(out.end(), keys ? k.begin() : v.begin(), keys ? k.end() : v.end());
   }
   return out;
+}
+
+inline std::vector<float> stored(Session& session, uint32_t layer, int32_t begin, int32_t end,
+                                 bool keys) {
+  return stored(session.impl().sequence.kv, layer, begin, end, keys);
 }
 
 inline double relative_distance(const std::vector<float>& a, const std::vector<float>& b) {

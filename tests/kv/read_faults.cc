@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <chrono>
+#include <thread>
 
 namespace reprise {
 namespace {
@@ -36,7 +38,8 @@ int ReadFault::count() const { return changed; }
 }  // namespace reprise
 
 // Takes the place of the C library's in this program.
-extern "C" ssize_t pread(int file, void* data, size_t bytes, off_t offset) {
+extern "C" {
+ssize_t pread(int file, void* data, size_t bytes, off_t offset) {
   using namespace reprise;
   constexpr size_t kBlock = 512;
   const int now = kind;
@@ -50,7 +53,14 @@ extern "C" ssize_t pread(int file, void* data, size_t bytes, off_t offset) {
     case ReadFault::kPieces:
       if (call % 3 == 0) return fail_with(EINTR);
       return read_some(file, data, std::min(bytes, kBlock), offset);
+    case ReadFault::kSlow:
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      return read_some(file, data, bytes, offset);
     default:
       return fail_with(EIO);
   }
+}
+ssize_t pread64(int file, void* data, size_t bytes, off64_t offset) {
+  return ::pread(file, data, bytes, offset);
+}
 }

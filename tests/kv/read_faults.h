@@ -1,22 +1,23 @@
-// A disk whose reads fail or stop short, for tests of what lies on one.
+// A disk whose reads fail, stop short or take long, for tests of what lies on one.
 #pragma once
 
 #include <vector>
 
 namespace reprise {
 
-/// While one lives, pread() of this program fails. Files that are read in pieces must not be open
-/// for direct transfers; see hidden_file().
+/// While one lives, pread() of this program is changed. Files that are read in pieces must not be
+/// open for direct transfers; see hidden_file().
 class ReadFault {
  public:
   /// kPieces: nothing fails, but calls are interrupted or read less than they were asked for.
-  enum Kind { kBroken, kEnds, kShortThenBroken, kPieces };
+  /// kSlow: nothing fails, but calls take 50 ms.
+  enum Kind { kBroken, kEnds, kShortThenBroken, kPieces, kSlow };
   /// every: one of so many calls is changed.
   explicit ReadFault(Kind kind, int every = 1);
   ~ReadFault();
   ReadFault(const ReadFault&) = delete;
   ReadFault& operator=(const ReadFault&) = delete;
-  /// Calls that did not do what they should.
+  /// Calls that were changed.
   int count() const;
 
   /// Those that no second call makes good.

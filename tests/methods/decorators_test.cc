@@ -4,6 +4,7 @@
 #include <map>
 
 #include "attention/toy.h"
+#include "methods/policy_laws.h"
 #include "methods/registry.h"
 
 namespace reprise {
@@ -163,6 +164,29 @@ TEST(Auto, AContextCanBeNamedInsteadOfMeasuring) {
   const auto stats = auto_stats("auto:from=140+quest", 80);
   EXPECT_EQ(stats.at("auto_quest"), 0.5);
   EXPECT_EQ(stats.at("auto_full"), 0.5);
+}
+
+TEST(Auto, SavesWhatItsCandidatesKeep) {
+  const std::string spec =
+      "auto:from=300+mac:min_context=0,window=64,band=32,sink=8,guard=false,tau=0.5";
+  testing::expect_saved_state_goes_on(spec, 407);
+  Toy toy({2, 4, 2, 32}, 440);
+  toy.prompt_end = 400;
+  const auto policy = testing::make_policy(toy, spec), restored = testing::make_policy(toy, spec);
+  SequenceKv kv = toy.new_sequence();
+  const size_t prompt[] = {400};
+  testing::run(toy, *policy, kv, prompt, 10);
+  const std::string state = policy->save_state();
+  for (size_t length = 1; length < state.size(); length += 1 + length / 4) {
+    EXPECT_FALSE(restored->restore_state(state.substr(0, length), 410)) << length;
+  }
+  EXPECT_FALSE(restored->restore_state(state + "x", 410));
+  EXPECT_EQ(restored->observed_prompt_rows(420, 410), 64);
+  ASSERT_TRUE(restored->restore_state(state, 410));
+  EXPECT_GT(restored->state_bytes(), 0u);
+  EXPECT_EQ(restored->observed_prompt_rows(420, 410), 10);  // the ring has what is before them
+  EXPECT_TRUE(restored->restore_state({}, 410));            // of a file from before
+  EXPECT_EQ(restored->observed_prompt_rows(420, 410), 64);
 }
 
 TEST(Auto, RefusesWhatCannotTakeTurns) {

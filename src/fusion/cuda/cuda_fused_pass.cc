@@ -58,6 +58,7 @@ Status CudaFusedPass::start(std::vector<ChunkLoad> loads) {
   target.ropes = ropes_;
   target.resident = ranks_.resident.get();
   target.slots = &ranks_.slots;
+  target.row_ms = job_.prompt.row_ms;
   if (std::ranges::all_of(loads, [](const ChunkLoad& load) { return load.shift == 0; })) {
     target.first_layer = 1;
     for (const ChunkLoad& load : loads) {

@@ -21,6 +21,7 @@ class CudaFusedPass : public FusedPass {
                const ChooseFn& choose) override;
   std::span<const float> logits() const override { return ranks_.host_logits.span(); }
   const StoredChunk* failed() const override { return loader_->failed(); }
+  const SlowLoad* slow() const override { return loader_->slow(); }
   void add_cost(FusionCost& cost) const override {
     ranks_.synchronize();  // a pass that failed may not have waited for it
     loader_->add_cost(cost);

@@ -64,7 +64,8 @@ BlockReader::Plan DeviceChunkLoader::read_plan(ThreadPool& pool) {
   const bool whole =
       std::ranges::any_of(held_, [](const auto& entry) { return entry && !entry->complete; });
   placed_ = first_read_ = whole ? 0 : target_.first_layer;
-  BlockReader::Plan plan = {loads_, parts_, first_read_, target_.layers, {}, &pool, {}, {}};
+  BlockReader::Plan plan = {loads_, parts_, first_read_, target_.layers, {}, &pool};
+  plan.row_ms = target_.row_ms;
   for (const auto& slot : target_.slots->slots) plan.slots.push_back(slot.data());
   for (const auto& entry : held_) {
     plan.kept.push_back(entry ? BlockReader::Kept{entry->blocks, entry->complete}

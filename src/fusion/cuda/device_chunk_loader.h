@@ -67,6 +67,7 @@ class DeviceChunkLoader {
     std::span<const RopeTable* const> ropes;  // [n_layer]; none: keys stay unrotated
     ResidentChunks* resident = nullptr;       // holds chunks, and keeps those that are read
     LoadSlots* slots = nullptr;               // of no other loader meanwhile
+    double row_ms = 0;                        // as BlockReader::Plan
   };
   /// The streams are idle when it goes. pool: nobody else's meanwhile.
   static Result<std::unique_ptr<DeviceChunkLoader>> create(std::vector<ChunkLoad> loads,
@@ -80,6 +81,7 @@ class DeviceChunkLoader {
   /// are read. Errors: those of BlockReader::next.
   Status load_through(uint32_t layer);
   const StoredChunk* failed() const { return reader_ ? reader_->failed() : nullptr; }
+  const SlowLoad* slow() const { return reader_ ? reader_->slow() : nullptr; }
   /// wait_ms is the time that the stream waited. Of a stream that is idle.
   void add_cost(FusionCost& cost) const;
 

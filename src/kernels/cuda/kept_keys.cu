@@ -24,7 +24,7 @@ __global__ void __launch_bounds__(kThreads) pool_kernel(const __grid_constant__ 
     if (a.average) pooled /= static_cast<float>(a.kernel);
     joined = a.largest_of_heads ? fmaxf(joined, pooled) : joined + pooled;
   }
-  a.scores[size_t{blockIdx.y} * a.stride + key] = joined;
+  a.scores[size_t{blockIdx.y} * a.stride + key] = key < a.always ? INFINITY : joined;
 }
 
 // The same shape.

@@ -47,6 +47,7 @@ struct PoolVotesArgs {
   bool average = false;           // or the largest; beyond the edges stands zero
   bool largest_of_heads = false;  // or the sum
   float* scores = nullptr;        // [n_kv_head, stride] out
+  uint32_t always = 0;            // keys before this one score infinity
 };
 
 /// Scores of SnapKV (Li et al. 2024): votes pooled over neighbours, then joined over the query

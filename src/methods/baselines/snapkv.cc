@@ -73,7 +73,7 @@ void SnapKvPolicy::choose(const QueryRows& rows, Layer& layer) const {
   const size_t width = shape_.n_head * shape_.head_dim, group = shape_.group;
   const size_t count = keys(rows.layer, rows.end()).count();
   const auto window = static_cast<size_t>(this->window(rows.prompt_end));
-  const size_t before = by_question() ? static_cast<size_t>(documents_.begin) : 0;
+  const auto always = static_cast<size_t>(this->always());
   const size_t voters = std::min(window, layer.q.size() / width);
   const float* q = layer.q.data() + layer.q.size() - voters * width;
   const KeptScores scores = this->scores(rows);
@@ -91,7 +91,7 @@ void SnapKvPolicy::choose(const QueryRows& rows, Layer& layer) const {
   rows.pool->run(shape_.n_kv_head, [&](size_t head, int) {
     std::vector<int32_t>& keep = layer.keep[head];
     auto ranked = snapkv_scores(options_, std::span(votes).subspan(head * group, group));
-    std::fill_n(ranked.begin(), std::min(before, ranked.size()),
+    std::fill_n(ranked.begin(), std::min(always, ranked.size()),
                 std::numeric_limits<float>::infinity());
     top_k(ranked, options_.budget - window, keep);
     for (size_t i = count - window; i < count; ++i) keep.push_back(static_cast<int32_t>(i));

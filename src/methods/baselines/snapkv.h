@@ -55,6 +55,10 @@ class SnapKvPolicy : public EvictingPolicy {
   SnapKvPolicy(const SnapKvOptions& options, const ModelConfig& config);
 
   const SnapKvOptions& options() const { return options_; }
+  /// Last rows of a prompt that vote and are kept.
+  int32_t window(int32_t prompt_end) const;
+  /// Keys before this one are kept whatever the votes.
+  int32_t always() const { return by_question() ? documents_.begin : 0; }
 
   std::unique_ptr<Policy> fork() const override { return std::make_unique<SnapKvPolicy>(*this); }
   void select(const QueryRows& rows, Selection& selection) override;
@@ -76,8 +80,6 @@ class SnapKvPolicy : public EvictingPolicy {
 
   /// Whether the rows behind documents vote.
   bool by_question() const { return documents_.end > 0 && options_.voters == "question"; }
-  /// Last rows of a prompt that vote and are kept.
-  int32_t window(int32_t prompt_end) const;
   void collect_queries(const QueryRows& rows, Layer& layer) const;
   void choose(const QueryRows& rows, Layer& layer) const;
   void compress(const QueryRows& rows, Layer& layer);

@@ -16,13 +16,11 @@ uint32_t pages_of(uint32_t tokens) { return (tokens + kTokens - 1) / kTokens; }
 
 }  // namespace
 
-DeviceEvicting::DeviceEvicting(const ModelConfig& config, uint32_t side_tokens, uint32_t voters,
-                               uint32_t recent)
+DeviceEvicting::DeviceEvicting(const ModelConfig& config, uint32_t side_tokens, uint32_t recent)
     : config_(config),
       side_tokens_(side_tokens),
       side_pages_(pages_of(side_tokens)),
-      recent_(recent),
-      voters_(voters) {}
+      recent_(recent) {}
 
 Status DeviceEvicting::reserve(const DeviceRoom& room) {
   constexpr std::string_view kWhat = "what is kept";
@@ -88,7 +86,7 @@ Status DeviceEvicting::plan_prompt(const SequenceStep& step, int32_t position, S
   const Kept kept = host.kept(layers_.front());
   if (kept.begin > 0) host.read_beside(position);
   const int32_t end = position + static_cast<int32_t>(step.rows);
-  const auto voters = static_cast<int32_t>(voters_);
+  const int32_t voters = this->voters(host, step.prompt_end);
   const int32_t first_voter = voters == 0 ? 0 : step.prompt_end - voters;
   planned.captured = std::max(position, first_voter);
   if (planned.captured >= end) return {};
@@ -112,7 +110,7 @@ Status DeviceEvicting::plan_prompt(const SequenceStep& step, int32_t position, S
   }
   capture->end = end;
   if (end < step.prompt_end) return {};
-  const std::optional<Choice> choice = this->choice(kept, end);
+  const std::optional<Choice> choice = this->choice(host, kept, end);
   if (!choice) return {};
   if (!own_side(host, step.kv->pool())) {
     host.count_fallback();

@@ -45,7 +45,8 @@ class DeviceEvicting : public DevicePolicy {
   /// What stays of the keys that are there when a prompt has been read.
   struct Choice {
     uint32_t candidates = 0, chosen = 0, tail = 0;  // as ChooseKeysArgs
-    int32_t known = 0;  // own tokens before this one were there when the prompt began
+    uint32_t always = 0;  // candidates before this one are chosen whatever they score
+    int32_t known = 0;    // own tokens before this one were there when the prompt began
     Kept next;
   };
   /// Keys of one layer that are ranked.
@@ -55,11 +56,15 @@ class DeviceEvicting : public DevicePolicy {
     kernels::cuda::KeptKeys keys;
     Choice choice;
   };
-  /// side_tokens: of a sequence; voters: last rows of a prompt, 0 for all. recent > 0: so many
-  /// recent tokens are kept, and others in side pages.
-  DeviceEvicting(const ModelConfig& config, uint32_t side_tokens, uint32_t voters, uint32_t recent);
+  /// side_tokens: of a sequence. recent > 0: so many recent tokens are kept, and others in side
+  /// pages.
+  DeviceEvicting(const ModelConfig& config, uint32_t side_tokens, uint32_t recent);
 
-  virtual std::optional<Choice> choice(const Kept& kept, int32_t end) const = 0;
+  /// Last rows of a prompt whose queries are kept for the choice; 0: all.
+  virtual int32_t voters(const EvictingPolicy& host, int32_t prompt_end) const = 0;
+  /// Nothing: all keys stay.
+  virtual std::optional<Choice> choice(const EvictingPolicy& host, const Kept& kept,
+                                       int32_t end) const = 0;
   /// Before a row is decoded; may change what is kept.
   virtual Status plan_row(EvictingPolicy&, State&, int32_t /*position*/, PagePool&) { return {}; }
   /// Makes a sequence's state usable, that of another one if it was forked.
@@ -110,7 +115,7 @@ class DeviceEvicting : public DevicePolicy {
   Status compress(const Ranking& ranking, cudaStream_t stream);
   void recycle(State& state);
 
-  uint32_t voters_, rows_ = 0, list_capacity_ = 0;
+  uint32_t rows_ = 0, list_capacity_ = 0;
   std::vector<uint32_t> layers_;  // that are the policy's own
   std::vector<Step> steps_;
   std::vector<Capture> idle_captures_;

@@ -10,7 +10,8 @@ using kernels::cuda::KeyWeight;
 
 DeviceH2o::DeviceH2o(const H2oPolicy& policy, const ModelConfig& config)
     : DeviceEvicting(config, policy.options().budget - static_cast<uint32_t>(policy.recent()),
-                     policy.options().observe, static_cast<uint32_t>(policy.recent())),
+                     static_cast<uint32_t>(policy.recent())),
+      observe_(static_cast<int32_t>(policy.options().observe)),
       per_row_(policy.options().normalise == "count") {}
 
 Status DeviceH2o::reserve(const DeviceRoom& room) {
@@ -26,7 +27,8 @@ Status DeviceH2o::adopt(const PagedKv& kv, const kernels::cuda::PageIds&, cudaSt
   return {};
 }
 
-std::optional<DeviceEvicting::Choice> DeviceH2o::choice(const Kept& kept, int32_t end) const {
+std::optional<DeviceEvicting::Choice> DeviceH2o::choice(const EvictingPolicy&, const Kept& kept,
+                                                        int32_t end) const {
   const auto keys = static_cast<uint32_t>(kept.side + end - kept.begin);
   const auto side = static_cast<uint32_t>(kept.side);
   Choice choice;

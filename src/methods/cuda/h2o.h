@@ -19,7 +19,9 @@ class DeviceH2o : public DeviceEvicting {
   uint64_t index_bytes_read(const DeviceRow& row) const override;
 
  private:
-  std::optional<Choice> choice(const Kept& kept, int32_t end) const override;
+  int32_t voters(const EvictingPolicy&, int32_t /*prompt_end*/) const override { return observe_; }
+  std::optional<Choice> choice(const EvictingPolicy& host, const Kept& kept,
+                               int32_t end) const override;
   Status plan_row(EvictingPolicy& host, State& state, int32_t position, PagePool& pool) override;
   Status own_state(State& state, const State* from, cudaStream_t stream) override;
   Status score(const Ranking& ranking, cudaStream_t stream) override;
@@ -27,6 +29,7 @@ class DeviceH2o : public DeviceEvicting {
   /// Of a layer.
   size_t weights_at(uint32_t layer) const;
 
+  int32_t observe_;
   bool per_row_;
   uint64_t tile_bytes_ = 0;                                       // of the keys of a page and head
   kernels::cuda::DeviceBuffer<kernels::cuda::KeyWeight> summed_;  // [n_kv_head, stride]

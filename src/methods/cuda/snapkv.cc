@@ -7,17 +7,22 @@
 namespace reprise {
 
 DeviceSnapKv::DeviceSnapKv(const SnapKvOptions& options, const ModelConfig& config)
-    : DeviceEvicting(config, options.budget, std::min(options.window, options.budget), 0),
-      options_(options),
-      window_(std::min(options.window, options.budget)) {}
+    : DeviceEvicting(config, options.budget, 0), options_(options) {}
 
-std::optional<DeviceEvicting::Choice> DeviceSnapKv::choice(const Kept& kept, int32_t end) const {
+int32_t DeviceSnapKv::voters(const EvictingPolicy& host, int32_t prompt_end) const {
+  return static_cast<const SnapKvPolicy&>(host).window(prompt_end);
+}
+
+std::optional<DeviceEvicting::Choice> DeviceSnapKv::choice(const EvictingPolicy& host,
+                                                           const Kept& kept, int32_t end) const {
   const auto keys = static_cast<uint32_t>(kept.side + end - kept.begin);
   if (keys <= options_.budget) return std::nullopt;
+  const auto window = static_cast<uint32_t>(voters(host, end));
   Choice choice;
-  choice.candidates = keys - window_;
-  choice.chosen = options_.budget - window_;
-  choice.tail = window_;
+  choice.candidates = keys - window;
+  choice.chosen = options_.budget - window;
+  choice.tail = window;
+  choice.always = static_cast<uint32_t>(static_cast<const SnapKvPolicy&>(host).always());
   choice.next = {static_cast<int32_t>(options_.budget), end, end};
   return choice;
 }
@@ -33,6 +38,7 @@ Status DeviceSnapKv::score(const Ranking& ranking, cudaStream_t stream) {
   args.average = options_.pool == "avg";
   args.largest_of_heads = options_.group == "max";
   args.scores = scores_.data();
+  args.always = ranking.choice.always;
   REPRISE_CUDA(kernels::cuda::pool_votes(args, stream), "pooling votes");
   return {};
 }

@@ -11,11 +11,12 @@ class DeviceSnapKv : public DeviceEvicting {
   DeviceSnapKv(const SnapKvOptions& options, const ModelConfig& config);
 
  private:
-  std::optional<Choice> choice(const Kept& kept, int32_t end) const override;
+  int32_t voters(const EvictingPolicy& host, int32_t prompt_end) const override;
+  std::optional<Choice> choice(const EvictingPolicy& host, const Kept& kept,
+                               int32_t end) const override;
   Status score(const Ranking& ranking, cudaStream_t stream) override;
 
   SnapKvOptions options_;
-  uint32_t window_;
 };
 
 }  // namespace reprise

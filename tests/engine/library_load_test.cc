@@ -1,0 +1,73 @@
+// Whether chunks are loaded or computed, by what either takes.
+#include <chrono>
+#include <thread>
+
+#include "engine/library_testing.h"
+#include "kv/read_faults.h"
+
+namespace reprise::test {
+namespace {
+
+const LibraryOptions kAuto = {.store_load = "auto"};
+
+TEST(LibraryLoad, WhatIsSlowToReadIsComputed) {
+  Books books("f32", "", kAuto);
+  const PartedPrompt prompt = three_chunks();
+  books.add(prompt);  // and it is known what computing takes
+  const auto full = books.full(prompt);
+  for (const char* fusion : {"pie", "a3", "cacheblend", "legolink"}) {
+    const ReadFault slow(ReadFault::kSlow);
+    EXPECT_EQ(books.fused(prompt, fusion), full) << fusion;
+    EXPECT_EQ(books.report.slow_chunks, 3u) << fusion;
+    EXPECT_EQ(books.report.loaded_rows, 0u) << fusion;
+    EXPECT_EQ(books.report.computed_rows, 333u) << fusion;
+    EXPECT_GT(books.report.reading_ms, books.report.computing_ms) << fusion;
+  }
+  EXPECT_EQ(books.report.missing_chunks + books.report.damaged_chunks, 0u);
+}
+
+TEST(LibraryLoad, WhatIsSlowToComputeIsLoaded) {
+  Books books("f32", "", kAuto), always("f32");
+  const PartedPrompt prompt = three_chunks();
+  for (Books* each : {&books, &always}) each->add(prompt);
+  // The largest pass so far tells what a row takes.
+  const PartedPrompt other = {{}, {tiny_prompt(400, 9)}, tiny_prompt(20, 5)};
+  auto session = *books.engine->open();
+  const auto slow = books.library->fuse(*session, other, "a3", [](const Progress&) {
+    std::this_thread::sleep_for(std::chrono::seconds(1));
+    return true;
+  });
+  ASSERT_TRUE(slow) << slow.error().message;
+  EXPECT_EQ(books.fused(prompt, "a3"), always.fused(prompt, "a3"));
+  EXPECT_EQ(books.report.loaded_rows, 287u);
+  EXPECT_EQ(books.report.slow_chunks, 0u);
+}
+
+TEST(LibraryLoad, EverythingIsLoadedUnlessSpeedMayDecide) {
+  Books books("f32");
+  const PartedPrompt prompt = three_chunks();
+  books.add(prompt);
+  const auto want = books.fused(prompt, "pie");
+  const ReadFault slow(ReadFault::kSlow);
+  EXPECT_EQ(books.fused(prompt, "pie"), want);
+  EXPECT_EQ(books.report.loaded_rows, 287u);
+  EXPECT_EQ(books.report.slow_chunks, 0u);
+  EXPECT_GT(slow.count(), 0);
+}
+
+// It computes a chunk to know.
+TEST(LibraryLoad, ALibraryThatHasComputedNothingMeasures) {
+  Books books("f32", "", kAuto);
+  const PartedPrompt prompt = three_chunks();
+  books.add(prompt);
+  const auto full = books.full(prompt);
+  LibraryOptions again = kAuto;
+  again.store = books.folder;
+  books.library.emplace(*Library::open(*books.engine, again, false));
+  const ReadFault slow(ReadFault::kSlow);
+  EXPECT_EQ(books.fused(prompt, "pie"), full);
+  EXPECT_EQ(books.report.slow_chunks, 3u);
+}
+
+}  // namespace
+}  // namespace reprise::test
