@@ -18,37 +18,38 @@ class MacGuard {
   bool pays() const { return !has_seen() || saved_ > kMargin * spent_; }
   /// Bytes a step, of a head for which comparing pays.
   double gain() const { return has_seen() && pays() ? saved_ - spent_ : 0.0; }
-  /// Whether a step in which the head rests should compare for the guard: every 32nd.
-  bool tries() { return ++idle_ % kRetry == 0; }
+  /// Whether a step in which the head rests should compare for the guard: every 32nd, and those
+  /// after one that would have paid, until the average says so too.
+  bool tries() { return ++idle_ % kRetry == 0 || (surprised_ != 0 && !pays()); }
   /// What a step saved and spent, or would have; the first one stands for the past.
   void saw(double saved, double spent, bool rests) {
     spent_ = spent;
     saved = std::max(0.0, saved);
+    surprised_ = saved > kMargin * spent ? 1 : 0;
     if (!has_seen()) saved_ = saved;
     saved_ += (saved - saved_) * (rests ? kRetryWeight : kWeight);
   }
 
  private:
-  static constexpr uint64_t kRetry = 32;
+  static constexpr uint32_t kRetry = 32;
   static constexpr double kWeight = 1.0 / 64, kRetryWeight = 1.0 / 8;
   static constexpr double kMargin = 1.1;
 
   double saved_ = -1.0;  // bytes a step, a moving average
   double spent_ = 0.0;
-  uint64_t idle_ = 0;
+  uint32_t idle_ = 0, surprised_ = 0;
 };
 
 /// The guards of a layer's KV heads. Heads rest alone; the layer rests when what the others gain
 /// does not pay for what it costs to divide a step's keys and to store its results.
 ///
 /// Time decides, but it is modelled, so that an answer does not depend on the machine's load. Bytes
-/// alone mislead: comparing reads a byte for one query head, attention for all of a group. Costs
-/// are from samples of a profile of SmolLM2-135M (Zen 4, AVX-512 BF16, 4K), which load does not
-/// shift against one another; see bench/results/2026-11-24-cpu-mac.md.
+/// alone mislead: dividing and storing read little and take long. Costs are of SmolLM2-135M on two
+/// cores of a Zen 4, where attention waits for memory; see bench/results/2026-11-24-cpu-mac.md.
 class MacLayerGuard {
  public:
   /// Of comparing a byte of queries, in bytes of KV.
-  static constexpr double kComparing = 3.5;
+  static constexpr double kComparing = 1.2;
 
   MacLayerGuard() = default;
   /// width: n_head head_dim
