@@ -36,7 +36,7 @@ const std::string kGated =
     "reattention:sink=8,local=64,span=8,spans=6,activate=80,stride=0,lead=1.1,gate=0.3";
 
 const std::string kAgreeing =
-    "reattention:sink=8,local=64,span=8,spans=6,activate=80,stride=0,lead=1.1,agree=4,"
+    "reattention:sink=8,local=64,span=8,spans=6,activate=80,stride=0,lead=1.1,agree=0.5,"
     "decode-picks=1";
 
 // Half of the rows: where rounding decides which of two keys wins, one row differs, and with it
@@ -72,7 +72,7 @@ TEST_F(CudaEngine, ReAttentionReadsWhatItReadsOnTheCpu) {
        "reattention:sink=8,local=64,span=8,spans=6,activate=80,stride=0,lead=0.5",
        "reattention:sink=8,local=64,span=8,spans=200,activate=80,stride=0,lead=0.5", kGated,
        kGated + ",wide=64", kGated + ",wide=300", kAgreeing, kAgreeing + ",wide=64",
-       kAgreeing + ",heads=0:0/0:2",
+       kAgreeing + ",own=always", kAgreeing + ",own=never", kAgreeing + ",heads=0:0/0:2",
        "reattention:stride=1,sink=8,local=64,span=8,spans=6,activate=80,heads=0:0/0:2"},
       bf16_tolerance(1));
 }
@@ -89,7 +89,8 @@ TEST_F(CudaEngine, ReAttentionLooksFarAsOftenAsOnTheCpu) {
   };
   const std::string leading = kGated.substr(0, kGated.rfind(','));
   for (const std::string watch :
-       {",gate=0.3", ",gate=0.35", ",agree=4,decode-picks=1", ",agree=3.5,decode-picks=1"}) {
+       {",gate=0.3", ",gate=0.35", ",agree=0.5,decode-picks=1", ",agree=0.44,decode-picks=1",
+        ",agree=0.5,decode-picks=1,own=always"}) {
     const auto [name, want] = open_share("cpu", leading + watch);
     const auto [same_name, got] = open_share(cuda_options().device, leading + watch);
     std::printf("  %s: open in %.3f, on the CPU %.3f\n", watch.c_str(), got, want);

@@ -197,7 +197,7 @@ TEST(Paging, APromptBringsNoMoreThanItReads) {
     options.chunk = 64;
     const auto engine = tiny_engine(options);
     const auto session =
-        *engine->open("reattention:activate=128,local=64,chunk=64,stride=0,alone=16");
+        *engine->open("reattention:activate=128,local=64,chunk=64,stride=0,alone=16,agree=0");
     answer_of(*session, request_of(tiny_prompt(kTokens), 1));
     const KvTiers kv = engine->kv();
     EXPECT_GT(kv.disk.bytes, kTokens / 2 * kTokenBytes) << prefetch;

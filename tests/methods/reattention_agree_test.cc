@@ -110,14 +110,19 @@ class Votes {
 TEST(ReAttentionAgree, ReadsWhatLeadingHeadsOfRowsAndLayersBeforeAgreeOn) {
   constexpr uint32_t kLayers = 3;
   const std::set<size_t> all = {0, 1, 2, 3, 4, 5};
-  for (const auto& [some, wide] : {std::pair{false, 40}, {true, 40}, {false, 90}}) {
-    // Layer 1 has no voting heads, and reads what the others agree on.
+  struct Case {
+    bool some;  // layer 1 has no voting heads, and reads what the others agree on
+    int32_t wide;
+    std::string own = "always";
+  };
+  for (const auto& [some, wide, reads_own] :
+       {Case{false, 40}, {true, 40}, {false, 90}, {false, 90, "apart"}, {false, 90, "never"}}) {
     const std::vector<std::set<size_t>> vote = {all, some ? std::set<size_t>{} : all, all};
     const std::string heads = some ? ",heads=0:0/0:1/0:2/0:3/0:4/0:5/2:0/2:1/2:2/2:3/2:4/2:5" : "";
     Toy toy({kLayers, 6, 2, 64}, 330);
     toy.prompt_end = 300;
-    Recorder policy(toy, std::string(testing::kLookFar) +
-                             ",lead=0.9,agree=14,wide=" + std::to_string(wide) + heads);
+    Recorder policy(toy, std::string(testing::kLookFar) + ",lead=0.9,agree=0.75,wide=" +
+                             std::to_string(wide) + heads + ",own=" + reads_own);
     SequenceKv kv = toy.new_sequence();
     for (size_t token = 0; token < 280; token += 20) toy.step(kv, policy, 20, Phase::kPrefill);
     Votes votes;
@@ -126,8 +131,9 @@ TEST(ReAttentionAgree, ReadsWhatLeadingHeadsOfRowsAndLayersBeforeAgreeOn) {
       toy.step(kv, policy, 1, row < 300 ? Phase::kPrefill : Phase::kDecode);
       for (uint32_t layer = 0; layer < kLayers; ++layer) {
         const auto own = testing::expected(toy, layer, static_cast<size_t>(row), 0.9, vote[layer]);
-        std::set<int32_t> want = own.leading;
-        const auto middles = votes.middles(row, 14.0);
+        const auto middles = votes.middles(row, some ? 9.0 : 13.5);
+        std::set<int32_t> want;
+        if (reads_own == "always" || (reads_own == "apart" && middles.empty())) want = own.leading;
         want.insert(middles.begin(), middles.end());
         for (int32_t key = row + 1 - wide; key < row - 39 && middles.empty(); ++key) {
           want.insert(key);
@@ -144,15 +150,15 @@ TEST(ReAttentionAgree, ReadsWhatLeadingHeadsOfRowsAndLayersBeforeAgreeOn) {
 
 TEST(ReAttentionAgree, WithoutAgreementTheLeadAlone) {
   const Outputs lead = outputs_of(",lead=0.9");
-  EXPECT_TRUE(outputs_of(",lead=0.9,agree=1000,wide=40") == lead);
-  EXPECT_FALSE(outputs_of(",lead=0.9,agree=1000,wide=41") == lead);
-  EXPECT_FALSE(outputs_of(",lead=0.9,agree=3,wide=40") == lead);
+  EXPECT_TRUE(outputs_of(",lead=0.9,agree=10,wide=40") == lead);
+  EXPECT_FALSE(outputs_of(",lead=0.9,agree=10,wide=41") == lead);
+  EXPECT_FALSE(outputs_of(",lead=0.9,agree=0.25,wide=40") == lead);
 }
 
 TEST(ReAttentionAgree, ForksCutSequencesAndRestoredOnesGoOnAsIfAlone) {
   Toy toy({2, 6, 2, 64, KvType::kBF16}, 360);
   toy.prompt_end = 300;
-  const std::string spec = std::string(testing::kLookFar) + ",lead=0.9,agree=3";
+  const std::string spec = std::string(testing::kLookFar) + ",lead=0.9,agree=0.25";
   const auto policy = testing::make_policy(toy, spec);
   SequenceKv kv = toy.new_sequence();
   for (size_t token = 0; token < 280; token += 20) toy.step(kv, *policy, 20, Phase::kPrefill);
@@ -161,6 +167,7 @@ TEST(ReAttentionAgree, ForksCutSequencesAndRestoredOnesGoOnAsIfAlone) {
              blank = testing::make_policy(toy, spec);
   ASSERT_TRUE(restored->restore_state(policy->save_state(), 310));
   EXPECT_FALSE(blank->restore_state(policy->save_state(), 309));
+  EXPECT_TRUE(blank->restore_state("", 310)) << "a session's from where nothing was agreed on";
   SequenceKv forked_kv = kv, restored_kv = kv, blank_kv = kv;
   const Outputs want = outputs_of(toy, *policy, kv, 40);
   EXPECT_TRUE(outputs_of(toy, *forked, forked_kv, 40) == want);

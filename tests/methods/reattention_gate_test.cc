@@ -156,17 +156,42 @@ TEST(ReAttentionGate, NeedsALeadAndRowsThatAllChoose) {
     return policy ? std::string("fine") : policy.error().message;
   };
   EXPECT_EQ(message("reattention:lead=2,gate=0.05"), "fine");
-  EXPECT_NE(message("reattention:gate=0.05").find("give lead=2"), std::string::npos);
+  EXPECT_EQ(message("reattention:gate=0.05"), "fine");
   EXPECT_NE(message("reattention:lead=2,gate=0.05,interval=2").find("leave interval out"),
             std::string::npos);
   EXPECT_NE(message("reattention:lead=2,gate=1.5").find("gate"), std::string::npos);
-  EXPECT_NE(message("reattention:wide=2000").find("give lead=2,agree=4"), std::string::npos);
-  EXPECT_EQ(message("reattention:lead=2,agree=4"), "fine");
-  EXPECT_NE(message("reattention:agree=4").find("give lead=2"), std::string::npos);
-  EXPECT_NE(message("reattention:lead=2,agree=4,gate=0.1").find("leave one out"),
+  EXPECT_EQ(message("reattention:wide=2000"), "fine");
+  EXPECT_NE(message("reattention:agree=0,wide=2000").find("give agree"), std::string::npos);
+  EXPECT_EQ(message("reattention:agree=0.1"), "fine");
+  EXPECT_NE(message("reattention:agree=0.1,interval=4").find("leave interval out"),
             std::string::npos);
-  for (const char* spec : {"reattention:lead=2,gate=0.05", "reattention:lead=2,agree=4"}) {
+  EXPECT_NE(message("reattention:agree=0.1,gate=0.1").find("leave one out"), std::string::npos);
+  EXPECT_NE(message("reattention:agree=0.1,fill=true").find("leave one out"), std::string::npos);
+  EXPECT_EQ(message("reattention:own=never"), "fine");
+  EXPECT_NE(message("reattention:agree=0,own=never").find("where heads agree"), std::string::npos);
+  for (const char* spec : {"reattention:lead=2,gate=0.05", "reattention"}) {
     EXPECT_FALSE((*create_policy(policy_entries(), spec, config))->joins_cells());
+  }
+}
+
+// What heads agree on is read by default, unless something else decides what is read.
+TEST(ReAttentionGate, TheDefaultGivesWay) {
+  ModelConfig config = testing::toy_config({1, 6, 2, 32});
+  config.context = 8192;
+  const auto settings = [&](const char* spec) {
+    const auto policy = create_policy(policy_entries(), spec, config);
+    return dynamic_cast<const ReAttentionPolicy&>(**policy).settings();
+  };
+  const float two = 2.0f / config.attention_scale;
+  EXPECT_GT(settings("reattention").agree, 0.0f);
+  EXPECT_EQ(settings("reattention").lead, two);
+  EXPECT_EQ(settings("reattention:lead=1").lead, two / 2);
+  EXPECT_EQ(settings("reattention:gate=0.1").lead, two);
+  EXPECT_EQ(settings("reattention:gate=0.1").agree, 0.0f);
+  for (const char* spec : {"reattention:agree=0", "reattention:interval=4", "reattention:fill=true",
+                           "reattention:decode-picks=2", "reattention:spans=7"}) {
+    EXPECT_FALSE(settings(spec).watches()) << spec;
+    EXPECT_EQ(settings(spec).lead, 0.0f) << spec;
   }
 }
 

@@ -229,7 +229,7 @@ TEST(ReAttentionPolicy, EveryHeadVotesWithTheKeysOfItsOwnKvHead) {
   for (const Phase phase : {Phase::kDecode, Phase::kPrefill}) {
     Recorder policy(toy,
                     "reattention:sink=4,local=64,span=2,spans=3,picks=1,decode-picks=1,"
-                    "activate=80,stride=1");
+                    "activate=80,stride=1,agree=0");
     SequenceKv kv = toy.new_sequence();
     toy.step(kv, policy, 399, Phase::kPrefill);
     toy.step(kv, policy, 1, phase);
@@ -245,7 +245,7 @@ void expect_mean_scores(const ToyShape& shape) {
   Toy toy(shape, 300);
   Recorder policy(toy,
                   "reattention:sink=4,local=40,span=1,spans=20,decode-picks=1,activate=50,"
-                  "score=mean");
+                  "score=mean,agree=0");
   SequenceKv kv = toy.new_sequence();
   toy.step(kv, policy, 299, Phase::kPrefill);
   toy.step(kv, policy, 1, Phase::kDecode);

@@ -41,16 +41,20 @@ struct Sequence {
   int32_t length;
   KeyRange32 middle;
   int32_t recent;                         // the last keys begin here
+  uint32_t spans;                         // most that votes win
   const RowAgreement* regions = nullptr;  // null: there are none
 
   __device__ Sequence(const KeySpansArgs& a, uint32_t at)
       : index(at),
         length(a.positions[at] + 1),
         middle(middle_of(a.middle, a.positions[at], a.rows)),
-        recent(middle.end) {
+        recent(middle.end),
+        spans(a.spans) {
     regions = a.agreement != nullptr ? a.agreement[at] : nullptr;
     const bool gated = a.evidence.states != nullptr && !is_open(a.evidence, at);
-    if (!gated && (regions == nullptr || regions->regions > 0)) return;
+    const bool agrees = regions != nullptr && regions->regions > 0;
+    if (agrees) spans = a.agreed_spans;
+    if (!gated && (regions == nullptr || agrees)) return;
     recent = max(middle.begin, min(middle.end, length - a.wide));
   }
   __device__ bool reads_all() const { return middle.begin >= middle.end; }
@@ -156,21 +160,20 @@ __device__ uint32_t count_before(const Rank& own, uint32_t count, Shared& s) {
 }
 
 // Winners in s.keys, in any order; empties the table.
-__device__ void take_winners(const KeySpansArgs& a, uint32_t sequence, Shared& s) {
-  const VoteTables& votes = a.votes;
-  const size_t at = size_t{sequence} * votes.slots;
-  const uint32_t count = votes.count[sequence];
+__device__ void take_winners(const VoteTables& votes, const Sequence& sequence, Shared& s) {
+  const size_t at = size_t{sequence.index} * votes.slots;
+  const uint32_t count = votes.count[sequence.index], spans = sequence.spans;
   if (threadIdx.x == 0) s.winners = 0;
   __syncthreads();
   Rank least = {};
-  bool wins = count <= a.spans;  // all of them
+  bool wins = count <= spans;  // all of them
   if (!wins && count <= kThreads) {
     Rank own = {};
     if (threadIdx.x < count) own = rank_of(votes, at + votes.used[at + threadIdx.x]);
-    wins = count_before(own, count, s) < a.spans;
+    wins = count_before(own, count, s) < spans;
   } else if (!wins) {
-    least = least_winner(votes, at, count, a.spans, s);
-    wins = a.spans > 0;
+    least = least_winner(votes, at, count, spans, s);
+    wins = spans > 0;
   }
   __syncthreads();
   for (uint32_t c = threadIdx.x; c < count; c += kThreads) {
@@ -181,7 +184,7 @@ __device__ void take_winners(const KeySpansArgs& a, uint32_t sequence, Shared& s
     votes.keys[slot] = votes.votes[slot] = votes.best[slot] = 0;
   }
   __syncthreads();
-  if (threadIdx.x == 0) votes.count[sequence] = 0;
+  if (threadIdx.x == 0) votes.count[sequence.index] = 0;
 }
 
 // The middles of regions that rows before agreed on.
@@ -310,7 +313,7 @@ __global__ __launch_bounds__(kThreads) void spans_kernel(const __grid_constant__
   wait_for_kernels_before();
   const Sequence sequence(a, blockIdx.x);
   if (!sequence.reads_all()) {
-    take_winners(a, sequence.index, s);
+    take_winners(a.votes, sequence, s);
     add_regions(sequence.regions, s);
     sort_keys(s);
   }
@@ -361,7 +364,7 @@ __global__ __launch_bounds__(kThreads) void queries_kernel(
 cudaError_t key_spans(const KeySpansArgs& args, cudaStream_t stream) {
   if (args.batch == 0) return cudaSuccess;
   const uint32_t regions = args.agreement != nullptr ? RowAgreement::kRegions : 0;
-  if (args.spans + regions > kMaxSpans) return cudaErrorNotSupported;
+  if (std::max(args.spans, args.agreed_spans + regions) > kMaxSpans) return cudaErrorNotSupported;
   return launch_overlapped(spans_kernel, dim3(args.batch), kThreads, stream, args);
 }
 

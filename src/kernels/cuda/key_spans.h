@@ -28,6 +28,7 @@ struct KeySpansArgs {
   uint32_t rows = 1;  // of a sequence
   MiddleKeys middle;
   uint32_t spans = 0, span = 1;  // at most kMaxSpans, with regions; tokens of one
+  uint32_t agreed_spans = 0;     // in place of spans where there are regions
   /// With states: sequences that it does not open read their last `wide` keys, above middle.local,
   /// and spans before those.
   EvidenceArgs evidence;

@@ -57,8 +57,9 @@ DeviceReAttention::DeviceReAttention(const ReAttentionPolicy& policy, const Mode
       middle_{settings_.sink, settings_.local, settings_.activate},
       widest_{settings_.sink, settings_.wide, settings_.activate},
       span_tokens_(span_tokens(widest_, most_spans(), static_cast<uint32_t>(settings_.span))) {
-  const double share = static_cast<double>(policy.voters()) * Gate::kPast;
-  gate_open_ = static_cast<float>(settings_.gate * share);
+  const auto voters = static_cast<double>(policy.voters());
+  gate_open_ = static_cast<float>(settings_.gate * voters * Gate::kPast);
+  agree_least_ = settings_.agree * voters;
   if (settings_.gate > 0.0f) gates_.emplace();
   if (settings_.agree > 0.0f) agreements_.emplace();
 }
@@ -168,7 +169,7 @@ Status DeviceReAttention::watch_after(uint32_t step, const TopKeysArgs& scan, Ke
   args.batch = scan.batch;
   args.middle = scan.middle;
   args.votes = scan.votes;
-  args.rules = agreement_rules(settings_.agree);
+  args.rules = agreement_rules(agree_least_);
   REPRISE_CUDA(find_agreement(args, stream), "finding what heads agree on");
   return {};
 }
@@ -203,7 +204,8 @@ Status DeviceReAttention::choose(uint32_t layer, uint32_t step, TopKeysArgs scan
   spans.positions = scan.positions;
   spans.batch = scan.batch;
   spans.rows = scan.rows;
-  spans.spans = static_cast<uint32_t>(settings_.spans);
+  spans.spans = static_cast<uint32_t>(settings_.own_spans(scan.rows, false));
+  spans.agreed_spans = static_cast<uint32_t>(settings_.own_spans(scan.rows, true));
   spans.span = static_cast<uint32_t>(settings_.span);
   spans.keys = keys_.data();
   REPRISE_CUDA(key_spans(spans, stream), "choosing spans");
@@ -290,8 +292,9 @@ uint64_t DeviceReAttention::keys_read(const DeviceRow& row) const {
   const auto length = static_cast<uint64_t>(row.position) + 1;
   if (middle.begin >= middle.end) return length;
   const uint64_t picks = settings_.votes(row.layer, 1) ? n_head_ * settings_.decode_picks : 0;
-  const uint64_t regions = settings_.most_spans() - settings_.spans;
-  const uint64_t winners = std::min<uint64_t>(settings_.spans, picks) + regions;
+  const uint64_t regions = settings_.agree > 0.0f ? Agreement::kRegions : 0;
+  const uint64_t winners = std::max(std::min<uint64_t>(settings_.apart_spans, picks),
+                                    std::min<uint64_t>(settings_.agreed_spans, picks) + regions);
   const auto always = static_cast<uint64_t>(widest_.sink + widest_.local);
   return std::min(length, always + winners * static_cast<uint64_t>(settings_.span));
 }

@@ -71,6 +71,7 @@ class DeviceReAttention : public DevicePolicy {
   std::optional<DeviceWatch<AgreementImage>> agreements_;
   kernels::cuda::EvidenceRules gate_rules_;
   float gate_open_ = 0.0f;            // weighted sum of heads from which on all of them look far
+  double agree_least_ = 0.0;          // votes of a region
   std::vector<uint32_t> turns_;       // [n_layer] layers before that scan rows which stand alone
   std::vector<int32_t> prompt_ends_;  // of the pass's steps
   uint32_t span_tokens_, list_capacity_ = 0;

@@ -167,12 +167,12 @@ Status DeviceWatch<Image>::plan(const DevicePlan& plan, const DevicePolicy& own,
 template class DeviceWatch<EvidenceImage>;
 template class DeviceWatch<AgreementImage>;
 
-AgreementRules agreement_rules(float heads) {
+AgreementRules agreement_rules(double votes) {
   AgreementRules rules;
   static_assert(Agreement::kRows <= std::size(AgreementRules{}.weights));
   rules.reach = Agreement::kRows;
   std::ranges::copy(Agreement::weights(), rules.weights);
-  rules.least = static_cast<int32_t>(std::ceil(heads * Agreement::kUnit));
+  rules.least = static_cast<int32_t>(std::ceil(votes * Agreement::kUnit));
   return rules;
 }
 

@@ -58,7 +58,7 @@ class DeviceWatch {
 extern template class DeviceWatch<EvidenceImage>;
 extern template class DeviceWatch<AgreementImage>;
 
-/// The rules of a threshold in heads.
-kernels::cuda::AgreementRules agreement_rules(float heads);
+/// The rules of a region of so many votes.
+kernels::cuda::AgreementRules agreement_rules(double votes);
 
 }  // namespace reprise

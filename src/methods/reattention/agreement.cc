@@ -7,29 +7,6 @@
 #include "base/state_bytes.h"
 
 namespace reprise {
-namespace {
-
-struct Region {
-  int32_t page;
-  int32_t weight;
-};
-
-/// Weights of pages, ascending.
-std::vector<Region> joined(std::vector<Region> votes) {
-  std::sort(votes.begin(), votes.end(), [](auto& a, auto& b) { return a.page < b.page; });
-  std::vector<Region> pages;
-  for (const Region& vote : votes) {
-    if (!pages.empty() && pages.back().page == vote.page) {
-      pages.back().weight += vote.weight;
-    } else {
-      pages.push_back(vote);
-    }
-  }
-  return pages;
-}
-
-}  // namespace
-
 const std::array<int32_t, Agreement::kRows>& Agreement::weights() {
   static const std::array<int32_t, kRows> all = [] {
     std::array<int32_t, kRows> weights{};
@@ -43,24 +20,38 @@ const std::array<int32_t, Agreement::kRows>& Agreement::weights() {
   return all;
 }
 
+const std::vector<Agreement::PageWeight>& Agreement::pages_at(int32_t row) const {
+  const size_t first = first_known();
+  const bool forgot = first > 0 && row - votes_[first - 1].row < kRows;  // what may be counted
+  if (count_.row != row || count_.votes > votes_.size() || forgot) count_ = {row, first, {}};
+  for (; count_.votes < votes_.size(); ++count_.votes) {
+    const auto [voted, page] = votes_[count_.votes];
+    if (row - voted >= kRows) continue;
+    const int32_t weight = weights()[static_cast<size_t>(row - voted)];
+    const auto at = std::lower_bound(count_.pages.begin(), count_.pages.end(), page,
+                                     [](const PageWeight& a, int32_t b) { return a.page < b; });
+    if (at != count_.pages.end() && at->page == page) {
+      at->weight += weight;
+    } else {
+      count_.pages.insert(at, {page, weight});
+    }
+  }
+  return count_.pages;
+}
+
 std::vector<int32_t> Agreement::regions(int32_t row, double votes) const {
-  std::vector<Region> recent;
-  for_votes([&](int32_t voted, int32_t page) {
-    const int32_t back = row - voted;
-    if (back < kRows) recent.push_back({page, weights()[static_cast<size_t>(back)]});
-  });
-  const std::vector<Region> pages = joined(std::move(recent));
-  std::vector<Region> found;
+  const std::vector<PageWeight>& pages = pages_at(row);
+  std::vector<PageWeight> found;
   for (size_t i = 0; i < pages.size(); ++i) {
     const bool next = i + 1 < pages.size() && pages[i + 1].page == pages[i].page + 1;
     const int32_t weight = pages[i].weight + (next ? pages[i + 1].weight : 0);
     if (weight >= votes * kUnit) found.push_back({pages[i].page, weight});
   }
-  std::sort(found.begin(), found.end(), [](const Region& a, const Region& b) {
+  std::sort(found.begin(), found.end(), [](const PageWeight& a, const PageWeight& b) {
     return a.weight != b.weight ? a.weight > b.weight : a.page > b.page;
   });
   std::vector<int32_t> regions;
-  for (const Region& region : found) {
+  for (const PageWeight& region : found) {
     const bool apart = std::none_of(regions.begin(), regions.end(), [&](int32_t page) {
       return std::abs(page - region.page) < kRegionPages;
     });
@@ -71,6 +62,7 @@ std::vector<int32_t> Agreement::regions(int32_t row, double votes) const {
 
 void Agreement::truncate(int32_t length) {
   std::erase_if(votes_, [&](const Vote& vote) { return vote.row >= length; });
+  count_ = {};
 }
 
 std::string Agreement::save() const {
@@ -92,6 +84,7 @@ bool Agreement::restore(std::string_view state, int32_t length, size_t heads) {
     row = vote.row;
   }
   if (!in.ended()) votes_.clear();
+  count_ = {};
   return in.ended();
 }
 

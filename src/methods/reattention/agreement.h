@@ -56,18 +56,31 @@ class Agreement {
   /// f(row, page) of the last kVotes votes.
   template <class F>
   void for_votes(F&& f) const {
-    for (size_t i = votes_.size() - std::min(votes_.size(), kVotes); i < votes_.size(); ++i) {
-      f(votes_[i].row, votes_[i].page);
-    }
+    for (size_t i = first_known(); i < votes_.size(); ++i) f(votes_[i].row, votes_[i].page);
   }
   size_t bytes() const { return votes_.capacity() * sizeof(Vote); }
 
  private:
+  size_t first_known() const { return votes_.size() - std::min(votes_.size(), kVotes); }
+
   struct Vote {
     int32_t row;
     int32_t page;
   };
+  struct PageWeight {
+    int32_t page;
+    int32_t weight;
+  };
+  /// What was counted for a row, as its layers ask one after the other.
+  struct Count {
+    int32_t row = -1;
+    size_t votes = 0;
+    std::vector<PageWeight> pages;  // ascending
+  };
+  const std::vector<PageWeight>& pages_at(int32_t row) const;
+
   std::vector<Vote> votes_;  // all of them: any row may become the last
+  mutable Count count_;
 };
 
 }  // namespace reprise

@@ -30,9 +30,25 @@ uint32_t spans_of(const ReAttentionOptions& o, const ModelConfig& config) {
   return trained > 0 ? std::min(config.n_head, most(trained)) : config.n_head;
 }
 
+size_t decode_picks_of(const ReAttentionOptions& o, const ModelConfig& config) {
+  if (o.decode_picks > 0) return o.decode_picks;
+  return std::max<size_t>(1, (spans_of(o, config) + config.n_head - 1) / config.n_head);
+}
+
+/// With what `agree` and `lead` are where they are left out.
+ReAttentionOptions completed(ReAttentionOptions o, const ModelConfig& config) {
+  const bool given = o.agree != ReAttentionOptions{}.agree;
+  const bool fits = o.gate <= 0.0f && o.interval == 1 && !o.fill && decode_picks_of(o, config) == 1;
+  if (!given && !fits) o.agree = 0.0f;
+  if (o.lead <= 0.0f && (o.agree > 0.0f || o.gate > 0.0f)) o.lead = 2.0f;
+  return o;
+}
+
 /// Spans that a row reads at most.
 uint32_t most_spans_of(const ReAttentionOptions& o, const ModelConfig& config) {
-  return spans_of(o, config) + (o.agree > 0.0f ? Agreement::kRegions : 0);
+  const uint32_t spans = spans_of(o, config);
+  if (o.agree <= 0.0f) return spans;
+  return std::max(spans, (o.own == "always" ? spans : 0) + uint32_t{Agreement::kRegions});
 }
 
 /// The most recent keys that a row reads.
@@ -81,9 +97,9 @@ ReAttentionPolicy::Settings settings_of(const ReAttentionOptions& o, const Model
   s.interval = static_cast<int32_t>(o.interval);
   s.spans = spans_of(o, config);
   s.picks = o.picks;
-  s.decode_picks = o.decode_picks > 0
-                       ? o.decode_picks
-                       : std::max<size_t>(1, (s.spans + config.n_head - 1) / config.n_head);
+  s.decode_picks = decode_picks_of(o, config);
+  s.apart_spans = o.own == "never" ? 0 : s.spans;
+  s.agreed_spans = o.own == "always" ? s.spans : 0;
   s.fill = o.fill;
   s.soft = o.soft;
   s.least = o.least;
@@ -114,8 +130,9 @@ ReAttentionPolicy::Settings settings_of(const ReAttentionOptions& o, const Model
 
 }  // namespace
 
-Result<std::unique_ptr<Policy>> ReAttentionPolicy::create(const ReAttentionOptions& options,
+Result<std::unique_ptr<Policy>> ReAttentionPolicy::create(const ReAttentionOptions& given,
                                                           const ModelConfig& config) {
+  const ReAttentionOptions options = completed(given, config);
   const uint32_t trained = trained_of(config), local = local_of(options, trained);
   const uint32_t recent = wide_of(options, config);
   const uint64_t scope =
@@ -134,10 +151,9 @@ Result<std::unique_ptr<Policy>> ReAttentionPolicy::create(const ReAttentionOptio
                 options.chunk, local);
   }
   const auto watching = [&](std::string_view name, float value) -> Status {
-    if (value <= 0.0f || (options.lead > 0.0f && options.interval == 1)) return {};
+    if (value <= 0.0f || options.interval == 1) return {};
     return fail(ErrorCode::kInvalidArgument,
-                "reattention: {}={} counts the heads that lead in every row; give lead=2 with it, "
-                "and leave interval out",
+                "reattention: {}={} counts the heads that lead in every row; leave interval out",
                 name, value);
   };
   REPRISE_CHECK(watching("gate", options.gate));
@@ -148,10 +164,22 @@ Result<std::unique_ptr<Policy>> ReAttentionPolicy::create(const ReAttentionOptio
                 "one out",
                 options.gate, options.agree);
   }
+  if (options.own != ReAttentionOptions{}.own && options.agree <= 0.0f) {
+    return fail(ErrorCode::kInvalidArgument,
+                "reattention: own={} applies where heads agree; give agree=0.045 with it, without "
+                "gate, interval and fill",
+                options.own);
+  }
+  if (options.fill && options.agree > 0.0f) {
+    return fail(ErrorCode::kInvalidArgument,
+                "reattention: fill=true gives room to a row's own spans, agree={} to those that "
+                "heads agree on; leave one out",
+                options.agree);
+  }
   if (options.wide > 0 && options.gate <= 0.0f && options.agree <= 0.0f) {
     return fail(ErrorCode::kInvalidArgument,
                 "reattention: wide={} applies where a gate is closed or no heads agree; give "
-                "lead=2,agree=4 with it, or local={}",
+                "agree=0.045 with it, or local={}",
                 options.wide, options.wide);
   }
   REPRISE_TRY(VotingHeads heads, VotingHeads::parse(options.heads, config));
@@ -247,7 +275,7 @@ std::vector<KeyRange> ReAttentionPolicy::choose(const QueryRows& rows, KeyRange 
   std::vector<Candidate> own = candidates(rows, middle);
   const auto budget = static_cast<int64_t>(settings_.spans) * settings_.span;
   if (settings_.fill) return fill(own, settings_.spans, budget, settings_.span, middle);
-  own.resize(std::min(settings_.spans, own.size()));
+  own.resize(std::min(own.size(), settings_.own_spans(rows.rows.size(), !pages.empty())));
   for (const int32_t page : pages) {
     own.push_back({.key = Agreement::middle_of(page)});
   }
@@ -256,7 +284,7 @@ std::vector<KeyRange> ReAttentionPolicy::choose(const QueryRows& rows, KeyRange 
 
 std::vector<int32_t> ReAttentionPolicy::agreed(const QueryRows& rows, KeyRange middle) const {
   if (settings_.agree <= 0.0f || rows.rows.size() > 1) return {};
-  std::vector<int32_t> pages = agreement_.regions(rows.first(), settings_.agree);
+  std::vector<int32_t> pages = agreement_.regions(rows.first(), settings_.agree * voters());
   std::erase_if(pages, [&](int32_t page) {
     const int32_t key = Agreement::middle_of(page);
     return key < middle.begin || key >= middle.end;
@@ -395,8 +423,10 @@ std::string ReAttentionPolicy::save_state() const {
 }
 
 Status ReAttentionPolicy::restore_state(std::string_view state, int32_t length) {
-  if (!settings_.watches()) return Policy::restore_state(state, length);
   device_ = {};
+  gate_ = {};
+  agreement_ = {};
+  if (!settings_.watches() || state.empty()) return Policy::restore_state(state, length);
   const bool restored = settings_.agree > 0.0f ? agreement_.restore(state, length, voters())
                                                : gate_.restore(state, length, voters());
   if (restored) return {};

@@ -9,9 +9,10 @@
 // everything is read, as by full attention; a longer prompt is read by selection from `early`
 // tokens on, as keys of tokens that saw a long context are worse to find things by.
 //
-// Decided apart from the published code: rows of prompts do not vote, and a row reads a span for
-// each query head, from which a small model retrieves better (docs/evaluation.md) than from as many
-// as the trained context has room for; the scan is exact (see
+// Decided apart from the published code: rows of prompts do not vote, and a row reads the places
+// that leading heads agree on (agreement.h), or while there are none a span for each leading head,
+// from which a small model retrieves better (docs/policies.md) than from as many as the trained
+// context has room for; the scan is exact (see
 // kernels/key_top_k.h); of equal keys the most recent one wins, or else the first occurrence of a
 // word would in the first layer, whose keys know only the word; the window has a fixed size.
 //
@@ -56,7 +57,8 @@ struct ReAttentionOptions {
   float least = 0.0f;
   float lead = 0.0f;
   float gate = 0.0f;
-  float agree = 0.0f;
+  float agree = 0.045f;
+  std::string own = "apart";
   uint32_t wide = 0;
   std::string heads = "all";
 };
@@ -139,7 +141,7 @@ void visit_choice(ReAttentionOptions& o, Visitor& visit) {
       OptionSpec{"lead",
                  "a row that chooses for itself reads spans of a head only where the logit of its "
                  "best key is by so much larger than that of its 16th best: what is looked for "
-                 "stands out; 0 = also where many are alike",
+                 "stands out; 0 = 2 with agree or gate, else also where many are alike",
                  "", 0, 1000},
       o.lead);
   visit(OptionSpec{"gate",
@@ -149,10 +151,17 @@ void visit_choice(ReAttentionOptions& o, Visitor& visit) {
                    "", 0, 1},
         o.gate);
   visit(OptionSpec{"agree",
-                   "leading heads whose best keys must lie in one place, counted over the last ten "
-                   "rows or so, for all layers to read that place; 0 = never",
-                   "heads", 0, 1000},
+                   "leading heads whose best keys must lie in one place for all layers to read it, "
+                   "added up over the last ten rows or so, as a share of the voting heads; 0 = "
+                   "never, and the default gives way to gate, interval, fill and several "
+                   "decode-picks",
+                   "", 0, 10},
         o.agree);
+  visit(OptionSpec{"own",
+                   "with agree, when a row reads what its own leading heads pick: always, apart = "
+                   "while heads agree on nothing, or never",
+                   "", 0, 0, "always|apart|never"},
+        o.own);
   visit(
       OptionSpec{"wide",
                  "recent keys that a row reads of which the gate is closed, or for which no heads "
@@ -182,6 +191,7 @@ class ReAttentionPolicy : public Policy {
   struct Settings {
     int32_t sink, local, wide, span, chunk, alone, activate, early, stride, interval;
     size_t spans, picks, decode_picks;
+    size_t apart_spans, agreed_spans;  // of its own picks, while heads agree on nothing, or do
     bool fill, soft;
     std::vector<std::vector<float>> angles;  // [3]: one per LayerRope, [pairs][2] of queries
     float least;
@@ -202,10 +212,17 @@ class ReAttentionPolicy : public Policy {
     bool votes(uint32_t layer, size_t rows) const {
       return spans > 0 && (stride > 0 || rows == 1) && heads.count(layer) > 0;
     }
+    /// Spans that rows win who share what they read, while heads agree or do not.
+    size_t own_spans(size_t rows, bool agreed) const {
+      if (rows > 1) return spans;
+      return agreed ? agreed_spans : apart_spans;
+    }
     /// Whether what a row reads follows from what heads of rows before found.
     bool watches() const { return gate > 0.0f || agree > 0.0f; }
     /// Spans that a row reads at most.
-    size_t most_spans() const { return spans + (agree > 0.0f ? Agreement::kRegions : 0); }
+    size_t most_spans() const {
+      return std::max(spans, agreed_spans + (agree > 0.0f ? Agreement::kRegions : 0));
+    }
     /// Context up to which rows of a prompt, and those decoded after it, read everything.
     int32_t reads_all_until(int32_t prompt_end) const {
       return prompt_end > activate ? early : activate;
