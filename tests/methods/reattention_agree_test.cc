@@ -93,8 +93,9 @@ class Votes {
     std::vector<int32_t> taken;
     std::set<int32_t> keys;
     for (const auto& [weight, page] : regions) {
-      const bool apart = std::none_of(taken.begin(), taken.end(),
-                                      [&](int32_t other) { return std::abs(other - page) < 2; });
+      const bool apart = std::none_of(taken.begin(), taken.end(), [at = page](int32_t other) {
+        return std::abs(other - at) < 2;
+      });
       if (weight < least || !apart || taken.size() == 4) continue;
       taken.push_back(page);
       const int32_t key = page * 16 + 16;
