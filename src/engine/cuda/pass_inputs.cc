@@ -8,6 +8,8 @@
 namespace reprise {
 namespace {
 
+constexpr std::string_view kWhat = "copying a pass's rows";
+
 constexpr size_t kMinHistory = 128;  // tokens
 
 kernels::cuda::SampleRule rule_of(const SamplingOptions& options) {
@@ -26,14 +28,14 @@ kernels::cuda::SampleRule rule_of(const SamplingOptions& options) {
 
 Status PassInputs::reserve(size_t rows, size_t results) {
   results_ = results;
-  for (auto* array : {&tokens, &positions}) REPRISE_CHECK(array->reserve(rows));
-  REPRISE_CHECK(sequences.reserve(rows));
-  REPRISE_CHECK(prefill_results.reserve(results));
-  REPRISE_CHECK(prefill.reserve(results));
-  REPRISE_CHECK(result_positions.reserve(results));
-  REPRISE_CHECK(rules.reserve(results));
+  for (auto* array : {&tokens, &positions}) REPRISE_CHECK(array->reserve(rows, kWhat));
+  REPRISE_CHECK(sequences.reserve(rows, kWhat));
+  REPRISE_CHECK(prefill_results.reserve(results, kWhat));
+  REPRISE_CHECK(prefill.reserve(results, kWhat));
+  REPRISE_CHECK(result_positions.reserve(results, kWhat));
+  REPRISE_CHECK(rules.reserve(results, kWhat));
   history_capacity = kMinHistory;
-  return history.reserve(results * history_capacity);
+  return history.reserve(results * history_capacity, kWhat);
 }
 
 Status PassInputs::send(const ForwardPass& pass, uint32_t decode_rows,
@@ -74,9 +76,9 @@ Status PassInputs::stage_rules(const ForwardPass& pass, uint32_t turn, cudaStrea
   REPRISE_CHECK(rules.send(turn, pass.results.size(), stream));
   if (window == 0) return {};
   if (window >= history_capacity) {
-    REPRISE_CUDA(cudaStreamSynchronize(stream), "a pass's rows");
+    REPRISE_CUDA(cudaStreamSynchronize(stream), kWhat);
     history_capacity = static_cast<uint32_t>(std::bit_ceil(window + 1));
-    REPRISE_CHECK(history.reserve(results_ * history_capacity));
+    REPRISE_CHECK(history.reserve(results_ * history_capacity, kWhat));
   }
   for (size_t i = 0; i < pass.results.size(); ++i) {
     int32_t* ring = history.staged(turn) + i * history_capacity;

@@ -48,10 +48,9 @@ Status DeviceAttentionPredictor::reserve(const DeviceRoom& room) {
   REPRISE_CHECK(next_lists_.reserve(lists, kWhat));
   REPRISE_CHECK(keys_.reserve(config_.n_layer * rows, kWhat));
   REPRISE_CHECK(next_keys_.reserve(rows, kWhat));
-  REPRISE_CHECK(device_slots_.reserve(room.sequences, kWhat));
+  REPRISE_CHECK(sent_slots_.reserve(room.sequences, kWhat));
   const size_t scored = scored_rows(room);
   REPRISE_CHECK(logs_.reserve((largest_ ? 2 : 1) * scored * config_.n_head * room.capacity, kWhat));
-  for (auto& staged : staged_) REPRISE_CHECK(staged.reserve(room.sequences, kWhat));
   if (scores_rows()) return {};
   REPRISE_CHECK(votes_.reserve(size_t{config_.n_head} * kTokens * room.capacity, kWhat));
   return weighed_.reserve(size_t{options_.history} * config_.n_head, kWhat);
@@ -128,7 +127,7 @@ Status DeviceAttentionPredictor::calibrate(const DeviceQueries& queries, TopPage
   args.rows = queries.count;
   args.q = queries.q;
   args.factor = options_.factor;
-  args.slots = device_slots_.data() + queries.first;
+  args.slots = sent_slots_.device() + queries.first;
   args.averages = averages_of(queries.layer, 0);
   args.shares = scores_of(config_.n_layer, queries.first);
   args.history = history_of(queries.layer, 0);
@@ -178,7 +177,7 @@ Status DeviceAttentionPredictor::learn_range(const DeviceQueries& queries, uint3
   args.n_kv_head = config_.n_kv_head;
   args.list_capacity = list_capacity(queries.layer);
   args.factor = options_.factor;
-  args.slots = device_slots_.data() + queries.first;
+  args.slots = sent_slots_.device() + queries.first;
   args.averages = averages_of(queries.layer, 0);
   args.capacity = capacity_;
   args.fade = fade_;

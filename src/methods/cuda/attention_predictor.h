@@ -9,6 +9,7 @@
 #include "kernels/cuda/device_buffer.h"
 #include "kernels/cuda/page_shares.h"
 #include "kernels/cuda/score_net.h"
+#include "kernels/cuda/staged_array.h"
 #include "methods/attention_predictor/attention_predictor.h"
 
 namespace reprise {
@@ -105,13 +106,12 @@ class DeviceAttentionPredictor : public DevicePolicy {
   uint32_t longest_list_ = 0;  // pages
   uint64_t tile_bytes_ = 0;
   uint64_t pass_ = 0;
-  std::vector<const Policy*> owners_;   // [sequences] of slots
-  std::vector<uint64_t> used_;          // [sequences] the last pass
-  std::vector<History> histories_;      // [steps] of the pass
-  std::vector<uint32_t> slots_, sent_;  // of decode rows
-  std::vector<uint64_t> due_;           // [decode rows] captured_turn_at() theirs
-  kernels::cuda::PinnedBuffer<uint32_t> staged_[2];
-  kernels::cuda::DeviceBuffer<uint32_t> device_slots_;  // [sequences]
+  std::vector<const Policy*> owners_;                // [sequences] of slots
+  std::vector<uint64_t> used_;                       // [sequences] the last pass
+  std::vector<History> histories_;                   // [steps] of the pass
+  std::vector<uint32_t> slots_, sent_;               // of decode rows
+  std::vector<uint64_t> due_;                        // [decode rows] captured_turn_at() theirs
+  kernels::cuda::StagedArray<uint32_t> sent_slots_;  // [sequences]
   // [n_layer, sequences, n_kv_head, capacity]; what scores_of() names is followed by what rows
   // scored in a layer, [scored_rows, n_kv_head, capacity]
   kernels::cuda::DeviceBuffer<float> averages_, forecasts_;

@@ -76,7 +76,7 @@ TopPagesArgs DeviceAttentionPredictor::choice(const DeviceQueries& queries,
   top.sink_pages = static_cast<uint32_t>(budget.sink) / kTokens;
   top.recent_tokens = static_cast<uint32_t>(budget.window);
   top.scores = scores_of(queries.layer, 0);
-  top.score_rows = device_slots_.data() + queries.first;
+  top.score_rows = sent_slots_.device() + queries.first;
   top.lists = lists.pages;
   top.numbers = lists.numbers;
   top.keys = lists.keys;

@@ -67,11 +67,7 @@ Status DeviceAttentionPredictor::plan(const DevicePlan& plan, cudaStream_t strea
   }
   if (plan.decode_rows == 0 || slots_ == sent_) return {};
   sent_ = slots_;
-  std::copy(sent_.begin(), sent_.end(), staged_[plan.turn].data());
-  REPRISE_CUDA(cudaMemcpyAsync(device_slots_.data(), staged_[plan.turn].data(),
-                               sent_.size() * sizeof(uint32_t), cudaMemcpyHostToDevice, stream),
-               kWhat);
-  return {};
+  return sent_slots_.send(sent_, plan.turn, stream);
 }
 
 Status DeviceAttentionPredictor::after_prefill(const DevicePrompt& prompt, cudaStream_t stream) {

@@ -83,10 +83,8 @@ Status DeviceCsAttention::reserve(const DeviceRoom& room) {
   host_rows_.resize(rows_);
   host_blocks_.assign(blocks, 0);
   shown_.assign(rows_, 0);
-  for (auto& staged : staged_rows_) REPRISE_CHECK(staged.reserve(rows_, kWhat));
-  for (auto& staged : staged_blocks_) REPRISE_CHECK(staged.reserve(blocks, kWhat));
-  REPRISE_CHECK(device_rows_.reserve(rows_, kWhat));
-  REPRISE_CHECK(device_blocks_.reserve(blocks, kWhat));
+  REPRISE_CHECK(sent_rows_.reserve(rows_, kWhat));
+  REPRISE_CHECK(sent_blocks_.reserve(blocks, kWhat));
   REPRISE_CHECK(tops_.reserve(words * pages, kWhat));
   REPRISE_CHECK(scales_.reserve(heads, kWhat));
   REPRISE_CHECK(parts_.reserve(code_parts(rows_, config_.n_head, config_.n_kv_head), kWhat));
@@ -115,8 +113,8 @@ CodedRows DeviceCsAttention::rows_from(uint32_t first, uint32_t count) const {
   CodedRows rows;
   rows.shape = shape_;
   rows.rules = rules_;
-  rows.rows = device_rows_.data() + first;
-  rows.blocks = device_blocks_.data() + size_t{first} * block_capacity_;
+  rows.rows = sent_rows_.device() + first;
+  rows.blocks = sent_blocks_.device() + size_t{first} * block_capacity_;
   rows.codes = pool_->codes();
   rows.count = count;
   rows.block_capacity = block_capacity_;

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "attention/cuda/device_policy.h"
+#include "kernels/cuda/staged_array.h"
 #include "methods/cuda/code_pool.h"
 
 namespace reprise {
@@ -79,10 +80,9 @@ class DeviceCsAttention : public DevicePolicy {
   std::vector<uint64_t> shown_;                     // [rows] stamps
   std::vector<kernels::cuda::CodedRow> host_rows_;  // [rows]
   std::vector<uint32_t> host_blocks_;               // [rows, block_capacity]
-  kernels::cuda::PinnedBuffer<kernels::cuda::CodedRow> staged_rows_[2];
-  kernels::cuda::PinnedBuffer<uint32_t> staged_blocks_[2];
-  kernels::cuda::DeviceBuffer<kernels::cuda::CodedRow> device_rows_;
-  kernels::cuda::DeviceBuffer<uint32_t> device_blocks_, model_layers_;
+  kernels::cuda::StagedArray<kernels::cuda::CodedRow> sent_rows_;
+  kernels::cuda::StagedArray<uint32_t> sent_blocks_;
+  kernels::cuda::DeviceBuffer<uint32_t> model_layers_;
   kernels::cuda::DeviceBuffer<uint2> tops_;  // scratch, see CodeSearchArgs
   kernels::cuda::DeviceBuffer<float2> scales_, parts_;
   kernels::cuda::DeviceBuffer<float> weights_;

@@ -76,8 +76,7 @@ Status DeviceCentroidLists::reserve(const DeviceRoom& room) {
   rows_ = room.sequences;
   capacity_ = room.capacity;
   host_rows_.resize(rows_);
-  for (auto& staged : staged_rows_) REPRISE_CHECK(staged.reserve(rows_, kWhat));
-  REPRISE_CHECK(device_rows_.reserve(rows_, kWhat));
+  REPRISE_CHECK(sent_rows_.reserve(rows_, kWhat));
   REPRISE_CHECK(reserve_search(uint64_t{capacity_} * kTokens));
   return reserve_side();
 }
@@ -130,7 +129,7 @@ ListedRows DeviceCentroidLists::rows_from(uint32_t first, uint32_t count) const 
   rows.shape = shape_;
   rows.rules = rules_;
   rows.scale = config_.attention_scale;
-  rows.indexes = device_rows_.data() + first;
+  rows.indexes = sent_rows_.device() + first;
   rows.count = count;
   return rows;
 }

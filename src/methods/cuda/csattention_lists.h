@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "attention/cuda/device_policy.h"
+#include "kernels/cuda/staged_array.h"
 #include "methods/cuda/list_index.h"
 
 namespace reprise {
@@ -45,7 +46,6 @@ class DeviceCentroidLists : public DevicePolicy {
   Result<DeviceListIndex*> index_of(const CsAttentionPolicy& host, cudaStream_t stream);
   Status plan_prompt(const SequenceStep& step, int32_t position, Step& planned);
   kernels::cuda::ListIndex plan_row(int32_t position, const Step& planned) const;
-  Status send_rows(uint32_t turn, cudaStream_t stream);
   kernels::cuda::ListedRows rows_from(uint32_t first, uint32_t count) const;
   uint32_t list_length(int32_t end) const;
   Status sample(const Step& step, const DevicePrompt& prompt, cudaStream_t stream) const;
@@ -64,8 +64,7 @@ class DeviceCentroidLists : public DevicePolicy {
   uint32_t rows_ = 0, capacity_ = 0, pick_capacity_ = 0;
   std::vector<Step> steps_;
   std::vector<kernels::cuda::ListIndex> host_rows_;  // [rows]
-  kernels::cuda::PinnedBuffer<kernels::cuda::ListIndex> staged_rows_[2];
-  kernels::cuda::DeviceBuffer<kernels::cuda::ListIndex> device_rows_;
+  kernels::cuda::StagedArray<kernels::cuda::ListIndex> sent_rows_;
   kernels::cuda::DeviceBuffer<uint32_t> model_layers_;
   kernels::cuda::DeviceBuffer<uint64_t> draws_;  // see TrainCentroidsArgs
   // Scratch of builds and of searches.

@@ -36,7 +36,7 @@ Status DeviceCentroidLists::plan(const DevicePlan& plan, cudaStream_t stream) {
       host_rows_[i] = shown;
     }
   }
-  return changed ? send_rows(plan.turn, stream) : Status();
+  return changed ? sent_rows_.send(host_rows_, plan.turn, stream) : Status();
 }
 
 Result<DeviceListIndex*> DeviceCentroidLists::index_of(const CsAttentionPolicy& host,
@@ -94,15 +94,6 @@ ListIndex DeviceCentroidLists::plan_row(int32_t position, const Step& planned) c
     listed = std::max(listed, planned.host->recent_end(layer, position + 1));
   }
   return index.view();
-}
-
-Status DeviceCentroidLists::send_rows(uint32_t turn, cudaStream_t stream) {
-  std::copy(host_rows_.begin(), host_rows_.end(), staged_rows_[turn].data());
-  REPRISE_CUDA(
-      cudaMemcpyAsync(device_rows_.data(), staged_rows_[turn].data(),
-                      host_rows_.size() * sizeof(ListIndex), cudaMemcpyHostToDevice, stream),
-      kWhat);
-  return {};
 }
 
 Status DeviceCentroidLists::sample(const Step& step, const DevicePrompt& prompt,

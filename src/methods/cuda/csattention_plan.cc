@@ -185,17 +185,8 @@ bool DeviceCsAttention::show(uint32_t row, const Step& step, const CodedRow& sho
 }
 
 Status DeviceCsAttention::send_rows(uint32_t turn, cudaStream_t stream) {
-  std::copy(host_rows_.begin(), host_rows_.end(), staged_rows_[turn].data());
-  std::copy(host_blocks_.begin(), host_blocks_.end(), staged_blocks_[turn].data());
-  REPRISE_CUDA(
-      cudaMemcpyAsync(device_rows_.data(), staged_rows_[turn].data(),
-                      host_rows_.size() * sizeof(CodedRow), cudaMemcpyHostToDevice, stream),
-      kWhat);
-  REPRISE_CUDA(
-      cudaMemcpyAsync(device_blocks_.data(), staged_blocks_[turn].data(),
-                      host_blocks_.size() * sizeof(uint32_t), cudaMemcpyHostToDevice, stream),
-      kWhat);
-  return {};
+  REPRISE_CHECK(sent_rows_.send(host_rows_, turn, stream));
+  return sent_blocks_.send(host_blocks_, turn, stream);
 }
 
 Status DeviceCsAttention::after_prefill(const DevicePrompt& prompt, cudaStream_t stream) {
@@ -234,7 +225,7 @@ Status DeviceCsAttention::after_prefill(const DevicePrompt& prompt, cudaStream_t
   args.first = static_cast<uint32_t>(own.coded / kTokens);
   args.end = static_cast<uint32_t>(recent / kTokens);
   args.book = step.index->book();
-  args.blocks = device_blocks_.data() + size_t{prompt.step} * block_capacity_;
+  args.blocks = sent_blocks_.device() + size_t{prompt.step} * block_capacity_;
   args.codes = pool_->codes();
   args.coded = step.index->coded();
   REPRISE_CUDA(code_keys(args, stream), "coding keys");

@@ -32,10 +32,6 @@ Status DeviceEvicting::reserve(const DeviceRoom& room) {
   shown_.resize(rows_);
   host_rows_.resize(rows_);
   host_tables_.resize(lists * side_pages_);
-  for (auto& staged : staged_tables_) {
-    REPRISE_CHECK(staged.reserve(std::max<size_t>(host_tables_.size(), 1), kWhat));
-  }
-  for (auto& staged : staged_rows_) REPRISE_CHECK(staged.reserve(rows_, kWhat));
   REPRISE_CHECK(side_tables_.reserve(host_tables_.size(), kWhat));
   REPRISE_CHECK(kept_rows_.reserve(rows_, kWhat));
   REPRISE_CHECK(list_pages_.reserve(lists * list_capacity_, kWhat));
@@ -185,25 +181,14 @@ bool DeviceEvicting::show(uint32_t row, const Step& planned) {
 }
 
 Status DeviceEvicting::send_tables(uint32_t turn, cudaStream_t stream) {
-  constexpr std::string_view kWhat = "copying what is kept";
-  std::copy(host_tables_.begin(), host_tables_.end(), staged_tables_[turn].data());
-  std::copy(host_rows_.begin(), host_rows_.end(), staged_rows_[turn].data());
-  if (side_pages_ > 0) {
-    REPRISE_CUDA(
-        cudaMemcpyAsync(side_tables_.data(), staged_tables_[turn].data(),
-                        host_tables_.size() * sizeof(uint32_t), cudaMemcpyHostToDevice, stream),
-        kWhat);
-  }
-  REPRISE_CUDA(cudaMemcpyAsync(kept_rows_.data(), staged_rows_[turn].data(),
-                               host_rows_.size() * sizeof(KeptRow), cudaMemcpyHostToDevice, stream),
-               kWhat);
-  return {};
+  REPRISE_CHECK(side_tables_.send(host_tables_, turn, stream));
+  return kept_rows_.send(host_rows_, turn, stream);
 }
 
 Status DeviceEvicting::begin(const DeviceRows& rows, const PagedKv&, cudaStream_t stream) {
   KeptLists args;
   args.tables = rows.tables;
-  args.side_tables = side_tables_.data();
+  args.side_tables = side_tables_.device();
   args.layers = config_.n_layer;
   args.table_rows = rows.table_rows;
   args.capacity = rows.capacity;

@@ -9,6 +9,7 @@
 #include "attention/cuda/device_policy.h"
 #include "kernels/cuda/device_buffer.h"
 #include "kernels/cuda/kept_keys.h"
+#include "kernels/cuda/staged_array.h"
 #include "methods/baselines/evicting.h"
 
 namespace reprise {
@@ -78,9 +79,9 @@ class DeviceEvicting : public DevicePolicy {
   bool own_side(EvictingPolicy& host, PagePool& pool);
   void keep(EvictingPolicy& host, const Kept& kept);
   const uint32_t* side_table(uint32_t layer, uint32_t row) const {
-    return side_tables_.data() + (size_t{layer} * rows_ + row) * side_pages_;
+    return side_tables_.device() + (size_t{layer} * rows_ + row) * side_pages_;
   }
-  const kernels::cuda::KeptRow* kept_rows(uint32_t row) const { return kept_rows_.data() + row; }
+  const kernels::cuda::KeptRow* kept_rows(uint32_t row) const { return kept_rows_.device() + row; }
 
   const ModelConfig& config_;
   uint32_t side_tokens_, side_pages_, recent_;
@@ -119,17 +120,15 @@ class DeviceEvicting : public DevicePolicy {
   std::vector<uint32_t> layers_;  // that are the policy's own
   std::vector<Step> steps_;
   std::vector<Capture> idle_captures_;
-  std::vector<Shown> shown_;                       // [rows]
-  std::vector<uint32_t> host_tables_;              // as side_tables_
-  std::vector<kernels::cuda::KeptRow> host_rows_;  // [rows]
-  kernels::cuda::PinnedBuffer<uint32_t> staged_tables_[2];
-  kernels::cuda::PinnedBuffer<kernels::cuda::KeptRow> staged_rows_[2];
-  kernels::cuda::DeviceBuffer<uint32_t> side_tables_;              // [n_layer, rows, side_pages]
-  kernels::cuda::DeviceBuffer<kernels::cuda::KeptRow> kept_rows_;  // [rows]
-  kernels::cuda::DeviceBuffer<uint32_t> list_pages_;               // [n_layer, rows, list_capacity]
-  kernels::cuda::DeviceBuffer<uint16_t> list_slots_;               // the same shape
-  kernels::cuda::DeviceBuffer<int32_t> list_keys_;                 // [n_layer, rows]
-  kernels::cuda::DeviceBuffer<uint32_t> chosen_;                   // [n_kv_head, side_tokens]
+  std::vector<Shown> shown_;                                      // [rows]
+  std::vector<uint32_t> host_tables_;                             // as side_tables_
+  std::vector<kernels::cuda::KeptRow> host_rows_;                 // [rows]
+  kernels::cuda::StagedArray<uint32_t> side_tables_;              // [n_layer, rows, side_pages]
+  kernels::cuda::StagedArray<kernels::cuda::KeptRow> kept_rows_;  // [rows]
+  kernels::cuda::DeviceBuffer<uint32_t> list_pages_;              // [n_layer, rows, list_capacity]
+  kernels::cuda::DeviceBuffer<uint16_t> list_slots_;              // the same shape
+  kernels::cuda::DeviceBuffer<int32_t> list_keys_;                // [n_layer, rows]
+  kernels::cuda::DeviceBuffer<uint32_t> chosen_;                  // [n_kv_head, side_tokens]
 };
 
 }  // namespace reprise

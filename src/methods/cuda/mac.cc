@@ -104,10 +104,8 @@ Status DeviceMac::reserve(const DeviceRoom& room) {
   REPRISE_TRY(const uint32_t rings, most_rings(room));
   REPRISE_CHECK(pool_->reserve(rings));
   sent_.assign(room.sequences, kNoRing - 1);  // unlike any
-  for (auto& staged : staged_rings_) REPRISE_CHECK(staged.reserve(room.sequences, kWhat));
-  for (auto& staged : staged_seeds_) REPRISE_CHECK(staged.reserve(room.sequences, kWhat));
-  REPRISE_CHECK(device_rings_.reserve(room.sequences, kWhat));
-  REPRISE_CHECK(device_seeds_.reserve(room.sequences, kWhat));
+  REPRISE_CHECK(sent_rings_.reserve(room.sequences, kWhat));
+  REPRISE_CHECK(sent_seeds_.reserve(room.sequences, kWhat));
   const size_t heads = static_cast<size_t>(settings_.window) * config_.n_head;
   REPRISE_CHECK(seed_out_.reserve(heads * config_.head_dim, kWhat));
   REPRISE_CHECK(seed_lse_.reserve(heads, kWhat));
@@ -206,21 +204,11 @@ Status DeviceMac::plan(const DevicePlan& plan, cudaStream_t stream) {
   }
   const bool seeds = std::any_of(seeds_.begin(), seeds_.end(),
                                  [](const PrefillRows& rows) { return rows.count > 0; });
-  if (seeds) {
-    std::copy(seeds_.begin(), seeds_.end(), staged_seeds_[plan.turn].data());
-    REPRISE_CUDA(
-        cudaMemcpyAsync(device_seeds_.data(), staged_seeds_[plan.turn].data(),
-                        seeds_.size() * sizeof(PrefillRows), cudaMemcpyHostToDevice, stream),
-        kWhat);
-  }
+  if (seeds) REPRISE_CHECK(sent_seeds_.send(seeds_, plan.turn, stream));
   const auto decoding = rings_.begin() + plan.decode_rows;
   if (std::equal(rings_.begin(), decoding, sent_.begin())) return {};
   std::copy(rings_.begin(), decoding, sent_.begin());
-  std::copy(sent_.begin(), sent_.end(), staged_rings_[plan.turn].data());
-  REPRISE_CUDA(cudaMemcpyAsync(device_rings_.data(), staged_rings_[plan.turn].data(),
-                               sent_.size() * sizeof(uint32_t), cudaMemcpyHostToDevice, stream),
-               kWhat);
-  return {};
+  return sent_rings_.send(sent_, plan.turn, stream);
 }
 
 Status DeviceMac::plan_step(const DevicePlan& plan, uint32_t index) {
@@ -241,7 +229,7 @@ Status DeviceMac::attend(const DeviceQueries& queries, const DeviceResult& resul
   args.kv = queries.kv;
   args.pages = queries.pages;
   args.positions = queries.positions;
-  args.rings = device_rings_.data() + queries.first;
+  args.rings = sent_rings_.device() + queries.first;
   args.batch = queries.count;
   args.capacity = queries.capacity;
   args.n_head = queries.n_head;
@@ -273,7 +261,7 @@ Status DeviceMac::after_prefill(const DevicePrompt& prompt, cudaStream_t stream)
   const size_t skipped = static_cast<size_t>(rows.position - prompt.rows.position) * width;
   PagedPrefillArgs args;
   args.kv = prompt.kv;
-  args.sequences = device_seeds_.data() + prompt.step;
+  args.sequences = sent_seeds_.device() + prompt.step;
   args.pages = prompt.pages;
   args.batch = 1;  // so that capacity does not matter
   args.n_head = config_.n_head;

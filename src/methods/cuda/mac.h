@@ -10,6 +10,7 @@
 #include "kernels/cuda/address_range.h"
 #include "kernels/cuda/device_buffer.h"
 #include "kernels/cuda/mac.h"
+#include "kernels/cuda/staged_array.h"
 #include "methods/mac/mac.h"
 
 namespace reprise {
@@ -146,12 +147,10 @@ class DeviceMac : public DevicePolicy {
   kernels::cuda::MacRules rules_;
   std::unique_ptr<DevicePolicy> inner_;
   std::shared_ptr<MacRingPool> pool_ = std::make_shared<MacRingPool>();
-  std::vector<uint32_t> rings_, sent_;             // [steps] of the pass; of decode rows
-  std::vector<kernels::cuda::PrefillRows> seeds_;  // [steps]
-  kernels::cuda::PinnedBuffer<uint32_t> staged_rings_[2];
-  kernels::cuda::PinnedBuffer<kernels::cuda::PrefillRows> staged_seeds_[2];
-  kernels::cuda::DeviceBuffer<uint32_t> device_rings_;                    // [sequences]
-  kernels::cuda::DeviceBuffer<kernels::cuda::PrefillRows> device_seeds_;  // [sequences]
+  std::vector<uint32_t> rings_, sent_;               // [steps] of the pass; of decode rows
+  std::vector<kernels::cuda::PrefillRows> seeds_;    // [steps]
+  kernels::cuda::StagedArray<uint32_t> sent_rings_;  // [sequences]
+  kernels::cuda::StagedArray<kernels::cuda::PrefillRows> sent_seeds_;  // [sequences]
   kernels::cuda::DeviceBuffer<float> seed_out_, seed_lse_;  // [window, n_head, head_dim or 1]
   kernels::cuda::DeviceBuffer<std::byte> workspace_, prefill_workspace_;
 };

@@ -120,8 +120,7 @@ template <class Image>
 Status DeviceWatch<Image>::reserve(uint32_t sequences, const Image& image) {
   image_ = image;
   states_.assign(sequences, nullptr);
-  for (auto& staged : staged_) REPRISE_CHECK(staged.reserve(sequences, kWhat));
-  return device_states_.reserve(sequences, kWhat);
+  return sent_.reserve(sequences, kWhat);
 }
 
 template <class Image>
@@ -157,11 +156,7 @@ Status DeviceWatch<Image>::plan(const DevicePlan& plan, const DevicePolicy& own,
   }
   if (states == states_) return {};
   states_ = std::move(states);
-  std::copy(states_.begin(), states_.end(), staged_[plan.turn].data());
-  REPRISE_CUDA(cudaMemcpyAsync(device_states_.data(), staged_[plan.turn].data(),
-                               states_.size() * sizeof(Data*), cudaMemcpyHostToDevice, stream),
-               kWhat);
-  return {};
+  return sent_.send(states_, plan.turn, stream);
 }
 
 template class DeviceWatch<EvidenceImage>;

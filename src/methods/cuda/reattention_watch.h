@@ -9,6 +9,7 @@
 #include "kernels/cuda/device_buffer.h"
 #include "kernels/cuda/row_agreement.h"
 #include "kernels/cuda/row_evidence.h"
+#include "kernels/cuda/staged_array.h"
 #include "methods/reattention/reattention.h"
 
 namespace reprise {
@@ -44,15 +45,14 @@ class DeviceWatch {
   /// Finds what is kept of own's steps.
   Status plan(const DevicePlan& plan, const DevicePolicy& own, cudaStream_t stream);
   /// [steps from first on]; null: a step of another policy.
-  Data* const* states(uint32_t first) const { return device_states_.data() + first; }
+  Data* const* states(uint32_t first) const { return sent_.device() + first; }
 
  private:
   Result<Data*> data_of(const ReAttentionPolicy& host, cudaStream_t stream) const;
 
   Image image_;
   std::vector<Data*> states_;  // [sequences] of the last pass; null: of no step
-  kernels::cuda::PinnedBuffer<Data*> staged_[2];
-  kernels::cuda::DeviceBuffer<Data*> device_states_;
+  kernels::cuda::StagedArray<Data*> sent_;
 };
 
 extern template class DeviceWatch<EvidenceImage>;
