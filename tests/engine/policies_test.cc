@@ -31,8 +31,8 @@ const char* const kSpecs[] = {
     "auto:from=120+quest:budget=48",
     "mac:min_context=0,window=16,band=16,sink=4,align=4,tau=0.1,guard=false",
     "mac:min_context=0,window=16,band=16,mode=paper,tau=0+quest:budget=48",
-    "mac:min_context=0,window=16,band=16,sink=4,align=4,tau=0.1,guard=false+csattention:budget=64,"
-    "observe=16",
+    ("mac:min_context=0,window=16,band=16,sink=4,align=4,tau=0.1,guard=false"
+     "+csattention:budget=64,observe=16"),
     "attention_predictor:budget=64,history=16",
     "attention_predictor:budget=64,history=16,calibrate=dense,period=3,pool=max"};
 
