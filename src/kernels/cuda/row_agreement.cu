@@ -45,7 +45,7 @@ __device__ void add_recent(const RowAgreement& state, int32_t row, const Agreeme
     const bool there = threadIdx.x < left;
     const uint32_t at = (state.begin + left - 1 - threadIdx.x) % RowAgreement::kVotes;
     const int32_t back = there ? row - state.row_of[at] : 0;
-    if (there && back < rules.reach) add(s, state.page_of[at], rules.weights[back]);
+    if (there && back >= 0 && back < rules.reach) add(s, state.page_of[at], rules.weights[back]);
     if (__syncthreads_or(back >= rules.reach)) return;  // those before are older still
     left -= min(left, kThreads);
   }

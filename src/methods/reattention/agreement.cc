@@ -26,8 +26,9 @@ const std::vector<Agreement::PageWeight>& Agreement::pages_at(int32_t row) const
   if (count_.row != row || count_.votes > votes_.size() || forgot) count_ = {row, first, {}};
   for (; count_.votes < votes_.size(); ++count_.votes) {
     const auto [voted, page] = votes_[count_.votes];
-    if (row - voted >= kRows) continue;
-    const int32_t weight = weights()[static_cast<size_t>(row - voted)];
+    const int32_t back = row - voted;
+    if (back < 0 || back >= kRows) continue;
+    const int32_t weight = weights()[static_cast<size_t>(back)];
     const auto at = std::lower_bound(count_.pages.begin(), count_.pages.end(), page,
                                      [](const PageWeight& a, int32_t b) { return a.page < b; });
     if (at != count_.pages.end() && at->page == page) {
