@@ -161,7 +161,8 @@ TEST(ReAttentionGate, NeedsALeadAndRowsThatAllChoose) {
             std::string::npos);
   EXPECT_NE(message("reattention:lead=2,gate=1.5").find("gate"), std::string::npos);
   EXPECT_EQ(message("reattention:wide=2000"), "fine");
-  EXPECT_NE(message("reattention:agree=0,wide=2000").find("give agree"), std::string::npos);
+  EXPECT_NE(message("reattention:agree=0,wide=2000").find("agree=0, or give local=2000"),
+            std::string::npos);
   EXPECT_EQ(message("reattention:agree=0.1"), "fine");
   EXPECT_NE(message("reattention:agree=0.1,interval=4").find("leave interval out"),
             std::string::npos);
@@ -188,8 +189,9 @@ TEST(ReAttentionGate, TheDefaultGivesWay) {
   EXPECT_EQ(settings("reattention:lead=1").lead, two / 2);
   EXPECT_EQ(settings("reattention:gate=0.1").lead, two);
   EXPECT_EQ(settings("reattention:gate=0.1").agree, 0.0f);
-  for (const char* spec : {"reattention:agree=0", "reattention:interval=4", "reattention:fill=true",
-                           "reattention:decode-picks=2", "reattention:spans=7"}) {
+  for (const char* spec :
+       {"reattention:agree=0", "reattention:interval=4", "reattention:fill=true",
+        "reattention:decode-picks=2", "reattention:spans=7", "reattention:heads=0:1/0:2"}) {
     EXPECT_FALSE(settings(spec).watches()) << spec;
     EXPECT_EQ(settings(spec).lead, 0.0f) << spec;
   }

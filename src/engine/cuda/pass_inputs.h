@@ -16,8 +16,7 @@ namespace reprise {
 struct PassInputs {
   kernels::cuda::StagedArray<int32_t> tokens, positions;  // [rows]
   kernels::cuda::StagedArray<uint32_t> sequences;         // [rows] step of each row
-  kernels::cuda::StagedArray<uint32_t>
-      prefill_results;  // [results] rows, counted from the decode rows on
+  kernels::cuda::StagedArray<uint32_t> prefill_results;   // [results] rows behind the decode rows
   kernels::cuda::StagedArray<kernels::cuda::PrefillRows> prefill;  // [prefill steps]
   kernels::cuda::StagedArray<int32_t> result_positions;            // [results]
   kernels::cuda::StagedArray<kernels::cuda::SampleRule> rules;     // [results]

@@ -38,7 +38,8 @@ size_t decode_picks_of(const ReAttentionOptions& o, const ModelConfig& config) {
 /// With what `agree` and `lead` are where they are left out.
 ReAttentionOptions completed(ReAttentionOptions o, const ModelConfig& config) {
   const bool given = o.agree != ReAttentionOptions{}.agree;
-  const bool fits = o.gate <= 0.0f && o.interval == 1 && !o.fill && decode_picks_of(o, config) == 1;
+  const bool fits = o.gate <= 0.0f && o.interval == 1 && !o.fill && o.heads == "all" &&
+                    decode_picks_of(o, config) == 1;
   if (!given && !fits) o.agree = 0.0f;
   if (o.lead <= 0.0f && (o.agree > 0.0f || o.gate > 0.0f)) o.lead = 2.0f;
   return o;
@@ -166,8 +167,8 @@ Result<std::unique_ptr<Policy>> ReAttentionPolicy::create(const ReAttentionOptio
   }
   if (options.own != ReAttentionOptions{}.own && options.agree <= 0.0f) {
     return fail(ErrorCode::kInvalidArgument,
-                "reattention: own={} applies where heads agree; give agree=0.045 with it, without "
-                "gate, interval and fill",
+                "reattention: own={} applies where heads agree; leave out what agree gives way to "
+                "(gate, interval, fill, heads, several decode-picks), and agree=0",
                 options.own);
   }
   if (options.fill && options.agree > 0.0f) {
@@ -178,8 +179,9 @@ Result<std::unique_ptr<Policy>> ReAttentionPolicy::create(const ReAttentionOptio
   }
   if (options.wide > 0 && options.gate <= 0.0f && options.agree <= 0.0f) {
     return fail(ErrorCode::kInvalidArgument,
-                "reattention: wide={} applies where a gate is closed or no heads agree; give "
-                "agree=0.045 with it, or local={}",
+                "reattention: wide={} applies where a gate is closed or no heads agree; leave out "
+                "what agree gives way to (interval, fill, heads, several decode-picks) and "
+                "agree=0, or give local={}",
                 options.wide, options.wide);
   }
   REPRISE_TRY(VotingHeads heads, VotingHeads::parse(options.heads, config));
@@ -284,7 +286,8 @@ std::vector<KeyRange> ReAttentionPolicy::choose(const QueryRows& rows, KeyRange 
 
 std::vector<int32_t> ReAttentionPolicy::agreed(const QueryRows& rows, KeyRange middle) const {
   if (settings_.agree <= 0.0f || rows.rows.size() > 1) return {};
-  std::vector<int32_t> pages = agreement_.regions(rows.first(), settings_.agree * voters());
+  std::vector<int32_t> pages =
+      agreement_.regions(rows.first(), settings_.agree * static_cast<double>(voters()));
   std::erase_if(pages, [&](int32_t page) {
     const int32_t key = Agreement::middle_of(page);
     return key < middle.begin || key >= middle.end;

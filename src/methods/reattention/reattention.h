@@ -153,7 +153,7 @@ void visit_choice(ReAttentionOptions& o, Visitor& visit) {
   visit(OptionSpec{"agree",
                    "leading heads whose best keys must lie in one place for all layers to read it, "
                    "added up over the last ten rows or so, as a share of the voting heads; 0 = "
-                   "never, and the default gives way to gate, interval, fill and several "
+                   "never, and the default gives way to gate, interval, fill, heads and several "
                    "decode-picks",
                    "", 0, 10},
         o.agree);
