@@ -164,7 +164,7 @@ int main(int count, char** values) {
   for (const Model& model : {Model{"SmolLM2-135M", 9, 3, 64}, Model{"Llama-8B", 32, 8, 128}}) {
     for (const uint32_t keys : sizes) {
       const Bench bench(model, keys);
-      bench.time({1, 1, k > 0 ? k : model.n_head == 9 ? 11u : 4u});
+      bench.time({1, 1, k > 0 ? k : model.n_head == 9 ? 16u : 4u});
       for (const uint32_t stride : {1u, 4u, 16u}) bench.time({512, stride, 4});
       bench.time({1024, 16, 4});
     }

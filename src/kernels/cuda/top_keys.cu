@@ -14,6 +14,7 @@ namespace {
 using namespace top;
 
 constexpr uint32_t kMergeWarps = 4;
+constexpr uint32_t kManyLists = 16;  // for a warp
 
 __device__ void vote(const VoteTables& tables, uint32_t sequence, RankedWord word) {
   const size_t at = size_t{sequence} * tables.slots;
@@ -41,11 +42,38 @@ __device__ void add_evidence(const EvidenceArgs& args, uint32_t sequence, bool f
   state->open += open ? 1 : 0;
 }
 
-// A warp per query; grid (queries of all KV heads / kMergeWarps, batch).
+// A query's best words of all splits. kEach: warps of a block that share them; the first one has
+// all.
+template <uint32_t kEach>
+__device__ uint32_t merge(const Params& p, const RankedWord* found, size_t split,
+                          RankedWord (&best)[kMergeWarps][kMostMergeRoom]) {
+  const uint32_t warp = threadIdx.x / 32, part = warp % kEach, k = p.a.k;
+  const auto word = [&](uint32_t list, uint32_t place) {
+    return found[(part + list * kEach) * split + place];
+  };
+  const uint32_t lists = (p.splits - min(part, p.splits) + kEach - 1) / kEach;
+  const uint32_t count = best_of(k, WordLists{lists, k, word}, best[warp]);
+  if constexpr (kEach == 1) return count;
+  __shared__ uint32_t counts[kMergeWarps];
+  __shared__ RankedWord all[kMostMergeRoom];
+  if (threadIdx.x % 32 == 0) counts[warp] = count;
+  __syncthreads();
+  if (warp > 0) return 0;
+  const auto of_warp = [&](uint32_t of, uint32_t place) {
+    return place < counts[of] ? best[of][place] : 0;
+  };
+  const uint32_t held = best_of(k, WordLists{kEach, k, of_warp}, all);
+  for (uint32_t at = threadIdx.x; at < held; at += 32) best[0][at] = all[at];
+  __syncwarp();
+  return held;
+}
+
+// kEach warps per query; grid (queries of all KV heads * kEach / kMergeWarps, batch).
+template <uint32_t kEach>
 __global__ __launch_bounds__(kMergeWarps * 32) void merge_kernel(const __grid_constant__ Params p) {
-  __shared__ RankedWord best[kMergeWarps][kMostRoom];
+  __shared__ RankedWord best[kMergeWarps][kMostMergeRoom];
   const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, sequence = blockIdx.y;
-  const uint32_t query = blockIdx.x * kMergeWarps + warp, k = p.a.k;
+  const uint32_t query = (blockIdx.x * kMergeWarps + warp) / kEach, k = p.a.k;
   wait_for_kernels_before();
   if (query >= p.queries * p.a.kv.n_kv_head) return;
   const KeyRange32 middle = middle_of(p.a.middle, p.a.positions[sequence], p.a.rows);
@@ -53,8 +81,8 @@ __global__ __launch_bounds__(kMergeWarps * 32) void merge_kernel(const __grid_co
   const uint32_t kv_head = query / p.queries, i = query % p.queries;
   const RankedWord* found = p.list(sequence, 0, kv_head, i);
   const size_t split = p.list(sequence, 1, kv_head, i) - found;
-  const auto word = [&](uint32_t at) { return found[at / k * split + at % k]; };
-  const uint32_t count = best_of(k, p.splits * k, word, best[warp]);
+  const uint32_t count = merge<kEach>(p, found, split, best);
+  if (warp % kEach != 0) return;
   if (lane == 0) p.floors_of(sequence, kv_head)[i] = 0;
   const size_t row = size_t{sequence} * p.a.voters() + i / p.group;
   const size_t head = row * p.a.n_head + kv_head * p.group + i % p.group;
@@ -93,8 +121,12 @@ cudaError_t top_keys(const TopKeysArgs& args, cudaStream_t stream) {
   const cudaError_t status =
       with_kv_type(args.kv.type, [&](auto type) { return scan_with<type.value>(p, stream); });
   if (status != cudaSuccess) return status;
-  const uint32_t blocks = pieces(p.queries * args.kv.n_kv_head, kMergeWarps);
-  return launch_overlapped(merge_kernel, dim3(blocks, args.batch), kMergeWarps * 32, stream, p);
+  const auto merge_by = [&](auto kernel, uint32_t each) {
+    const uint32_t blocks = pieces(p.queries * args.kv.n_kv_head * each, kMergeWarps);
+    return launch_overlapped(kernel, dim3(blocks, args.batch), kMergeWarps * 32, stream, p);
+  };
+  return p.splits > kManyLists ? merge_by(merge_kernel<kMergeWarps>, kMergeWarps)
+                               : merge_by(merge_kernel<1>, 1);
 }
 
 }  // namespace reprise::kernels::cuda

@@ -28,7 +28,7 @@ uint32_t splits_of(uint32_t blocks, uint32_t multiprocessors) {
 
 template <typename S>
 size_t shared_bytes(const Params& p) {
-  return sizeof(Ring<S>) + lists_bytes(p.key_warps, p.query_warps * S::kQueries, p.a.k);
+  return sizeof(Ring<S>) + lists_bytes(p.key_warps, p.query_warps * S::kQueries, p.a.k, S::kGroups);
 }
 
 // As many warps as lists have room for.

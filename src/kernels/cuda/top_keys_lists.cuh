@@ -21,6 +21,11 @@ __device__ inline RankedWord ranked(float score, int32_t key) {
   return RankedWord{order} << 32 | static_cast<uint32_t>(key);
 }
 
+// The upper half of a score's word, whatever its key.
+__device__ inline uint32_t upper_of(float score) {
+  return static_cast<uint32_t>(ranked(score, 0) >> 32);
+}
+
 // The float of an upper half; NaN for 0.
 __device__ inline float ordered_float(uint32_t order) {
   return __uint_as_float((order >> 31) != 0 ? order ^ 0x80000000u : ~order);
@@ -66,32 +71,40 @@ __device__ inline uint32_t keep_best(RankedWord* words, uint32_t count, uint32_t
   return min(count, k);
 }
 
-// f(each lane's next word of count, or 0); word(i) gives one. Several are on their way together.
-template <typename Word, typename F>
-__device__ void for_words(uint32_t count, const Word& word, const F& f) {
-  constexpr uint32_t kTogether = 8;
-  for (uint32_t start = 0; start < count; start += 32 * kTogether) {
-    RankedWord words[kTogether];
+// Lists of so many words each, which word(list, place) gives; 0: there is none. Loops over them
+// stay loops: a warp alone waits longer for code that it meets once than for words.
+template <typename Word>
+struct WordLists {
+  uint32_t lists, each;
+  Word word;
+
+  // f(each lane's next word). kTogether: words that are on their way together.
+  template <uint32_t kTogether, typename F>
+  __device__ void for_words(const F& f) const {
+    const uint32_t bits = each > 1 ? 32 - __clz(each - 1) : 0, count = lists << bits;
+#pragma unroll 1
+    for (uint32_t start = threadIdx.x % 32; start - threadIdx.x % 32 < count;
+         start += 32 * kTogether) {
+      RankedWord words[kTogether];
 #pragma unroll
-    for (uint32_t i = 0; i < kTogether; ++i) {
-      const uint32_t at = start + i * 32 + threadIdx.x % 32;
-      words[i] = at < count ? word(at) : 0;
-    }
+      for (uint32_t i = 0; i < kTogether; ++i) {
+        const uint32_t at = start + i * 32, place = at & ((1u << bits) - 1);
+        words[i] = at < count && place < each ? word(at >> bits, place) : 0;
+      }
 #pragma unroll
-    for (uint32_t i = 0; i < kTogether; ++i) {
-      if (start + i * 32 < count) f(words[i]);
+      for (uint32_t i = 0; i < kTogether; ++i) f(words[i]);
     }
   }
-}
+};
 
 // There are at least k words as large as the k-th of the lanes' largest ones; 0 where that says
 // nothing.
 template <typename Word>
-__device__ RankedWord kth_of_lanes(uint32_t k, uint32_t count, const Word& word) {
-  if (k > 32 || count <= 32) return 0;
+__device__ RankedWord kth_of_lanes(uint32_t k, const WordLists<Word>& words) {
+  if (k > 32) return 0;
   const uint32_t lane = threadIdx.x % 32;
   RankedWord best = 0;
-  for_words(count, word, [&](RankedWord next) { best = next > best ? next : best; });
+  words.template for_words<16>([&](RankedWord next) { best = next > best ? next : best; });
   uint32_t before = 0;
 #pragma unroll 8
   for (uint32_t other = 0; other < 32; ++other) {
@@ -102,26 +115,29 @@ __device__ RankedWord kth_of_lanes(uint32_t k, uint32_t count, const Word& word)
   return __shfl_sync(~0u, best, static_cast<int>(owner));
 }
 
-// The best k of count words, some of which may be 0, go to best [room_of(k)], in order. Returns how
-// many they are. All lanes of a warp call.
+// Room for what best_of() collects: the best k, and a word of every lane.
+REPRISE_HOST_DEVICE constexpr uint32_t merge_room_of(uint32_t k) { return k + 32; }
+constexpr uint32_t kMostMergeRoom = merge_room_of(kMaxTopKeys);
+static_assert(kMostMergeRoom <= kMostRoom);
+
+// The best k of all words go to best [merge_room_of(k)], in order. Returns how many they are. All
+// lanes of a warp call.
 template <typename Word>
-__device__ uint32_t best_of(uint32_t k, uint32_t count, const Word& word, RankedWord* best) {
-  const uint32_t room = room_of(k), lanes_before = (1u << threadIdx.x % 32) - 1;
-  RankedWord least = kth_of_lanes(k, count, word);
+__device__ uint32_t best_of(uint32_t k, const WordLists<Word>& words, RankedWord* best) {
+  const uint32_t lanes_before = (1u << threadIdx.x % 32) - 1;
+  RankedWord least = kth_of_lanes(k, words);
   uint32_t held = 0;
-  for_words(count, word, [&](RankedWord next) {
-    uint32_t chosen = __ballot_sync(~0u, next != 0 && next >= least);
-    // Half of the lanes at a time, for which there is room.
-    for (uint32_t half = 0; half < 2 && chosen != 0; ++half) {
-      const uint32_t now = chosen & (half == 0 ? 0xffffu : 0xffff0000u);
-      if (held + __popc(now) > room) {
-        held = keep_best(best, held, k);
-        least = best[k - 1];
-      }
-      if ((now >> threadIdx.x % 32 & 1) != 0) best[held + __popc(now & lanes_before)] = next;
-      held += __popc(now);
-      __syncwarp();
+  words.template for_words<1>([&](RankedWord next) {
+    const bool reaches = next != 0 && next >= least;
+    const uint32_t chosen = __ballot_sync(~0u, reaches);
+    if (chosen == 0) return;
+    if (held + __popc(chosen) > merge_room_of(k)) {
+      held = keep_best(best, held, k);
+      least = best[k - 1];
     }
+    if (reaches) best[held + __popc(chosen & lanes_before)] = next;
+    held += __popc(chosen);
+    __syncwarp();
   });
   return keep_best(best, held, k);
 }

@@ -10,6 +10,35 @@ namespace reprise::kernels::cuda {
 
 namespace top {
 
+__device__ inline void raise_floor(const Lists& lists, uint32_t query, uint32_t floor) {
+  atomicMax(lists.floors + query, floor);
+  atomicMax(lists.all_floors + query, floor);
+}
+
+// The k-th largest of the lanes' values, which are many different ones; 0 if k > 32.
+__device__ inline uint32_t kth_of_lanes(uint32_t k, uint32_t own) {
+  uint32_t before = 0;
+#pragma unroll 8
+  for (uint32_t other = 0; other < 32; ++other) {
+    const uint32_t its = __shfl_sync(~0u, own, static_cast<int>(other));
+    before += its > own || (its == own && other < threadIdx.x % 32) ? 1 : 0;
+  }
+  const uint32_t owner = __ballot_sync(~0u, before + 1 == k);
+  return owner != 0 ? __shfl_sync(~0u, own, __ffs(static_cast<int>(owner)) - 1) : 0;
+}
+
+// As many groups of keys as k have one that reaches the k-th largest of their tops. All lanes of a
+// warp call.
+__device__ inline void raise_by_tops(const Lists& lists, uint32_t query, uint32_t k) {
+  const volatile uint32_t* tops = lists.tops + query * lists.groups;
+  uint32_t own = 0;
+  for (uint32_t group = threadIdx.x % 32; group < lists.groups; group += 32) {
+    own = max(own, tops[group]);
+  }
+  const uint32_t floor = kth_of_lanes(k, own);
+  if (threadIdx.x % 32 == 0 && floor > lists.floors[query]) raise_floor(lists, query, floor);
+}
+
 // One warp's queries and their lists.
 template <typename S>
 class Scanner {
@@ -23,7 +52,8 @@ class Scanner {
       : k_(p.a.k),
         lists_(lists),
         first_(warp % p.query_warps * S::kQueries),
-        list_(warp / p.query_warps * lists.queries + first_) {
+        list_(warp / p.query_warps * lists.queries + first_),
+        group_(warp / p.query_warps * S::kGroups) {
 #pragma unroll
     for (int n = 0; n < NT; ++n) {
       load_queries(p, n, sequence, kv_head, first + first_ + n * 8 + lane() / 4);
@@ -52,6 +82,9 @@ class Scanner {
   __device__ void scan(const unsigned char* tile, int32_t first, KeyRange32 middle) {
     float x[NT][4] = {};
     multiply_page(tile, first, middle, x);
+    if constexpr (S::kGroups > 0) {
+      if (lists_.groups > 0) keep_tops(x[0]);
+    }
     uint32_t reached = 0;
 #pragma unroll
     for (int n = 0; n < NT; ++n) {
@@ -82,30 +115,46 @@ class Scanner {
       for (int i = 0; i < 4; ++i) look.top[n][i] = fmaxf(look.top[n][i], x[n][i]);
     }
   }
-  // What k keys were seen to reach is what others must reach.
-  __device__ void end(const Look& look) {
-#pragma unroll
-    for (int n = 0; n < NT; ++n) {
-#pragma unroll
-      for (uint32_t side = 0; side < 2; ++side) {
-        const float floor = kth_of_look(look.top[n][side], look.top[n][side + 2]);
-        const uint32_t query = first_ + n * 8 + lane() % 4 * 2 + side;
-        if (lane() < 4 && query < lists_.known) {
-          raise(lists_.floors, lists_.all_floors, query,
-                static_cast<uint32_t>(ranked(floor, 0) >> 32));
-        }
-        least_[n][side] = fmaxf(least_[n][side], floor);
+  // What k keys were seen to reach is what others must reach. scanning: warps, all of which call.
+  __device__ void end(const Look& look, [[maybe_unused]] uint32_t scanning) {
+    if constexpr (S::kGroups > 0) {
+      keep_tops(look.top[0]);
+      wait_named(Stages<S>::kUnused, scanning * 32);
+      for (uint32_t i = threadIdx.x / 32; i < lists_.known; i += scanning) {
+        raise_by_tops(lists_, i, k_);
       }
+      wait_named(Stages<S>::kUnused, scanning * 32);
+    } else {
+      raise_by_look(look);
     }
   }
 
  private:
   __device__ static uint32_t lane() { return threadIdx.x % 32; }
 
-  // floors: of all blocks, from the block's first query on.
-  __device__ static void raise(uint32_t* own, uint32_t* floors, uint32_t query, uint32_t floor) {
-    atomicMax(own + query, floor);
-    atomicMax(floors + query, floor);
+  __device__ void raise_by_look(const Look& look) {
+#pragma unroll
+    for (int n = 0; n < NT; ++n) {
+#pragma unroll
+      for (uint32_t side = 0; side < 2; ++side) {
+        const float floor = kth_of_look(look.top[n][side], look.top[n][side + 2]);
+        const uint32_t query = first_ + n * 8 + lane() % 4 * 2 + side;
+        if (lane() < 4 && query < lists_.known) raise_floor(lists_, query, upper_of(floor));
+        least_[n][side] = fmaxf(least_[n][side], floor);
+      }
+    }
+  }
+
+  // Others read tops at any time: whatever they see, a key of the group has it.
+  __device__ void keep_tops(const float (&x)[4]) {
+#pragma unroll
+    for (uint32_t side = 0; side < 2; ++side) {
+      const float top = fmaxf(x[side], x[side + 2]);  // NaN where both are
+      if (!(top > top_[side])) continue;
+      top_[side] = top;
+      const uint32_t query = first_ + lane() % 4 * 2 + side, groups = lists_.groups;
+      lists_.tops[query * groups + group_ + lane() / 4] = upper_of(top);
+    }
   }
 
   // The k-th largest of the eight lanes' pairs.
@@ -238,7 +287,7 @@ class Scanner {
     if (lane() == 0) {
       lists.counts[list] = count;
       if (query < lists.known) {
-        raise(lists.floors, lists.all_floors, query, static_cast<uint32_t>(last >> 32));
+        raise_floor(lists, query, static_cast<uint32_t>(last >> 32));
       }
     }
     __syncwarp();
@@ -248,6 +297,8 @@ class Scanner {
   uint32_t k_;
   Lists lists_;
   uint32_t first_, list_;  // the warp's first query, of the block's, and its list
+  uint32_t group_;         // its first one
+  float top_[2] = {-FLT_MAX, -FLT_MAX};
   uint32_t q_[NT][kSteps][2];
   float least_[NT][2];
 };
@@ -273,6 +324,10 @@ __device__ void copy_pages(const Params& p, const PageShare& share, uint32_t cou
                 min(S::kPages, count - i));
     if (floor > 0) atomicMax(lists.floors + query, floor);
     query = query - lane + 32 < lists.known ? query + 32 : lane;
+    // After 2, 4, 8 ... stages, and once for each query.
+    const uint32_t stage = i / S::kPages, turn = stage - (1u << (31 - __clz(stage | 1)));
+    const bool raises = lists.groups > 0 && stage > 1 && turn < lists.known;
+    if (raises) raise_by_tops(lists, turn, p.a.k);
   }
 }
 
@@ -299,13 +354,13 @@ __device__ void for_pages(const Params& p, const PageShare& share, uint32_t coun
 __device__ inline void write_lists(const Params& p, const Lists& lists, uint32_t sequence,
                                    uint32_t kv_head, uint32_t first, void* scratch) {
   const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, k = p.a.k;
-  RankedWord* best = static_cast<RankedWord*>(scratch) + warp * lists.room;
+  RankedWord* best = static_cast<RankedWord*>(scratch) + warp * merge_room_of(k);
   for (uint32_t i = warp; i < lists.queries && first + i < p.queries; i += blockDim.x / 32) {
-    const auto word = [&](uint32_t at) -> RankedWord {
-      const uint32_t list = at / lists.room * lists.queries + i, place = at % lists.room;
+    const auto word = [&](uint32_t of, uint32_t place) -> RankedWord {
+      const uint32_t list = of * lists.queries + i;
       return place < lists.counts[list] ? lists.words[size_t{list} * lists.room + place] : 0;
     };
-    const uint32_t count = best_of(k, p.key_warps * lists.room, word, best);
+    const uint32_t count = best_of(k, WordLists{p.key_warps, lists.room, word}, best);
     RankedWord* out = p.list(sequence, blockIdx.x, kv_head, first + i);
     for (uint32_t at = lane; at < k; at += 32) out[at] = at < count ? best[at] : 0;
     __syncwarp();
@@ -317,18 +372,18 @@ __global__ __launch_bounds__(S::kMostThreads,
                              1) void scan_kernel(const __grid_constant__ Params p) {
   extern __shared__ __align__(128) unsigned char memory[];
   Ring<S>& ring = *reinterpret_cast<Ring<S>*>(memory);
-  Lists lists(&ring + 1, p, S::kQueries);
+  Lists lists(&ring + 1, p, S::kQueries, S::kGroups);
   const uint32_t warp = threadIdx.x / 32, consumers = p.query_warps * p.key_warps;
   const uint32_t kv_head = blockIdx.y / p.query_blocks, sequence = blockIdx.z;
   const uint32_t first = blockIdx.y % p.query_blocks * lists.queries;
   lists.known = min(lists.queries, p.queries - min(first, p.queries));
   lists.all_floors = p.floors_of(sequence, kv_head) + first;
   if (threadIdx.x == 0) Stages<S>::init(ring, consumers);
-  const uint32_t numbers = (p.key_warps + 1) * lists.queries;  // counts and floors
+  const uint32_t numbers = list_numbers(p.key_warps, lists.queries, S::kGroups);
   for (uint32_t i = threadIdx.x; i < numbers; i += blockDim.x) lists.counts[i] = 0;
   __syncthreads();
   wait_for_kernels_before();
-  const PageShare share(p, sequence, blockIdx.x, !S::kFew);
+  const PageShare share(p, sequence, blockIdx.x, lists.groups > 0 ? S::kPages : 0, !S::kFew);
   Stages<S> stages(ring, consumers);
   if (warp == consumers) {
     copy_pages<S>(p, share, share.first_look, sequence, kv_head, lists, stages);
@@ -345,7 +400,7 @@ __global__ __launch_bounds__(S::kMostThreads,
             scanner.look_at(tile, key, share.middle, look);
           },
           [] {});
-      scanner.end(look);
+      scanner.end(look, consumers);
     }
     for_pages<S>(
         p, share, share.count, warp, 0, stages,

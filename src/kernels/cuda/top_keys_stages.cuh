@@ -51,6 +51,8 @@ struct Shape {
   static constexpr uint32_t kStageBytes = kPages * kTileBytes;
   static constexpr uint32_t kMostWarps = kFew ? 16 : D == 64 ? 12 : 11;  // that compute
   static constexpr uint32_t kMostThreads = (kMostWarps + 1) * 32;
+  // Of a warp's keys, those of two rows of its pages, whose largest scores are known to others.
+  static constexpr uint32_t kGroups = kFew ? 8 : 0;
 };
 
 template <typename S>
@@ -59,26 +61,42 @@ struct Ring {
   uint64_t full[S::kStages], empty[S::kStages];
 };
 
+// From so many keys on it is worth knowing early what scores must reach.
+constexpr uint32_t kManyKeys = 8;
+
 // Shared memory after the ring, all of it for [key_warps][queries of the block].
 struct Lists {
   uint32_t queries, room;          // of the block; of a list
+  uint32_t groups;                 // of the block's keys; 0: tops are not kept
   RankedWord* words;               // [key_warps, queries, room]
   uint32_t* counts;                // [key_warps, queries] words
   uint32_t* floors;                // [queries] upper half of a word that k words reach, or 0
+  uint32_t* tops;                  // [queries, groups] upper half of a group's largest word, or 0
   uint32_t known = 0;              // queries that there are
   uint32_t* all_floors = nullptr;  // [known] the same of all blocks, in device memory
 
-  __device__ Lists(void* memory, const Params& p, uint32_t queries_of_warp)
-      : queries(p.query_warps * queries_of_warp), room(room_of(p.a.k)) {
+  __device__ Lists(void* memory, const Params& p, uint32_t queries_of_warp, uint32_t groups_of_warp)
+      : queries(p.query_warps * queries_of_warp),
+        room(room_of(p.a.k)),
+        groups(p.a.k >= kManyKeys ? p.key_warps * groups_of_warp : 0) {
     const uint32_t lists = p.key_warps * queries;
     words = static_cast<RankedWord*>(memory);
     counts = reinterpret_cast<uint32_t*>(words + size_t{lists} * room);
     floors = counts + lists;
+    tops = floors + queries;
   }
 };
 
-constexpr size_t lists_bytes(uint32_t key_warps, uint32_t queries, uint32_t k) {
-  return size_t{key_warps} * queries * (room_of(k) * sizeof(RankedWord) + 4) + queries * 4;
+// Counts and what follows them, which are zero at first.
+REPRISE_HOST_DEVICE constexpr uint32_t list_numbers(uint32_t key_warps, uint32_t queries,
+                                                    uint32_t groups_of_warp) {
+  return (key_warps * (1 + groups_of_warp) + 1) * queries;
+}
+
+constexpr size_t lists_bytes(uint32_t key_warps, uint32_t queries, uint32_t k,
+                             uint32_t groups_of_warp) {
+  return size_t{key_warps} * queries * room_of(k) * sizeof(RankedWord) +
+         list_numbers(key_warps, queries, groups_of_warp) * sizeof(uint32_t);
 }
 
 // Groups of keys, of whose largest scores the k-th is one that k keys reach.
@@ -90,7 +108,9 @@ struct PageShare {
   uint32_t end = 0, count = 0;  // page end - 1 is the first one
   uint32_t first_look = 0;      // so many are scanned twice: first for what scores must reach
 
-  __device__ PageShare(const Params& p, uint32_t sequence, uint32_t split, bool looks_first) {
+  // looked_at: 0: as many for each warp, if there are many queries.
+  __device__ PageShare(const Params& p, uint32_t sequence, uint32_t split, uint32_t looked_at,
+                       bool many) {
     middle = middle_of(p.a.middle, p.a.positions[sequence], p.a.rows);
     const auto most = static_cast<int32_t>(p.a.capacity * kPageTokens);
     middle.end = min(middle.end, most);
@@ -102,7 +122,8 @@ struct PageShare {
     };
     end = cut(split + 1);
     count = end - cut(split);
-    if (!looks_first || p.a.k > kLookedAt) return;
+    first_look = min(looked_at, count);
+    if (!many || p.a.k > kLookedAt) return;
     const uint32_t of_warp = min(max(count / p.key_warps / 32, 8u), 64u);
     first_look = min(of_warp * p.key_warps, count);
   }
@@ -167,8 +188,10 @@ class Stages {
     ++count_;
   }
 
+  static constexpr uint32_t kUnused = 1 + 2 * S::kStages;  // a named barrier
+
  private:
-  static constexpr uint32_t kFull = 1, kEmpty = kFull + S::kStages;  // named barriers
+  static constexpr uint32_t kFull = 1, kEmpty = kFull + S::kStages;
   __device__ uint32_t threads() const { return (consumers_ + 1) * 32; }
 
   Ring<S>& ring_;
