@@ -136,6 +136,21 @@ TEST_F(AnswersTest, UnderDecodeTheFirstTokenIsFullAttentions) {
             find_number(tail[1].counters, "kv_bytes_per_token"));
 }
 
+TEST_F(AnswersTest, GreedyIsWhetherTheAnswerIsTheGoldOne) {
+  Sample sample = sample_of(400);
+  sample.max_tokens = 3;
+  const std::string answered = answer(sample, "decode", {"full"})[0].prediction;
+  ASSERT_EQ(engine_->tokenize(answered).size(), 3u) << answered;
+  for (const std::string& gold : {answered, answered.substr(0, 2) + "x"}) {
+    sample.gold = gold;
+    for (const char* scope : {"decode", "teacher"}) {
+      EXPECT_EQ(find_number(answer(sample, scope, {"full"})[0].scores, "greedy"),
+                gold == answered ? 1.0 : 0.0)
+          << gold;
+    }
+  }
+}
+
 TEST_F(AnswersTest, TheTailIsNoPartOfTheAnswer) {
   Sample sample = sample_of(300);
   const auto decode = answer(sample, "decode", {"full"}),

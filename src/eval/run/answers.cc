@@ -111,18 +111,20 @@ class SampleRun {
   Status measure_gold() {
     const size_t forced = request_.forced.size();
     std::vector<std::vector<double>> nll(policies_.size());
+    std::vector<size_t> likeliest(policies_.size());  // tokens of the gold answer
     std::vector<PolicyRequest> requests;
     for (size_t i = 0; i < policies_.size(); ++i) {
       PolicyRequest& asked = requests.emplace_back(PolicyRequest{policies_[i], request_});
       auto& tokens = asked.request.forced;
       tokens.insert(tokens.end(), gold_.begin(), gold_.end());
       asked.request.max_tokens = static_cast<uint32_t>(tokens.size());
-      asked.request.on_logits = [this, &values = nll[i], row = size_t{0},
+      asked.request.on_logits = [this, &values = nll[i], &first = likeliest[i], row = size_t{0},
                                  forced](std::span<const float> logits) mutable {
         const size_t at = row++;
         if (at < forced) return;
         log_softmax(logits, distribution_);
         values.push_back(distribution_.nll(logits, gold_[at - forced]));
+        first += distribution_.top[0] == gold_[at - forced] ? 1 : 0;
       };
     }
     REPRISE_TRY(auto answers, answer_together(engine_, std::move(requests), go_on_));
@@ -131,12 +133,14 @@ class SampleRun {
       if (!scope_.generates && fill(record, answers[i]))
         record.finish = finish_reason_name(answers[i]->finish);
       if (record.finish == "failed") continue;
-      if (nll[i].size() == gold_.size())
+      if (nll[i].size() == gold_.size()) {
         record.scores.emplace_back("nll", mean(nll[i]));
-      else
+        record.scores.emplace_back("greedy", likeliest[i] == gold_.size() ? 1.0 : 0.0);
+      } else {
         fail_record(record, answers[i] ? Error{ErrorCode::kContextExceeded,
                                                "the gold answer does not fit in the context"}
                                        : answers[i].error());
+      }
     }
     return {};
   }

@@ -15,8 +15,9 @@ namespace reprise::eval {
 
 /// Records in the order of the policies, without run and task. The answer is greedy and ends at the
 /// model's end, a stop string or max_tokens; where there is a gold answer, score "nll" is the mean
-/// over its tokens when they are decoded one by one after the same prompt. What cannot be answered
-/// is a failed record. alone: requests do not run together. Errors: kCancelled when go_on says no.
+/// over its tokens when they are decoded one by one after the same prompt, and "greedy" is 1 where
+/// each of them is the likeliest one, 0 elsewhere. What cannot be answered is a failed record.
+/// alone: requests do not run together. Errors: kCancelled when go_on says no.
 Result<std::vector<SampleRecord>> answer_sample(Engine& engine, const Sample& sample,
                                                 std::span<const std::string> policies,
                                                 const Scope& scope, bool alone,
