@@ -117,23 +117,36 @@ TEST(ReAttentionAgree, ReadsWhatLeadingHeadsOfRowsAndLayersBeforeAgreeOn) {
     bool some;  // layer 1 has no voting heads, and reads what the others agree on
     int32_t wide;
     std::string own = "always";
+    int32_t interval = 1;  // a row whose layer does not scan takes its last scan's heads
   };
-  for (const auto& [some, wide, reads_own] :
-       {Case{false, 40}, {true, 40}, {false, 90}, {false, 90, "apart"}, {false, 90, "never"}}) {
+  for (const auto& [some, wide, reads_own, interval] : {Case{false, 40},
+                                                        {true, 40},
+                                                        {false, 90},
+                                                        {false, 90, "apart"},
+                                                        {false, 90, "never"},
+                                                        {false, 90, "always", 4},
+                                                        {true, 90, "apart", 3}}) {
     const std::vector<std::set<size_t>> vote = {all, some ? std::set<size_t>{} : all, all};
     const std::string heads = some ? ",heads=0:0/0:1/0:2/0:3/0:4/0:5/2:0/2:1/2:2/2:3/2:4/2:5" : "";
     Toy toy({kLayers, 6, 2, 64}, 330);
     toy.prompt_end = 300;
-    Recorder policy(toy, std::string(testing::kLookFar) + ",lead=0.9,agree=0.75,wide=" +
-                             std::to_string(wide) + heads + ",own=" + reads_own);
+    Recorder policy(toy, std::string(testing::kLookFar) +
+                             ",lead=0.9,agree=0.75,wide=" + std::to_string(wide) + heads +
+                             ",own=" + reads_own + ",interval=" + std::to_string(interval));
     SequenceKv kv = toy.new_sequence();
     for (size_t token = 0; token < 280; token += 20) toy.step(kv, policy, 20, Phase::kPrefill);
     Votes votes;
     size_t agreed = 0, apart = 0;
+    std::vector<testing::Expected> found(kLayers);
     for (int32_t row = 280; row < 330; ++row) {
       toy.step(kv, policy, 1, row < 300 ? Phase::kPrefill : Phase::kDecode);
       for (uint32_t layer = 0; layer < kLayers; ++layer) {
-        const auto own = testing::expected(toy, layer, static_cast<size_t>(row), 0.9, vote[layer]);
+        const int32_t since = row < 300 ? 300 - 48 : 300, every = row < 300 ? 4 : interval;
+        const int32_t turn = row - since + static_cast<int32_t>(layer);
+        const bool scans =
+            row == 280 || row == 299 || row == 300 || turn % std::min(every, interval) == 0;
+        testing::Expected& own = found[layer];
+        if (scans) own = testing::expected(toy, layer, static_cast<size_t>(row), 0.9, vote[layer]);
         const auto middles = votes.middles(row, some ? 9.0 : 13.5);
         std::set<int32_t> want;
         if (reads_own == "always" || (reads_own == "apart" && middles.empty())) want = own.leading;
@@ -153,15 +166,15 @@ TEST(ReAttentionAgree, ReadsWhatLeadingHeadsOfRowsAndLayersBeforeAgreeOn) {
 
 TEST(ReAttentionAgree, WithoutAgreementTheLeadAlone) {
   const Outputs lead = outputs_of(",lead=0.9");
-  EXPECT_TRUE(outputs_of(",lead=0.9,agree=10,wide=40") == lead);
-  EXPECT_FALSE(outputs_of(",lead=0.9,agree=10,wide=41") == lead);
-  EXPECT_FALSE(outputs_of(",lead=0.9,agree=0.25,wide=40") == lead);
+  EXPECT_TRUE(outputs_of(",lead=0.9,agree=10,wide=40,interval=1") == lead);
+  EXPECT_FALSE(outputs_of(",lead=0.9,agree=10,wide=41,interval=1") == lead);
+  EXPECT_FALSE(outputs_of(",lead=0.9,agree=0.25,wide=40,interval=1") == lead);
 }
 
 TEST(ReAttentionAgree, ForksCutSequencesAndRestoredOnesGoOnAsIfAlone) {
   Toy toy({2, 6, 2, 64, KvType::kBF16}, 360);
   toy.prompt_end = 300;
-  const std::string spec = std::string(testing::kLookFar) + ",lead=0.9,agree=0.25";
+  const std::string spec = std::string(testing::kLookFar) + ",lead=0.9,agree=0.25,interval=1";
   const auto policy = testing::make_policy(toy, spec);
   SequenceKv kv = toy.new_sequence();
   for (size_t token = 0; token < 280; token += 20) toy.step(kv, *policy, 20, Phase::kPrefill);
@@ -180,6 +193,22 @@ TEST(ReAttentionAgree, ForksCutSequencesAndRestoredOnesGoOnAsIfAlone) {
   kv.truncate(305);
   const Outputs again = outputs_of(toy, *policy, kv, 45);
   EXPECT_TRUE(std::equal(want.begin(), want.end(), again.begin() + 5));
+}
+
+TEST(ReAttentionAgree, ForksGoOnWithTheScansOfBefore) {
+  Toy toy({2, 6, 2, 64, KvType::kBF16}, 360);
+  toy.prompt_end = 300;
+  const auto policy =
+      testing::make_policy(toy, std::string(testing::kLookFar) + ",lead=0.9,agree=0.25,interval=8");
+  SequenceKv kv = toy.new_sequence();
+  for (size_t token = 0; token < 280; token += 20) toy.step(kv, *policy, 20, Phase::kPrefill);
+  outputs_of(toy, *policy, kv, 33);
+  const auto forked = policy->fork(), cut = policy->fork();
+  SequenceKv forked_kv = kv, cut_kv = kv;
+  const Outputs want = outputs_of(toy, *policy, kv, 40);
+  EXPECT_TRUE(outputs_of(toy, *forked, forked_kv, 40) == want);
+  cut->truncate(313);
+  EXPECT_FALSE(outputs_of(toy, *cut, cut_kv, 40) == want) << "a cut sequence scans anew";
 }
 
 }  // namespace

@@ -164,8 +164,6 @@ TEST(ReAttentionGate, NeedsALeadAndRowsThatAllChoose) {
   EXPECT_NE(message("reattention:agree=0,wide=2000").find("agree=0, or give local=2000"),
             std::string::npos);
   EXPECT_EQ(message("reattention:agree=0.1"), "fine");
-  EXPECT_NE(message("reattention:agree=0.1,interval=4").find("leave interval out"),
-            std::string::npos);
   EXPECT_NE(message("reattention:agree=0.1,gate=0.1").find("leave one out"), std::string::npos);
   EXPECT_NE(message("reattention:agree=0.1,fill=true").find("leave one out"), std::string::npos);
   EXPECT_EQ(message("reattention:own=never"), "fine");
@@ -190,11 +188,18 @@ TEST(ReAttentionGate, TheDefaultGivesWay) {
   EXPECT_EQ(settings("reattention:gate=0.1").lead, two);
   EXPECT_EQ(settings("reattention:gate=0.1").agree, 0.0f);
   for (const char* spec :
-       {"reattention:agree=0", "reattention:interval=4", "reattention:fill=true",
-        "reattention:decode-picks=2", "reattention:spans=7", "reattention:heads=0:1/0:2"}) {
+       {"reattention:agree=0", "reattention:fill=true", "reattention:decode-picks=2",
+        "reattention:spans=7", "reattention:heads=0:1/0:2", "reattention:span=2000,spans=3"}) {
     EXPECT_FALSE(settings(spec).watches()) << spec;
     EXPECT_EQ(settings(spec).lead, 0.0f) << spec;
+    EXPECT_EQ(settings(spec).interval, 1) << spec;
   }
+  EXPECT_EQ(settings("reattention").interval, 12);
+  EXPECT_FALSE(settings("reattention").asks_for_interval) << "a GPU takes the default";
+  EXPECT_EQ(settings("reattention:gate=0.1").interval, 1);
+  EXPECT_EQ(settings("reattention:interval=3").interval, 3);
+  EXPECT_GT(settings("reattention:interval=3").agree, 0.0f);
+  EXPECT_TRUE(settings("reattention:interval=3").asks_for_interval);
 }
 
 }  // namespace

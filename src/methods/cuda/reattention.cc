@@ -23,7 +23,7 @@ Status check(const ReAttentionPolicy::Settings& s) {
   if (s.fill) return refused("fill=true");
   if (s.soft) return refused("soft=true");
   if (s.agree > 0.0f && s.decode_picks > 1) return refused("agree with decode-picks above 1");
-  if (s.interval > 1) return refused("interval above 1");
+  if (s.asks_for_interval) return refused("interval above 1");
   if (s.most_spans() > kMaxSpans) {
     return fail(ErrorCode::kUnsupported,
                 "policy reattention: {} spans are more than the {} of --device cuda; choose longer "

@@ -11,7 +11,8 @@
 namespace reprise {
 namespace {
 
-constexpr uint32_t kLocal = 4096, kScope = 8192, kChunk = 512, kEarlyShare = 4;
+constexpr uint32_t kLocal = 4096, kScope = 8192, kChunk = 512, kEarlyShare = 4, kInterval = 12;
+constexpr int32_t kPromptRows = 4;  // that share a scan, at most
 
 uint32_t trained_of(const ModelConfig& config) {
   return config.rope_context > 0 ? config.rope_context : config.context;
@@ -35,16 +36,6 @@ size_t decode_picks_of(const ReAttentionOptions& o, const ModelConfig& config) {
   return std::max<size_t>(1, (spans_of(o, config) + config.n_head - 1) / config.n_head);
 }
 
-/// With what `agree` and `lead` are where they are left out.
-ReAttentionOptions completed(ReAttentionOptions o, const ModelConfig& config) {
-  const bool given = o.agree != ReAttentionOptions{}.agree;
-  const bool fits = o.gate <= 0.0f && o.interval == 1 && !o.fill && o.heads == "all" &&
-                    decode_picks_of(o, config) == 1;
-  if (!given && !fits) o.agree = 0.0f;
-  if (o.lead <= 0.0f && (o.agree > 0.0f || o.gate > 0.0f)) o.lead = 2.0f;
-  return o;
-}
-
 /// Spans that a row reads at most.
 uint32_t most_spans_of(const ReAttentionOptions& o, const ModelConfig& config) {
   const uint32_t spans = spans_of(o, config);
@@ -52,14 +43,32 @@ uint32_t most_spans_of(const ReAttentionOptions& o, const ModelConfig& config) {
   return std::max(spans, (o.own == "always" ? spans : 0) + uint32_t{Agreement::kRegions});
 }
 
+/// Keys that a row reads at most beside the most recent ones.
+uint64_t others_of(const ReAttentionOptions& o, const ModelConfig& config) {
+  return o.sink + uint64_t{most_spans_of(o, config)} * o.span;
+}
+
+/// With what options are that are left out and depend on others.
+ReAttentionOptions completed(ReAttentionOptions o, const ModelConfig& config) {
+  const uint32_t trained = trained_of(config);
+  const bool given = o.agree != ReAttentionOptions{}.agree;
+  const bool room =
+      trained == 0 || others_of(o, config) + std::max(local_of(o, trained), o.wide) <= trained;
+  const bool fits =
+      o.gate <= 0.0f && !o.fill && o.heads == "all" && room && decode_picks_of(o, config) == 1;
+  if (!given && !fits) o.agree = 0.0f;
+  if (o.lead <= 0.0f && (o.agree > 0.0f || o.gate > 0.0f)) o.lead = 2.0f;
+  if (o.interval == 0) o.interval = o.agree > 0.0f ? kInterval : 1;
+  return o;
+}
+
 /// The most recent keys that a row reads.
 uint32_t wide_of(const ReAttentionOptions& o, const ModelConfig& config) {
-  const uint32_t local = local_of(o, trained_of(config));
+  const uint32_t trained = trained_of(config), local = local_of(o, trained);
   if ((o.gate <= 0.0f && o.agree <= 0.0f) || o.wide > 0) return std::max(local, o.wide);
-  const uint32_t others = o.sink + most_spans_of(o, config) * o.span;
-  if (trained_of(config) == 0) return 4 * local;
-  return std::max(local,
-                  std::min(4 * local, trained_of(config) - std::min(trained_of(config), others)));
+  if (trained == 0) return 4 * local;
+  const auto others = static_cast<uint32_t>(std::min<uint64_t>(others_of(o, config), trained));
+  return std::max(local, std::min(4 * local, trained - others));
 }
 
 /// [pairs][2] The mean of the angles of distances [first, last), times the factor that scaling has
@@ -83,7 +92,7 @@ std::vector<float> mean_angles(const RopeConfig& config, uint32_t context, int32
 }
 
 ReAttentionPolicy::Settings settings_of(const ReAttentionOptions& o, const ModelConfig& config,
-                                        VotingHeads heads) {
+                                        VotingHeads heads, bool asks_for_interval) {
   ReAttentionPolicy::Settings s;
   s.sink = static_cast<int32_t>(o.sink);
   s.local = static_cast<int32_t>(local_of(o, trained_of(config)));
@@ -96,6 +105,7 @@ ReAttentionPolicy::Settings settings_of(const ReAttentionOptions& o, const Model
   s.early = std::min(s.activate, static_cast<int32_t>(early));
   s.stride = static_cast<int32_t>(o.stride);
   s.interval = static_cast<int32_t>(o.interval);
+  s.asks_for_interval = asks_for_interval;
   s.spans = spans_of(o, config);
   s.picks = o.picks;
   s.decode_picks = decode_picks_of(o, config);
@@ -136,8 +146,7 @@ Result<std::unique_ptr<Policy>> ReAttentionPolicy::create(const ReAttentionOptio
   const ReAttentionOptions options = completed(given, config);
   const uint32_t trained = trained_of(config), local = local_of(options, trained);
   const uint32_t recent = wide_of(options, config);
-  const uint64_t scope =
-      uint64_t{options.sink} + recent + uint64_t{most_spans_of(options, config)} * options.span;
+  const uint64_t scope = others_of(options, config) + recent;
   if (trained > 0 && scope > trained) {
     return fail(ErrorCode::kInvalidArgument,
                 "reattention: sink {} + {} spans of {} + {} {} are {} keys, more than the {} "
@@ -151,14 +160,11 @@ Result<std::unique_ptr<Policy>> ReAttentionPolicy::create(const ReAttentionOptio
                 "before them; choose a smaller chunk",
                 options.chunk, local);
   }
-  const auto watching = [&](std::string_view name, float value) -> Status {
-    if (value <= 0.0f || options.interval == 1) return {};
+  if (options.gate > 0.0f && given.interval > 1) {
     return fail(ErrorCode::kInvalidArgument,
-                "reattention: {}={} counts the heads that lead in every row; leave interval out",
-                name, value);
-  };
-  REPRISE_CHECK(watching("gate", options.gate));
-  REPRISE_CHECK(watching("agree", options.agree));
+                "reattention: gate={} counts the heads that lead in every row; leave interval out",
+                options.gate);
+  }
   if (options.gate > 0.0f && options.agree > 0.0f) {
     return fail(ErrorCode::kInvalidArgument,
                 "reattention: gate={} and agree={} are two ways to tell when to look far; leave "
@@ -168,7 +174,7 @@ Result<std::unique_ptr<Policy>> ReAttentionPolicy::create(const ReAttentionOptio
   if (options.own != ReAttentionOptions{}.own && options.agree <= 0.0f) {
     return fail(ErrorCode::kInvalidArgument,
                 "reattention: own={} applies where heads agree; leave out what agree gives way to "
-                "(gate, interval, fill, heads, several decode-picks), and agree=0",
+                "(gate, fill, heads, several decode-picks), and agree=0",
                 options.own);
   }
   if (options.fill && options.agree > 0.0f) {
@@ -180,18 +186,19 @@ Result<std::unique_ptr<Policy>> ReAttentionPolicy::create(const ReAttentionOptio
   if (options.wide > 0 && options.gate <= 0.0f && options.agree <= 0.0f) {
     return fail(ErrorCode::kInvalidArgument,
                 "reattention: wide={} applies where a gate is closed or no heads agree; leave out "
-                "what agree gives way to (interval, fill, heads, several decode-picks) and "
-                "agree=0, or give local={}",
+                "what agree gives way to (fill, heads, several decode-picks) and agree=0, or give "
+                "local={}",
                 options.wide, options.wide);
   }
   REPRISE_TRY(VotingHeads heads, VotingHeads::parse(options.heads, config));
-  return std::unique_ptr<Policy>(new ReAttentionPolicy(options, config, std::move(heads)));
+  return std::unique_ptr<Policy>(
+      new ReAttentionPolicy(options, config, std::move(heads), given.interval > 1));
 }
 
 ReAttentionPolicy::ReAttentionPolicy(const ReAttentionOptions& o, const ModelConfig& config,
-                                     VotingHeads heads)
+                                     VotingHeads heads, bool asks_for_interval)
     : config_(&config),
-      settings_(settings_of(o, config, std::move(heads))),
+      settings_(settings_of(o, config, std::move(heads), asks_for_interval)),
       layers_(config.n_layer) {}
 
 void ReAttentionPolicy::select(const QueryRows& rows, Selection& selection) {
@@ -204,20 +211,17 @@ void ReAttentionPolicy::select(const QueryRows& rows, Selection& selection) {
     ++stats_.scans;
     if (looks_far(rows, middle)) ++stats_.open;
   }
-  if (!keeps_spans(rows, layer)) {
-    layer.spans = choose(rows, middle);
-    layer.chosen_at = length;
-    if (settings_.votes(rows.layer, rows.rows.size())) {
-      const auto pages = static_cast<uint64_t>(middle.end - middle.begin) / kPageTokens + 1;
-      selection.index_bytes_read =
-          pages * config_->n_kv_head * rows.kv->pool().layout().tile_bytes();
-    }
+  const std::vector<int32_t> agreed_on = agreed(rows, middle);  // before this layer's own votes
+  if (!keeps_spans(rows, layer) && settings_.votes(rows.layer, rows.rows.size())) {
+    const auto pages = static_cast<uint64_t>(middle.end - middle.begin) / kPageTokens + 1;
+    selection.index_bytes_read = pages * config_->n_kv_head * rows.kv->pool().layout().tile_bytes();
   }
+  look(rows, middle, layer);
   selection.all = false;
   SelectionPart& part = selection.parts.emplace_back();
   part.packed = true;
   append_range({0, settings_.sink}, 0, part.ranges);
-  for (const KeyRange& span : layer.spans) {
+  for (const KeyRange& span : spans_of(rows, middle, layer, agreed_on)) {
     append_range({span.begin, std::min(span.end, recent)}, 0, part.ranges);
   }
   append_range({recent, length}, 0, part.ranges);
@@ -258,11 +262,18 @@ int32_t ReAttentionPolicy::reads_from(const QueryRows& rows) const {
 }
 
 bool ReAttentionPolicy::keeps_spans(const QueryRows& rows, const Layer& layer) const {
+  const bool decodes = rows.phase == kernels::Phase::kDecode;
+  // Last rows of a prompt wait for each other where heads agree, else they are scanned for
+  // together. The very last one, which asks, and an answer's first one look in all layers.
+  const bool together = settings_.agree <= 0.0f || rows.rows.size() > 1;
+  if (!decodes && (together || rows.end() == rows.prompt_end)) return false;
+  const int32_t interval = decodes ? settings_.interval : std::min(settings_.interval, kPromptRows);
+  const int32_t since = decodes ? rows.prompt_end : rows.prompt_end - settings_.alone;
   const auto turn = [&](int32_t end) {
-    return (end - rows.prompt_end - 1 + static_cast<int32_t>(rows.layer)) / settings_.interval;
+    return (end - since - 1 + static_cast<int32_t>(rows.layer)) / interval;
   };
-  return rows.phase == kernels::Phase::kDecode && layer.chosen_at > 0 &&
-         layer.chosen_at > rows.prompt_end && turn(layer.chosen_at) == turn(rows.end());
+  return layer.prompt_end == rows.prompt_end && layer.chosen_at > since &&
+         turn(layer.chosen_at) == turn(rows.end());
 }
 
 std::vector<Candidate> ReAttentionPolicy::candidates(const QueryRows& rows, KeyRange middle) {
@@ -272,16 +283,28 @@ std::vector<Candidate> ReAttentionPolicy::candidates(const QueryRows& rows, KeyR
   return count_soft_votes(picks, settings_.picks_of(rows.rows.size()), config_->attention_scale);
 }
 
-std::vector<KeyRange> ReAttentionPolicy::choose(const QueryRows& rows, KeyRange middle) {
-  const std::vector<int32_t> pages = agreed(rows, middle);  // before this layer's own votes
-  std::vector<Candidate> own = candidates(rows, middle);
-  const auto budget = static_cast<int64_t>(settings_.spans) * settings_.span;
-  if (settings_.fill) return fill(own, settings_.spans, budget, settings_.span, middle);
-  own.resize(std::min(own.size(), settings_.own_spans(rows.rows.size(), !pages.empty())));
-  for (const int32_t page : pages) {
-    own.push_back({.key = Agreement::middle_of(page)});
+void ReAttentionPolicy::look(const QueryRows& rows, KeyRange middle, Layer& layer) {
+  if (keeps_spans(rows, layer)) {
+    for (const int32_t key : layer.voted) agreement_.add(rows.first(), key);
+    return;
   }
-  return cover(own, settings_.span, middle);
+  layer.voted.clear();
+  layer.own = candidates(rows, middle);
+  if (!settings_.fill) layer.own.resize(std::min(layer.own.size(), settings_.spans));
+  layer.chosen_at = rows.rows.size() == 1 ? rows.end() : -1;
+  layer.prompt_end = rows.prompt_end;
+}
+
+std::vector<KeyRange> ReAttentionPolicy::spans_of(const QueryRows& rows, KeyRange middle,
+                                                  const Layer& layer,
+                                                  std::span<const int32_t> agreed) const {
+  const auto budget = static_cast<int64_t>(settings_.spans) * settings_.span;
+  if (settings_.fill) return fill(layer.own, settings_.spans, budget, settings_.span, middle);
+  const size_t own = settings_.own_spans(rows.rows.size(), !agreed.empty());
+  std::vector<Candidate> read(layer.own.begin(),
+                              layer.own.begin() + std::min(own, layer.own.size()));
+  for (const int32_t page : agreed) read.push_back({.key = Agreement::middle_of(page)});
+  return cover(read, settings_.span, middle);
 }
 
 std::vector<int32_t> ReAttentionPolicy::agreed(const QueryRows& rows, KeyRange middle) const {
@@ -367,7 +390,9 @@ void ReAttentionPolicy::drop_weak(const QueryRows& rows, KeyRange middle,
     }
     if (!leads || !settings_.heads.has(rows.layer, head)) continue;
     ++leading;
-    if (settings_.agree > 0.0f && own[0].key >= 0) agreement_.add(rows.first(), own[0].key);
+    if (settings_.agree <= 0.0f || own[0].key < 0) continue;
+    agreement_.add(rows.first(), own[0].key);
+    layers_[rows.layer].voted.push_back(own[0].key);
   }
   if (settings_.gate <= 0.0f) return;
   gate_.add(rows.first(), leading);
@@ -455,10 +480,14 @@ PolicyStats ReAttentionPolicy::stats() const {
 }
 
 uint64_t ReAttentionPolicy::state_bytes() const {
-  uint64_t ranges = 0;
-  for (const Layer& layer : layers_) ranges += layer.spans.capacity();
+  uint64_t own = 0, voted = 0;
+  for (const Layer& layer : layers_) {
+    own += layer.own.capacity();
+    voted += layer.voted.capacity();
+  }
   const uint64_t elsewhere = device_.state != nullptr ? device_.state->bytes() : 0;
-  return ranges * sizeof(KeyRange) + gate_.bytes() + agreement_.bytes() + elsewhere;
+  return own * sizeof(Candidate) + voted * sizeof(int32_t) + gate_.bytes() + agreement_.bytes() +
+         elsewhere;
 }
 
 }  // namespace reprise

@@ -50,7 +50,7 @@ struct ReAttentionOptions {
   uint32_t activate = 0;
   uint32_t early = 0;
   uint32_t stride = 0;
-  uint32_t interval = 1;
+  uint32_t interval = 0;
   bool fill = false;
   bool soft = false;
   std::string score = "mean";
@@ -121,9 +121,14 @@ void visit_prompts(ReAttentionOptions& o, Visitor& visit) {
 /// Which keys win.
 template <class Visitor>
 void visit_choice(ReAttentionOptions& o, Visitor& visit) {
-  visit(OptionSpec{"interval", "decoded tokens that read the same spans; layers take turns",
-                   "tokens", 1, 1 << 16},
-        o.interval);
+  visit(
+      OptionSpec{
+          "interval",
+          "decoded tokens for which keys are scanned once, layers in turns; where heads agree "
+          "also a prompt's last rows, four at most; 0 = 12 where heads agree and a CPU "
+          "computes, else 1",
+          "tokens", 0, 1 << 16},
+      o.interval);
   visit(OptionSpec{"fill", "more keys win while their spans overlap and leave room"}, o.fill);
   visit(OptionSpec{"soft", "a row's picks of a head share one vote as softmax divides it"}, o.soft);
   visit(OptionSpec{"score",
@@ -150,13 +155,14 @@ void visit_choice(ReAttentionOptions& o, Visitor& visit) {
                    "something is looked for; 0 = never",
                    "", 0, 1},
         o.gate);
-  visit(OptionSpec{"agree",
-                   "leading heads whose best keys must lie in one place for all layers to read it, "
-                   "added up over the last ten rows or so, as a share of the voting heads; 0 = "
-                   "never, and the default gives way to gate, interval, fill, heads and several "
-                   "decode-picks",
-                   "", 0, 10},
-        o.agree);
+  visit(
+      OptionSpec{"agree",
+                 "leading heads whose best keys must lie in one place for all layers to read it, "
+                 "added up over the last ten rows or so, as a share of the voting heads; 0 = "
+                 "never, and the default gives way to gate, fill, heads, several decode-picks and "
+                 "spans that leave no room",
+                 "", 0, 10},
+      o.agree);
   visit(OptionSpec{"own",
                    "with agree, when a row reads what its own leading heads pick: always, apart = "
                    "while heads agree on nothing, or never",
@@ -193,6 +199,7 @@ class ReAttentionPolicy : public Policy {
     size_t spans, picks, decode_picks;
     size_t apart_spans, agreed_spans;  // of its own picks, while heads agree on nothing, or do
     bool fill, soft;
+    bool asks_for_interval;                  // more than what is best for a CPU
     std::vector<std::vector<float>> angles;  // [3]: one per LayerRope, [pairs][2] of queries
     float least;
     float lead;  // as a product before scaling
@@ -266,9 +273,12 @@ class ReAttentionPolicy : public Policy {
   uint64_t state_bytes() const override;
 
  private:
+  /// What a layer's last scan found.
   struct Layer {
-    std::vector<KeyRange> spans;
-    int32_t chosen_at = -1;  // length when they were chosen, or -1
+    std::vector<Candidate> own;
+    std::vector<int32_t> voted;  // keys, of heads that led
+    int32_t chosen_at = -1;      // length when a single row chose, or -1
+    int32_t prompt_end = -1;     // then
   };
   /// The best keys of rows that each choose for themselves, of those that all of them see.
   struct Together {
@@ -281,12 +291,15 @@ class ReAttentionPolicy : public Policy {
     uint64_t scans = 0, open = 0;             // of rows that are watched
   };
 
-  ReAttentionPolicy(const ReAttentionOptions& options, const ModelConfig& config,
-                    VotingHeads heads);
+  ReAttentionPolicy(const ReAttentionOptions& options, const ModelConfig& config, VotingHeads heads,
+                    bool asks_for_interval);
   /// Keys between sinks and window; empty where everything is read.
   KeyRange middle_of(const QueryRows& rows) const;
   bool keeps_spans(const QueryRows& rows, const Layer& layer) const;
-  std::vector<KeyRange> choose(const QueryRows& rows, KeyRange middle);
+  /// Scans keys for a layer's own spans, or has it vote as it did before.
+  void look(const QueryRows& rows, KeyRange middle, Layer& layer);
+  std::vector<KeyRange> spans_of(const QueryRows& rows, KeyRange middle, const Layer& layer,
+                                 std::span<const int32_t> agreed) const;
   /// What the rows pick themselves, the best first.
   std::vector<Candidate> candidates(const QueryRows& rows, KeyRange middle);
   std::span<const float> angles(uint32_t layer) const;
