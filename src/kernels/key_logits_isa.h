@@ -10,7 +10,9 @@ template <KvType type>
 static inline void prefetch_k_pair(const PageSpan& page, size_t pair) {
   constexpr size_t kLine = 64, kElement = type == KvType::kF32 ? 4 : type == KvType::kQ8_0 ? 1 : 2;
   const std::byte* row = page.k + pair * 2 * kPageTokens * kElement;
-  for (size_t at = 0; at < 2 * kPageTokens * kElement; at += kLine) __builtin_prefetch(row + at);
+  for (size_t at = 0; at < 2 * kPageTokens * kElement; at += kLine) {
+    __builtin_prefetch(row + at, 0, 2);  // the second cache: see fetch_tile()
+  }
 }
 
 void key_logits_ref(const KeyLogitsArgs& args);

@@ -10,7 +10,11 @@
 namespace reprise::kernels {
 namespace {
 
-constexpr size_t kGroupRows = 16, kBlockPages = 32, kBlockKeys = kBlockPages * kPageTokens;
+constexpr size_t kGroupRows = 16;
+
+// Many rows find a block's keys in the cache; for a few, blocks are as long as their scores leave
+// room for in it, since no key is fetched ahead of a block.
+size_t block_pages(size_t rows) { return rows <= 4 ? 256 : 32; }
 
 bool uses_amx(const KeyTopKArgs& args) {
   const bool rounds = args.layout->type == KvType::kBF16 || args.layout->type == KvType::kQ8_0;
@@ -31,12 +35,12 @@ void scan_block(const KeyTopKArgs& args, size_t first, size_t count, float* scor
   logits.q_stride = args.q_stride;
   logits.pages = args.pages.subspan(first, count);
   logits.out = scores;
-  logits.out_stride = kBlockKeys;
+  logits.out_stride = block_pages(args.rows) * kPageTokens;
   for (size_t row = 0; row < args.rows; row += kGroupRows) {
     logits.rows = std::min(kGroupRows, args.rows - row);
     logits.q = args.q + row * args.q_stride;
     key_logits(logits);
-    offer({scores, kBlockKeys, logits.rows, logits.pages.data(), count}, args.k,
+    offer({scores, logits.out_stride, logits.rows, logits.pages.data(), count}, args.k,
           args.best + row * args.k);
   }
 }
@@ -63,7 +67,7 @@ void key_top_k(const KeyTopKArgs& args, std::byte* scratch) {
   if (uses_amx(args)) return key_top_k_amx(args, scratch);
 #endif
   for (size_t end = args.pages.size(); end > 0;) {
-    const size_t count = std::min(kBlockPages, end);
+    const size_t count = std::min(block_pages(args.rows), end);
     end -= count;
     scan_block(args, end, count, reinterpret_cast<float*>(scratch));
   }
@@ -71,7 +75,9 @@ void key_top_k(const KeyTopKArgs& args, std::byte* scratch) {
 
 size_t key_top_k_scratch_bytes(const KeyTopKArgs& args) {
   constexpr size_t kTile = 32, kAlignment = 64, kBuffers = 4;
-  if (!uses_amx(args)) return kGroupRows * kBlockKeys * sizeof(float);
+  if (!uses_amx(args)) {
+    return std::min(kGroupRows, args.rows) * block_pages(args.rows) * kPageTokens * sizeof(float);
+  }
   const size_t dims = (args.layout->head_dim + kTile - 1) / kTile * kTile;
   const size_t rows = (args.rows + kTile - 1) / kTile * kTile;
   const size_t block = 4 * kPageTokens;

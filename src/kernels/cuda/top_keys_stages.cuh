@@ -108,7 +108,8 @@ struct PageShare {
   uint32_t end = 0, count = 0;  // page end - 1 is the first one
   uint32_t first_look = 0;      // so many are scanned twice: first for what scores must reach
 
-  // looked_at: 0: as many for each warp, if there are many queries.
+  // looked_at: pages that all warps look at first; many: queries, of which each warp looks at some
+  // of its pages.
   __device__ PageShare(const Params& p, uint32_t sequence, uint32_t split, uint32_t looked_at,
                        bool many) {
     middle = middle_of(p.a.middle, p.a.positions[sequence], p.a.rows);
