@@ -97,22 +97,26 @@ struct WordLists {
   }
 };
 
-// There are at least k words as large as the k-th of the lanes' largest ones; 0 where that says
-// nothing.
-template <typename Word>
-__device__ RankedWord kth_of_lanes(uint32_t k, const WordLists<Word>& words) {
-  if (k > 32) return 0;
-  const uint32_t lane = threadIdx.x % 32;
-  RankedWord best = 0;
-  words.template for_words<16>([&](RankedWord next) { best = next > best ? next : best; });
+// The k-th largest of the lanes' values; 0 if k > 32. All lanes of a warp call.
+template <typename T>
+__device__ T kth_of_lanes(uint32_t k, T own) {
   uint32_t before = 0;
 #pragma unroll 8
   for (uint32_t other = 0; other < 32; ++other) {
-    const RankedWord its = __shfl_sync(~0u, best, static_cast<int>(other));
-    before += its > best || (its == best && other < lane) ? 1 : 0;
+    const T its = __shfl_sync(~0u, own, static_cast<int>(other));
+    before += its > own || (its == own && other < threadIdx.x % 32) ? 1 : 0;
   }
-  const uint32_t owner = __ffs(static_cast<int>(__ballot_sync(~0u, before + 1 == k))) - 1;
-  return __shfl_sync(~0u, best, static_cast<int>(owner));
+  const uint32_t owner = __ballot_sync(~0u, before + 1 == k);
+  return owner != 0 ? __shfl_sync(~0u, own, __ffs(static_cast<int>(owner)) - 1) : 0;
+}
+
+// There are at least k words as large as this; 0 where that says nothing.
+template <typename Word>
+__device__ RankedWord least_of_best(uint32_t k, const WordLists<Word>& words) {
+  if (k > 32) return 0;
+  RankedWord best = 0;
+  words.template for_words<16>([&](RankedWord next) { best = next > best ? next : best; });
+  return kth_of_lanes(k, best);
 }
 
 // Room for what best_of() collects: the best k, and a word of every lane.
@@ -125,7 +129,7 @@ static_assert(kMostMergeRoom <= kMostRoom);
 template <typename Word>
 __device__ uint32_t best_of(uint32_t k, const WordLists<Word>& words, RankedWord* best) {
   const uint32_t lanes_before = (1u << threadIdx.x % 32) - 1;
-  RankedWord least = kth_of_lanes(k, words);
+  RankedWord least = least_of_best(k, words);
   uint32_t held = 0;
   words.template for_words<1>([&](RankedWord next) {
     const bool reaches = next != 0 && next >= least;

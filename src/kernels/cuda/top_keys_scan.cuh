@@ -15,18 +15,6 @@ __device__ inline void raise_floor(const Lists& lists, uint32_t query, uint32_t 
   atomicMax(lists.all_floors + query, floor);
 }
 
-// The k-th largest of the lanes' values, which are many different ones; 0 if k > 32.
-__device__ inline uint32_t kth_of_lanes(uint32_t k, uint32_t own) {
-  uint32_t before = 0;
-#pragma unroll 8
-  for (uint32_t other = 0; other < 32; ++other) {
-    const uint32_t its = __shfl_sync(~0u, own, static_cast<int>(other));
-    before += its > own || (its == own && other < threadIdx.x % 32) ? 1 : 0;
-  }
-  const uint32_t owner = __ballot_sync(~0u, before + 1 == k);
-  return owner != 0 ? __shfl_sync(~0u, own, __ffs(static_cast<int>(owner)) - 1) : 0;
-}
-
 // As many groups of keys as k have one that reaches the k-th largest of their tops. All lanes of a
 // warp call.
 __device__ inline void raise_by_tops(const Lists& lists, uint32_t query, uint32_t k) {
@@ -349,8 +337,8 @@ __device__ void for_pages(const Params& p, const PageShare& share, uint32_t coun
   }
 }
 
-// What warps collected for a query becomes one list, which is written. scratch: room for a list of
-// each warp.
+// What warps collected for a query becomes one list, which is written. scratch: room for
+// merge_room_of(k) words of each warp.
 __device__ inline void write_lists(const Params& p, const Lists& lists, uint32_t sequence,
                                    uint32_t kv_head, uint32_t first, void* scratch) {
   const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, k = p.a.k;

@@ -13,6 +13,8 @@ namespace {
 
 constexpr uint32_t kLocal = 4096, kScope = 8192, kChunk = 512, kEarlyShare = 4, kInterval = 12;
 constexpr int32_t kPromptRows = 4;  // that share a scan, at most
+constexpr std::string_view kGivesWay =
+    "gate, fill, heads, several decode-picks, spans that leave no room";
 
 uint32_t trained_of(const ModelConfig& config) {
   return config.rope_context > 0 ? config.rope_context : config.context;
@@ -58,7 +60,6 @@ ReAttentionOptions completed(ReAttentionOptions o, const ModelConfig& config) {
       o.gate <= 0.0f && !o.fill && o.heads == "all" && room && decode_picks_of(o, config) == 1;
   if (!given && !fits) o.agree = 0.0f;
   if (o.lead <= 0.0f && (o.agree > 0.0f || o.gate > 0.0f)) o.lead = 2.0f;
-  if (o.interval == 0) o.interval = o.agree > 0.0f ? kInterval : 1;
   return o;
 }
 
@@ -92,7 +93,7 @@ std::vector<float> mean_angles(const RopeConfig& config, uint32_t context, int32
 }
 
 ReAttentionPolicy::Settings settings_of(const ReAttentionOptions& o, const ModelConfig& config,
-                                        VotingHeads heads, bool asks_for_interval) {
+                                        VotingHeads heads) {
   ReAttentionPolicy::Settings s;
   s.sink = static_cast<int32_t>(o.sink);
   s.local = static_cast<int32_t>(local_of(o, trained_of(config)));
@@ -104,8 +105,9 @@ ReAttentionPolicy::Settings settings_of(const ReAttentionOptions& o, const Model
   const uint32_t early = o.early > 0 ? o.early : trained_of(config) / kEarlyShare;
   s.early = std::min(s.activate, static_cast<int32_t>(early));
   s.stride = static_cast<int32_t>(o.stride);
-  s.interval = static_cast<int32_t>(o.interval);
-  s.asks_for_interval = asks_for_interval;
+  const uint32_t interval = o.agree > 0.0f ? kInterval : 1;
+  s.interval = static_cast<int32_t>(o.interval > 0 ? o.interval : interval);
+  s.asks_for_interval = o.interval > 1;
   s.spans = spans_of(o, config);
   s.picks = o.picks;
   s.decode_picks = decode_picks_of(o, config);
@@ -160,7 +162,7 @@ Result<std::unique_ptr<Policy>> ReAttentionPolicy::create(const ReAttentionOptio
                 "before them; choose a smaller chunk",
                 options.chunk, local);
   }
-  if (options.gate > 0.0f && given.interval > 1) {
+  if (options.gate > 0.0f && options.interval > 1) {
     return fail(ErrorCode::kInvalidArgument,
                 "reattention: gate={} counts the heads that lead in every row; leave interval out",
                 options.gate);
@@ -173,9 +175,9 @@ Result<std::unique_ptr<Policy>> ReAttentionPolicy::create(const ReAttentionOptio
   }
   if (options.own != ReAttentionOptions{}.own && options.agree <= 0.0f) {
     return fail(ErrorCode::kInvalidArgument,
-                "reattention: own={} applies where heads agree; leave out what agree gives way to "
-                "(gate, fill, heads, several decode-picks), and agree=0",
-                options.own);
+                "reattention: own={} applies where heads agree; leave out agree=0, and what agree "
+                "gives way to ({})",
+                options.own, kGivesWay);
   }
   if (options.fill && options.agree > 0.0f) {
     return fail(ErrorCode::kInvalidArgument,
@@ -186,19 +188,17 @@ Result<std::unique_ptr<Policy>> ReAttentionPolicy::create(const ReAttentionOptio
   if (options.wide > 0 && options.gate <= 0.0f && options.agree <= 0.0f) {
     return fail(ErrorCode::kInvalidArgument,
                 "reattention: wide={} applies where a gate is closed or no heads agree; leave out "
-                "what agree gives way to (fill, heads, several decode-picks) and agree=0, or give "
-                "local={}",
-                options.wide, options.wide);
+                "agree=0, and what agree gives way to ({}), or give local={}",
+                options.wide, kGivesWay, options.wide);
   }
   REPRISE_TRY(VotingHeads heads, VotingHeads::parse(options.heads, config));
-  return std::unique_ptr<Policy>(
-      new ReAttentionPolicy(options, config, std::move(heads), given.interval > 1));
+  return std::unique_ptr<Policy>(new ReAttentionPolicy(options, config, std::move(heads)));
 }
 
 ReAttentionPolicy::ReAttentionPolicy(const ReAttentionOptions& o, const ModelConfig& config,
-                                     VotingHeads heads, bool asks_for_interval)
+                                     VotingHeads heads)
     : config_(&config),
-      settings_(settings_of(o, config, std::move(heads), asks_for_interval)),
+      settings_(settings_of(o, config, std::move(heads))),
       layers_(config.n_layer) {}
 
 void ReAttentionPolicy::select(const QueryRows& rows, Selection& selection) {

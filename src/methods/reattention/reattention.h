@@ -199,7 +199,7 @@ class ReAttentionPolicy : public Policy {
     size_t spans, picks, decode_picks;
     size_t apart_spans, agreed_spans;  // of its own picks, while heads agree on nothing, or do
     bool fill, soft;
-    bool asks_for_interval;                  // more than what is best for a CPU
+    bool asks_for_interval;                  // of more than one token
     std::vector<std::vector<float>> angles;  // [3]: one per LayerRope, [pairs][2] of queries
     float least;
     float lead;  // as a product before scaling
@@ -291,8 +291,8 @@ class ReAttentionPolicy : public Policy {
     uint64_t scans = 0, open = 0;             // of rows that are watched
   };
 
-  ReAttentionPolicy(const ReAttentionOptions& options, const ModelConfig& config, VotingHeads heads,
-                    bool asks_for_interval);
+  ReAttentionPolicy(const ReAttentionOptions& options, const ModelConfig& config,
+                    VotingHeads heads);
   /// Keys between sinks and window; empty where everything is read.
   KeyRange middle_of(const QueryRows& rows) const;
   bool keeps_spans(const QueryRows& rows, const Layer& layer) const;
