@@ -1,9 +1,14 @@
 #include "cli/interrupt.h"
 
+#include <poll.h>
+#include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
+#include <cerrno>
 #include <csignal>
+#include <cstdint>
 
 namespace reprise::cli {
 namespace {
@@ -12,14 +17,20 @@ std::atomic<int> pending{0};
 std::atomic<int> last_signal{SIGINT};
 static_assert(std::atomic<int>::is_always_lock_free, "written by a signal handler");
 
+int wake = -1;  // readable while a signal is pending: it may come when a reader is not waiting yet
+
 void on_signal(int signal) {
+  const int before = errno;
   if (pending.exchange(signal) != 0) _exit(128 + signal);
   last_signal = signal;
+  eventfd_write(wake, 1);
+  errno = before;
 }
 
 }  // namespace
 
 void catch_interrupts() {
+  wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   struct sigaction action = {};
   action.sa_handler = on_signal;  // without SA_RESTART: a blocked read returns
   sigemptyset(&action.sa_mask);
@@ -35,7 +46,21 @@ void catch_interrupts() {
 
 bool interrupted() { return pending.load() != 0; }
 
-void acknowledge_interrupt() { pending = 0; }
+void acknowledge_interrupt() {
+  eventfd_t signals = 0;
+  eventfd_read(wake, &signals);
+  pending = 0;
+}
+
+bool wait_for_input(int file) {
+  std::array<pollfd, 2> files = {{{file, POLLIN, 0}, {wake, POLLIN, 0}}};
+  while (!interrupted()) {
+    const int ready = poll(files.data(), files.size(), -1);
+    if (interrupted()) return false;
+    if (ready < 0 ? errno != EINTR : files[0].revents != 0) return true;
+  }
+  return false;
+}
 
 int interrupt_exit_code() { return 128 + last_signal; }
 

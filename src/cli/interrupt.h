@@ -13,6 +13,9 @@ bool interrupted();
 /// The stop was carried out; later work may run again.
 void acknowledge_interrupt();
 
+/// Waits until there is something to read, or its end; false: interrupted, be it just before.
+bool wait_for_input(int file);
+
 /// 128 + the last signal caught, as shells report it; 130 before any.
 int interrupt_exit_code();
 

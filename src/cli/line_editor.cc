@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
+#include <cwchar>
 #include <filesystem>
 
 #include "cli/interrupt.h"
@@ -16,6 +17,21 @@ namespace {
 constexpr int kHistorySize = 1000;
 
 const char* prompt(EditLine*) { return "> "; }
+
+// The next character of the terminal: 1, 0 at its end, -1 where it was interrupted. The editor's
+// own reader misses a signal that comes before it waits.
+int read_character(EditLine*, wchar_t* character) {
+  std::mbstate_t state = {};
+  while (wait_for_input(STDIN_FILENO)) {
+    char byte = 0;
+    const ssize_t got = ::read(STDIN_FILENO, &byte, 1);
+    if (got <= 0) return static_cast<int>(got);
+    const size_t length = std::mbrtowc(character, &byte, 1, &state);
+    if (length <= 1) return 1;
+    if (length == static_cast<size_t>(-1)) state = {};  // no text: left out
+  }
+  return -1;
+}
 
 bool read_pipe(std::string& line) {
   char* buffer = nullptr;
@@ -33,6 +49,7 @@ struct LineEditor::Terminal {
     el_set(editor, EL_PROMPT, &prompt);
     el_set(editor, EL_EDITOR, "emacs");
     el_set(editor, EL_SIGNAL, 0);
+    el_set(editor, EL_GETCFN, &read_character);
     el_set(editor, EL_BIND, "^R", "em-inc-search-prev", nullptr);
     HistEvent event;
     ::history(entries, &event, H_SETSIZE, kHistorySize);

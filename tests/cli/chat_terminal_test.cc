@@ -2,7 +2,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <filesystem>
+#include <thread>
 
 #include "cli/process.h"
 
@@ -76,6 +78,20 @@ TEST_F(ChatTerminalTest, InterruptAtThePromptDropsTheLineAndEndIsACleanEnd) {
   type_first(process, "nonsense");
   ASSERT_TRUE(process.wait_for_output("nonsense"));
   process.type(kInterrupt);
+  type_next(process, "Hello\r");
+  type_next(process, kEnd);
+  EXPECT_THAT(questions(process.finish()), ElementsAre("Hello"));
+}
+
+// Signals come at all times after a key, also when the program is not waiting for the next one yet.
+TEST_F(ChatTerminalTest, NoInterruptAtThePromptIsMissed) {
+  Process process(chat({"-n", "4", "--json"}), at_terminal());
+  type_first(process, "x");
+  for (int after = 0; after < 1000; ++after) {
+    if (after > 0) type_next(process, "x");
+    std::this_thread::sleep_for(std::chrono::nanoseconds(after * 100));
+    process.type(kInterrupt);
+  }
   type_next(process, "Hello\r");
   type_next(process, kEnd);
   EXPECT_THAT(questions(process.finish()), ElementsAre("Hello"));
