@@ -21,10 +21,11 @@ constexpr std::string_view kIntroduction =
 constexpr std::string_view kFiller =
     "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again. ";
 constexpr std::string_view kPassKey = "The pass key is {key}. Remember it. {key} is the pass key. ";
-constexpr std::string_view kQuestion = "\n\nWhat is the pass key?";
-// The published tasks go on from "The pass key is", after which a small model in a chat is as ready
-// to explain what a pass key is as to tell it.
-constexpr std::string_view kAnswer = "The pass key is the number";
+constexpr std::string_view kQuestion = "\n\nWhat is the pass key that the text mentions?";
+// The published tasks go on from "The pass key is", after which a small model in a chat explains
+// what a pass key is: SmolLM2 with all of 2K tokens before it tells 20 % of the keys so, 93 % after
+// "The pass key is the number", all after this.
+constexpr std::string_view kAnswer = "The pass key that the text mentions is the number";
 
 std::string repeated(std::string_view text, size_t count) {
   std::string out;
