@@ -91,6 +91,22 @@ TEST(RowAgreement, RegionsAreThoseOfTheHost) {
   EXPECT_GT(own.found, 50u);
 }
 
+TEST(RowAgreement, FarRowsNeedFewerVotesAsOnTheHost) {
+  REPRISE_NEEDS_DEVICE();
+  const auto found = [](int32_t row) {  // after so few rows that regions are rare
+    std::mt19937 random(10);
+    Agreements own(row);
+    for (int step = 0; step < 4 && !testing::Test::HasFatalFailure(); ++step) {
+      own.layer(random);
+      own.next_row();
+    }
+    return own.found;
+  };
+  const size_t near = found(700);
+  EXPECT_GT(found(3'000'000), near);
+  EXPECT_GT(found(9'000'000), near);
+}
+
 TEST(RowAgreement, ForgetsAndOverflowsLikeTheHost) {
   REPRISE_NEEDS_DEVICE();
   std::mt19937 random(8);

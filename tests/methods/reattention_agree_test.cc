@@ -41,6 +41,23 @@ TEST(Agreement, TheHeaviestRegionsAreRead) {
   EXPECT_EQ(Agreement::middle_of(70), 71 * 16);
 }
 
+TEST(Agreement, BeyondAMillionTokensFewerVotesAreEnough) {
+  constexpr int32_t kMega = 1 << 20;
+  EXPECT_EQ(Agreement::enough(0, 12.0), 12 * 1024);
+  EXPECT_EQ(Agreement::enough(kMega - 1, 12.0), 12 * 1024);
+  EXPECT_EQ(Agreement::enough(2 * kMega - 1, 12.0), 6 * 1024);
+  EXPECT_EQ(Agreement::enough(3 * kMega - 1, 12.0), 4 * 1024);
+  EXPECT_EQ(Agreement::enough(4 * kMega - 1, 12.0), 3 * 1024);
+  EXPECT_EQ(Agreement::enough(16 * kMega - 1, 12.0), 3 * 1024) << "a quarter is the fewest";
+  EXPECT_EQ(Agreement::enough(INT32_MAX - 1, 1e5), 25600000) << "nothing overflows";
+  Agreement agreement;
+  for (const int32_t row : {kMega - 1, 4 * kMega - 1}) {
+    for (int32_t vote = 0; vote < 3; ++vote) agreement.add(row, 50 * 16);
+  }
+  EXPECT_EQ(agreement.regions(kMega - 1, 12.0), Pages{});
+  EXPECT_EQ(agreement.regions(4 * kMega - 1, 12.0), Pages{50});
+}
+
 TEST(Agreement, ForgetsAndRestoresExactly) {
   Agreement agreement, shorter, restored, other;
   for (int32_t row = 100; row < 200; ++row) {

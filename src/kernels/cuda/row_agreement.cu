@@ -80,12 +80,11 @@ __device__ uint64_t heaviest_of_block(Shared& s, uint64_t best) {
 }
 
 // Those of the heaviest that lie in the middle.
-__device__ void find_regions(RowAgreement& state, const AgreementRules& rules, KeyRange32 middle,
-                             Shared& s) {
+__device__ void find_regions(RowAgreement& state, int32_t least, KeyRange32 middle, Shared& s) {
   int32_t pages[RowAgreement::kRegions];
   uint32_t regions = 0;
   while (regions < RowAgreement::kRegions) {
-    const uint64_t best = heaviest_of_block(s, heaviest(s, pages, regions, rules.least));
+    const uint64_t best = heaviest_of_block(s, heaviest(s, pages, regions, least));
     if (best == 0) break;
     pages[regions++] = static_cast<int32_t>(best & 0xffffffffu) - 1;
   }
@@ -147,7 +146,7 @@ __global__ __launch_bounds__(kThreads) void agreement_kernel(
   }
   __syncthreads();
   add_recent(state, row, a.rules, s);
-  find_regions(state, a.rules, middle, s);
+  find_regions(state, a.rules.enough(row), middle, s);
   __syncthreads();
   note_votes(state, a.votes, blockIdx.x, row, s);
 }

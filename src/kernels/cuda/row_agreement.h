@@ -33,7 +33,13 @@ struct RowAgreement {
 struct AgreementRules {
   int32_t reach = 32;        // rows that count, at most 32
   int32_t weights[32] = {};  // of a vote, by rows back
-  int32_t least = 0;         // weight of a region
+  int32_t least = 0;         // weight of a region, up to near tokens
+  int32_t near = 1, fewest = 1;
+
+  REPRISE_HOST_DEVICE constexpr int32_t enough(int32_t row) const {
+    const auto far = static_cast<int32_t>(int64_t{least} * near / (row < near ? near : row + 1));
+    return far > least / fewest ? far : least / fewest;
+  }
 };
 
 struct AgreementArgs {

@@ -167,7 +167,9 @@ AgreementRules agreement_rules(double votes) {
   static_assert(Agreement::kRows <= std::size(AgreementRules{}.weights));
   rules.reach = Agreement::kRows;
   std::ranges::copy(Agreement::weights(), rules.weights);
-  rules.least = static_cast<int32_t>(std::ceil(votes * Agreement::kUnit));
+  rules.least = Agreement::enough(0, votes);
+  rules.near = Agreement::kNear;
+  rules.fewest = Agreement::kFewest;
   return rules;
 }
 

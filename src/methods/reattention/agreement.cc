@@ -40,13 +40,20 @@ const std::vector<Agreement::PageWeight>& Agreement::pages_at(int32_t row) const
   return count_.pages;
 }
 
+int32_t Agreement::enough(int32_t row, double votes) {
+  const auto near = static_cast<int32_t>(std::ceil(votes * kUnit));
+  const auto far = static_cast<int32_t>(int64_t{near} * kNear / std::max(kNear, row + 1));
+  return std::max(near / kFewest, far);
+}
+
 std::vector<int32_t> Agreement::regions(int32_t row, double votes) const {
+  const int32_t least = enough(row, votes);
   const std::vector<PageWeight>& pages = pages_at(row);
   std::vector<PageWeight> found;
   for (size_t i = 0; i < pages.size(); ++i) {
     const bool next = i + 1 < pages.size() && pages[i + 1].page == pages[i].page + 1;
     const int32_t weight = pages[i].weight + (next ? pages[i + 1].weight : 0);
-    if (weight >= votes * kUnit) found.push_back({pages[i].page, weight});
+    if (weight >= least) found.push_back({pages[i].page, weight});
   }
   std::sort(found.begin(), found.end(), [](const PageWeight& a, const PageWeight& b) {
     return a.weight != b.weight ? a.weight > b.weight : a.page > b.page;

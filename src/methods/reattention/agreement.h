@@ -4,8 +4,9 @@
 // text asks for something, those of many heads, layers and rows lie in one place. A region, two
 // pages that follow each other, in which votes of the rows before and of the layers before of the
 // row itself weigh enough (a vote one, 0.9 of it a row later, and so on), is read by all layers.
-// The rule and its numbers are from our own measurements
-// (bench/results/2026-11-24-reattention-agree.md).
+// Of very many keys some stand out by chance, and fewer heads lead, but votes meet by chance in
+// fewer places: beyond kNear tokens fewer votes are enough. The rule and its numbers are from our
+// own measurements (bench/results/2026-11-24-reattention-agree.md).
 //
 // It follows from a sequence's own rows, wherever it was cut, copied or saved.
 #pragma once
@@ -33,6 +34,8 @@ class Agreement {
   static constexpr size_t kRegions = 4;   // that are read at most
   static constexpr int32_t kRegionPages = 2;
   static constexpr size_t kVotes = 4096;  // the last ones, of which a device knows
+  static constexpr int32_t kNear = 1 << 20;
+  static constexpr int32_t kFewest = 4;  // no less than this part of the votes is enough
 
   /// The key in the middle of the region that begins with a page.
   static constexpr int32_t middle_of(int32_t page) { return (page + kRegionPages / 2) * kPage; }
@@ -41,8 +44,10 @@ class Agreement {
 
   /// A key that won in a head of a row. Rows come in ascending order.
   void add(int32_t row, int32_t key) { votes_.push_back({row, key / kPage}); }
-  /// First pages of the regions of at least so many votes at a row, of which no two share a page;
-  /// the heaviest ones, of equal ones the later.
+  /// Weight that is enough at a row where so many votes are up to kNear tokens.
+  static int32_t enough(int32_t row, double votes);
+  /// First pages of the regions that have enough at a row, of which no two share a page; the
+  /// heaviest ones, of equal ones the later.
   std::vector<int32_t> regions(int32_t row, double votes) const;
   /// Forgets rows from length on.
   void truncate(int32_t length);

@@ -158,9 +158,9 @@ void visit_choice(ReAttentionOptions& o, Visitor& visit) {
   visit(
       OptionSpec{"agree",
                  "leading heads whose best keys must lie in one place for all layers to read it, "
-                 "added up over the last ten rows or so, as a share of the voting heads; 0 = "
-                 "never, and the default gives way to gate, fill, heads, several decode-picks and "
-                 "spans that leave no room",
+                 "added up over the last ten rows or so, as a share of the voting heads, beyond 1M "
+                 "tokens as many times less, to a quarter; 0 = never, and the default gives way to "
+                 "gate, fill, heads, several decode-picks and spans that leave no room",
                  "", 0, 10},
       o.agree);
   visit(OptionSpec{"own",
