@@ -1,7 +1,6 @@
 #include "methods/cuda/reattention_watch.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "base/try.h"
 #include "methods/cuda/find_policy.h"
