@@ -24,7 +24,7 @@ constexpr std::string_view kPassKey = "The pass key is {key}. Remember it. {key}
 constexpr std::string_view kQuestion = "\n\nWhat is the pass key that the text mentions?";
 // The published tasks go on from "The pass key is", after which a small model in a chat explains
 // what a pass key is: SmolLM2 with all of 2K tokens before it tells 20 % of the keys so, 93 % after
-// "The pass key is the number", all after this.
+// "The pass key is the number", and all at 1K and 4K after this.
 constexpr std::string_view kAnswer = "The pass key that the text mentions is the number";
 
 std::string repeated(std::string_view text, size_t count) {

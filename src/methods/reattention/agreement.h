@@ -6,7 +6,8 @@
 // row itself weigh enough (a vote one, 0.9 of it a row later, and so on), is read by all layers.
 // Of very many keys some stand out by chance, and fewer heads lead, but votes meet by chance in
 // fewer places: beyond kNear tokens fewer votes are enough. The rule and its numbers are from our
-// own measurements (bench/results/2026-11-24-reattention-agree.md).
+// own measurements (bench/results/2026-11-24-reattention-agree.md
+// and, beyond kNear, 2026-11-25-reattention-grid.md).
 //
 // It follows from a sequence's own rows, wherever it was cut, copied or saved.
 #pragma once
