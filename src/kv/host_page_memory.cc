@@ -1,3 +1,4 @@
+#include <linux/mman.h>
 #include <sys/mman.h>
 
 #include <cerrno>
@@ -21,7 +22,11 @@ class HostPageMemory : public PageMemory {
   std::byte* slab(uint32_t index) const override { return first_ + index * slab_bytes_; }
   bool provide(std::byte* from, size_t bytes) override {
     if (::mprotect(from, bytes, PROT_READ | PROT_WRITE) != 0) return false;
-    ::madvise(from, bytes, MADV_HUGEPAGE);  // a refusal costs speed alone
+    const size_t before = static_cast<size_t>(from - first_) % kSlabAlignment;
+    if (before + bytes < kSlabAlignment) return true;  // to zero a huge page would cost more
+    // A refusal of either costs speed alone.
+    ::madvise(from - before, before + bytes, MADV_HUGEPAGE);
+    if (before > 0) ::madvise(from - before, kSlabAlignment, MADV_COLLAPSE);
     return true;
   }
   void give_back(std::byte* from, size_t bytes) override { ::madvise(from, bytes, MADV_DONTNEED); }

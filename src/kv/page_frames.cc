@@ -12,6 +12,8 @@
 namespace reprise {
 namespace {
 
+// A short text needs no more of a slab; to zero a huge page of each would delay its first token.
+constexpr size_t kFirstBytes = size_t{512} << 10;
 constexpr uint64_t kReturnFraction = 4;  // free frames kept backed: up to limit / 4
 
 uintptr_t round_up(uintptr_t value, size_t to) { return (value + to - 1) / to * to; }
@@ -51,7 +53,8 @@ PageFrames::PageFrames(std::unique_ptr<PageMemory> memory, size_t page_bytes,
 bool PageFrames::provide(Slab& slab, Region& region, uint32_t frame) {
   const size_t bytes = (size_t{frame} + 1 - region.begin) * page_bytes_;
   if (bytes > region.provided) {
-    const size_t end = round_up(bytes, kSlabAlignment);
+    const bool few = bytes <= kFirstBytes && memory_->reachable();
+    const size_t end = few ? kFirstBytes : round_up(bytes, kSlabAlignment);
     std::byte* from = slab.base + region.begin * page_bytes_ + region.provided;
     if (!memory_->provide(from, end - region.provided)) return false;
     region.provided = end;

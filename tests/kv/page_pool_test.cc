@@ -60,6 +60,24 @@ TEST(PagePool, FreshPagesAreContiguousAndZero) {
   }
 }
 
+// A slab begins in small pages, and what they hold stays when huge ones take their place.
+TEST(PagePool, AShortTextTakesLittleMemoryAndALongOneKeepsIt) {
+  const uint64_t pages = 1500;  // of 4 KiB
+  PagePool pool = small_pool(1, pages);
+  const auto value = [](PageId page) { return static_cast<int>(page % 251 + 1); };
+  for (PageId page = 0; page < pages; ++page) {
+    ASSERT_EQ(pool.allocate(0), page);
+    std::memset(pool.data(0, page), value(page), pool.page_bytes());
+    if (page == 2) {
+      EXPECT_LE(resident_bytes(pool, 0), size_t{512} << 10);
+    }
+  }
+  for (PageId page = 0; page < pages; ++page) {
+    const std::byte* data = pool.data(0, page);
+    for (size_t i = 0; i < pool.page_bytes(); ++i) ASSERT_EQ(data[i], std::byte(value(page)));
+  }
+}
+
 TEST(PagePool, LastFreedIsReusedFirst) {
   PagePool pool = small_pool(1, 40);
   for (int i = 0; i < 8; ++i) pool.allocate(0);
