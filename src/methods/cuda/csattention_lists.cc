@@ -1,5 +1,7 @@
 #include "methods/cuda/csattention_lists.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <random>
@@ -34,7 +36,8 @@ Status check(const CsAttentionPolicy& policy, const ModelConfig& config) {
   if (!(lists.share > 0.0f)) return refused("list=0");
   if (lists.centroids > kMostCentroids) return refused("centroids above 256");
   if (policy.sink() % static_cast<int32_t>(kTokens) != 0) {
-    return refused("sink that is no multiple of 16");
+    return refused(fmt::format("sink of {} tokens (budget / 8 at most), only multiples of {}",
+                               policy.sink(), kTokens));
   }
   if (!even || !has_list_dims(config.head_dim / lists.parts)) {
     return refused("parts of other than 8, 12, 16 or 32 dimensions");
