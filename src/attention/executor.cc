@@ -25,6 +25,13 @@ size_t positions_read(const Selection& selection, int32_t length) {
 
 constexpr size_t kTaskRows = 16;  // rows of one task: those of a page stay on one core
 
+// How many rows, from the first one on, lie at consecutive positions.
+size_t consecutive(std::span<const Row> rows) {
+  const auto gap = std::ranges::adjacent_find(
+      rows, [](const Row& a, const Row& b) { return b.position != a.position + 1; });
+  return gap == rows.end() ? rows.size() : static_cast<size_t>(gap - rows.begin()) + 1;
+}
+
 double elapsed_ms(std::chrono::steady_clock::time_point since) {
   return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - since)
       .count();
@@ -144,15 +151,20 @@ void CpuExecutor::rotate_and_store(uint32_t layer, const float* q, float* k, con
       const size_t end = std::min<size_t>(step.rows, (task + 1) * kTaskRows);
       for (size_t i = task * kTaskRows; i < end; ++i) {
         const size_t row = step.first_row + i;
-        const auto position = static_cast<size_t>(rows_[row].position);
         const float* angles = rotation_.row(layer, row);
         std::memcpy(&q_rotated_[row * q_width], q + row * q_width, q_width * sizeof(float));
         kernels::rope(&q_rotated_[row * q_width], angles, config_.n_head, config_.head_dim, pairs);
         if (!step.policy->position_free()) {
           kernels::rope(k + row * width, angles, config_.n_kv_head, config_.head_dim, pairs);
         }
-        kernels::store_token(layout, step.kv->page(layer, position / kPageTokens),
-                             position % kPageTokens, k + row * width, v + row * width);
+      }
+      for (size_t i = task * kTaskRows, count = 0; i < end; i += count) {
+        const size_t row = step.first_row + i;
+        const auto position = static_cast<size_t>(rows_[row].position);
+        const size_t slot = position % kPageTokens;
+        count = consecutive(rows_.subspan(row, std::min(end - i, kPageTokens - slot)));
+        kernels::store_tokens(layout, step.kv->page(layer, position / kPageTokens), slot, count,
+                              k + row * width, v + row * width);
       }
     });
   }

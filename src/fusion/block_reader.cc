@@ -117,8 +117,8 @@ double BlockReader::computing_ms() const {
 Status BlockReader::check_pace(size_t read) {
   const size_t layers = plan_.layers - plan_.first_layer;
   if (read % plan_.parts.size() != 0) return {};
-  const auto done = static_cast<double>(read / plan_.parts.size());
-  const double all_ms = reading_ms_ / done * static_cast<double>(layers);
+  const size_t done = read / plan_.parts.size();
+  const double all_ms = reading_ms_ / static_cast<double>(done) * static_cast<double>(layers);
   if (all_ms - reading_ms_ <= computing_ms_) return {};
   slow_ = SlowLoad{avoidable(), all_ms, computing_ms_};
   return fail(ErrorCode::kCancelled, "reading chunks takes longer than computing them");

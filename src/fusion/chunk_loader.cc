@@ -12,7 +12,7 @@
 namespace reprise {
 namespace {
 
-constexpr size_t kTaskTokens = 64;
+constexpr int32_t kTaskTokens = 4 * kPageTokens;
 
 using Clock = std::chrono::steady_clock;
 double ms_since(Clock::time_point start) {
@@ -87,8 +87,9 @@ void ChunkLoader::place(uint32_t layer, const std::byte* blocks) {
   };
   std::vector<Task> tasks;
   for (size_t i = 0; i < loads_.size(); ++i) {
-    for (int32_t at = loads_[i].from; at < loads_[i].end; at += kTaskTokens) {
-      tasks.push_back({i, at, std::min<int32_t>(loads_[i].end, at + int32_t{kTaskTokens})});
+    for (int32_t at = loads_[i].from; at < loads_[i].end; at = tasks.back().end) {
+      const int32_t end = (at / kTaskTokens + 1) * kTaskTokens;
+      tasks.push_back({i, at, std::min(loads_[i].end, end)});
     }
   }
   const kernels::KvLayout& layout = kv_.pool().layout();
@@ -100,19 +101,21 @@ void ChunkLoader::place(uint32_t layer, const std::byte* blocks) {
     const std::byte* block = blocks + first_byte_[task.load];
     const auto type = load.chunk->record().identity().type;
     const size_t values = load.chunk->record().tokens.size() * width;  // of all keys
-    std::vector<float> k(width), v(width);
-    for (int32_t at = task.begin; at < task.end; ++at) {
-      const auto token = static_cast<size_t>(at - load.begin);
-      widen(block, type, token * width, width, k.data());
-      widen(block, type, values + token * width, width, v.data());
-      if (rotate_) {
-        const size_t row = first_row_[task.load] + static_cast<size_t>(at - load.from);
-        kernels::rope(k.data(), rotation_.row(layer, row), layout.n_kv_head, layout.head_dim,
-                      pairs);
+    std::vector<float> k(kPageTokens * width), v(k.size());
+    for (int32_t at = task.begin; at < task.end;) {
+      const auto position = static_cast<size_t>(at), token = static_cast<size_t>(at - load.begin);
+      const size_t slot = position % kPageTokens;
+      const auto count = std::min(static_cast<size_t>(task.end - at), kPageTokens - slot);
+      widen(block, type, token * width, count * width, k.data());
+      widen(block, type, values + token * width, count * width, v.data());
+      const size_t row = first_row_[task.load] + static_cast<size_t>(at - load.from);
+      for (size_t i = 0; i < count && rotate_; ++i) {
+        kernels::rope(&k[i * width], rotation_.row(layer, row + i), layout.n_kv_head,
+                      layout.head_dim, pairs);
       }
-      const auto position = static_cast<size_t>(at);
-      kernels::store_token(layout, kv_.page(layer, position / kPageTokens), position % kPageTokens,
-                           k.data(), v.data());
+      kernels::store_tokens(layout, kv_.page(layer, position / kPageTokens), slot, count, k.data(),
+                            v.data());
+      at += static_cast<int32_t>(count);
     }
   });
 }

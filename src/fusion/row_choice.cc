@@ -9,6 +9,7 @@
 
 #include "kernels/key_logits.h"
 #include "kernels/ops.h"
+#include "kernels/softmax.h"
 
 namespace reprise {
 namespace {
@@ -25,24 +26,6 @@ void sum_groups(const ModelConfig& config, const float* angles, size_t pairs, co
   std::fill_n(out, config.n_kv_head * head_dim, 0.0f);
   for (size_t head = 0; head < config.n_head; ++head) {
     kernels::add_scaled(out + head / group * head_dim, &rotated[head * head_dim], 1.0f, head_dim);
-  }
-}
-
-// Adds the softmax of logits over the positions that count to scores. index: [positions] candidate,
-// or -1.
-void add_softmax(const float* logits, std::span<const int32_t> index, size_t first_own, size_t end,
-                 double* scores) {
-  const auto counts = [&](size_t at) { return index[at] >= 0 || at >= first_own; };
-  float largest = -std::numeric_limits<float>::infinity();
-  for (size_t at = 0; at < end; ++at) {
-    if (counts(at)) largest = std::max(largest, logits[at]);
-  }
-  double sum = 0.0;
-  for (size_t at = 0; at < end; ++at) {
-    if (counts(at)) sum += std::exp(logits[at] - largest);
-  }
-  for (size_t at = 0; at < first_own; ++at) {
-    if (index[at] >= 0) scores[index[at]] += std::exp(logits[at] - largest) / sum;
   }
 }
 
@@ -63,10 +46,9 @@ std::vector<float> question_attention(const ModelConfig& config,
   const auto first_own = static_cast<size_t>(question.rows.front().position);
   const auto end = static_cast<size_t>(question.rows.back().position) + 1;
   const size_t pages = (end + kPageTokens - 1) / kPageTokens, keys = pages * kPageTokens;
-  std::vector<int32_t> index(keys, -1);
-  for (size_t i = 0; i < candidates.size(); ++i) {
-    index[static_cast<size_t>(candidates[i])] = static_cast<int32_t>(i);
-  }
+  // Before the question only candidates count.
+  std::vector<float> bias(first_own, -std::numeric_limits<float>::infinity());
+  for (const int32_t at : candidates) bias[static_cast<size_t>(at)] = 0.0f;
   RotationCache rotation(ropes);
   rotation.begin(question.rows, pool);
   if (!rotated) rotation.reserve_positions(layer, keys);
@@ -75,7 +57,7 @@ std::vector<float> question_attention(const ModelConfig& config,
   const size_t head_dim = config.head_dim, width = config.n_kv_head * head_dim;
   const float scale = 1.0f / std::sqrt(static_cast<float>(config.n_head * head_dim));
   const size_t tasks = (question.rows.size() + kTaskRows - 1) / kTaskRows;
-  std::vector<std::vector<double>> sums(tasks);
+  std::vector<std::vector<float>> sums(tasks);  // [first_own]
   pool.run(tasks, [&](size_t task, int) {
     const size_t first = task * kTaskRows;
     const size_t rows = std::min(kTaskRows, question.rows.size() - first);
@@ -105,17 +87,19 @@ std::vector<float> question_attention(const ModelConfig& config,
       args.out_stride = keys;
       kernels::key_logits(args);
     }
-    sums[task].resize(candidates.size());
+    sums[task].resize(first_own);
     for (size_t row = 0; row < rows; ++row) {
-      const auto position = static_cast<size_t>(question.rows[first + row].position);
-      add_softmax(&logits[row * keys], index, first_own, position + 1, sums[task].data());
+      float* weights = &logits[row * keys];
+      kernels::add_scaled(weights, bias.data(), 1.0f, first_own);
+      kernels::softmax(weights, static_cast<size_t>(question.rows[first + row].position) + 1);
+      kernels::add_scaled(sums[task].data(), weights, 1.0f, first_own);
     }
   });
-  std::vector<float> scores(candidates.size());
-  for (size_t i = 0; i < scores.size(); ++i) {
+  std::vector<float> scores;
+  for (const int32_t at : candidates) {
     double sum = 0.0;
-    for (const auto& part : sums) sum += part[i];
-    scores[i] = static_cast<float>(sum);
+    for (const auto& part : sums) sum += part[static_cast<size_t>(at)];
+    scores.push_back(static_cast<float>(sum));
   }
   return scores;
 }

@@ -7,7 +7,9 @@
 #include <type_traits>
 
 #include "base/float16.h"
+#include "kernels/cpu.h"
 #include "kernels/key_tile.h"
+#include "kernels/kv_page_isa.h"
 
 namespace reprise::kernels {
 namespace {
@@ -181,6 +183,20 @@ void store_token(const KvLayout& layout, std::byte* page, size_t slot, const flo
             v_tile, slot, dim, [&](size_t d) { return v_index(slot, d, dim); }, v);
         break;
     }
+  }
+}
+
+void store_tokens(const KvLayout& layout, std::byte* page, size_t slot, size_t count,
+                  const float* k, const float* v) {
+#if defined(__x86_64__)
+  const bool whole = count == kPageTokens && layout.type == KvType::kBF16;
+  if (whole && layout.head_dim % 32 == 0 && cpu_isa() >= Isa::kAvx512) {
+    return store_page_avx512(layout, page, k, v);
+  }
+#endif
+  const size_t width = size_t{layout.n_kv_head} * layout.head_dim;
+  for (size_t i = 0; i < count; ++i) {
+    store_token(layout, page, slot + i, k + i * width, v + i * width);
   }
 }
 

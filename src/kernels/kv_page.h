@@ -34,6 +34,9 @@ std::string_view kv_type_name(KvType type);
 /// Writes one token into slot (< 16) of a page. k, v: [n_kv_head, head_dim].
 void store_token(const KvLayout& layout, std::byte* page, size_t slot, const float* k,
                  const float* v);
+/// The same for count tokens in the slots from one on. k, v: [count, n_kv_head, head_dim].
+void store_tokens(const KvLayout& layout, std::byte* page, size_t slot, size_t count,
+                  const float* k, const float* v);
 /// Reads one token of one head from its K or V tile. k, v: [head_dim].
 void load_k(const KvLayout& layout, const std::byte* k_tile, size_t slot, float* k);
 void load_v(const KvLayout& layout, const std::byte* v_tile, size_t slot, float* v);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/float16.h"
+#include "kernels/isa.h"
 
 namespace reprise::kernels {
 namespace {
@@ -64,6 +65,38 @@ TEST_P(KvPage, TokensComeBackWithinAStepAndDoNotDisturbEachOther) {
                   storing_error(GetParam(), want_k, quantised ? largest(k) : 0.0f));
         ASSERT_LE(std::fabs(got_v[i] - want_v),
                   storing_error(GetParam(), want_v, quantised ? largest(v) : 0.0f));
+      }
+    }
+  }
+}
+
+// Tokens stored together, whole pages and parts of them, by every instruction set, are what tokens
+// stored one by one are, bit by bit.
+TEST_P(KvPage, TokensStoredTogetherAreThoseStoredOneByOne) {
+  for (const uint32_t head_dim : {32u, 64u, 80u, 96u, 128u}) {
+    if (GetParam() == KvType::kQ8_0 && head_dim % 32 != 0) continue;
+    const KvLayout layout = {GetParam(), 3, head_dim};
+    const size_t width = layout.n_kv_head * head_dim;
+    auto k = random_floats(kPageTokens * width, 5), v = random_floats(kPageTokens * width, 6);
+    if (GetParam() != KvType::kQ8_0) {
+      const float special[] = {0.0f, -0.0f, 1e-40f, -1e-45f, 3.4e38f, INFINITY, -INFINITY, NAN};
+      std::ranges::copy(special, k.begin() + 7);
+      std::ranges::copy(special, v.begin() + 5);
+    }
+    for (const auto& [slot, count] :
+         {std::pair{0, 16}, {0, 15}, {1, 15}, {5, 3}, {15, 1}, {4, 0}}) {
+      std::vector<std::byte> want(layout.page_bytes(), std::byte{7}), got = want;
+      for (int i = 0; i < count; ++i) {
+        const auto from = static_cast<size_t>(i) * width;
+        store_token(layout, want.data(), static_cast<size_t>(slot + i), &k[from], &v[from]);
+      }
+      for (const Isa isa : machine_isas()) {
+        const IsaScope scope(isa);
+        std::ranges::fill(got, std::byte{7});
+        store_tokens(layout, got.data(), static_cast<size_t>(slot), static_cast<size_t>(count),
+                     k.data(), v.data());
+        EXPECT_EQ(got, want) << head_dim << ": " << count << " from " << slot << " on, "
+                             << isa_name(isa);
       }
     }
   }

@@ -30,7 +30,8 @@ MacPolicy::Saving MacPolicy::count(const QueryRows& rows, MacSums& sums) const {
     ++sums.heads;
     if (matches_[i].found()) ++sums.head_hits;
     if (reused_from_[i] == 0) continue;
-    sums.lag += rows.rows[i / config_->n_head].position - matches_[i].position;
+    const size_t row = i / config_->n_head;
+    sums.lag += rows.rows[row].position - matches_[i].position;
     sums.depth += states_[i].depth;
     sums.distance += matches_[i].distance / threshold;
   }
@@ -131,7 +132,8 @@ double MacPolicy::spent_bytes(const QueryRows& rows, size_t kv_head) const {
   const auto own = std::span(reused_from_).subspan(kv_head * group_, group_);
   const auto hits =
       static_cast<double>(own.end() - std::count(own.begin(), own.end(), 0) - own.begin());
-  return MacLayerGuard::kComparing * static_cast<double>(from.query_bytes() / compares_.size()) +
+  const size_t queries = from.query_bytes() / compares_.size();
+  return MacLayerGuard::kComparing * static_cast<double>(queries) +
          hits * static_cast<double>(from.result_bytes());
 }
 
