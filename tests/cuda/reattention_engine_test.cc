@@ -40,7 +40,7 @@ const std::string kAgreeing =
     "decode-picks=1";
 
 // Half of the rows: where rounding decides which of two keys wins, one row differs, and with it
-// what deeper layers see of it. Devices scan for every token.
+// what deeper layers see of it. Where nothing is said of it, devices scan for every token.
 void expect_the_cpus(EngineOptions options, const std::vector<std::string>& policies,
                      double bound) {
   const auto here = tiny_engine(options);
@@ -49,7 +49,8 @@ void expect_the_cpus(EngineOptions options, const std::vector<std::string>& poli
   for (const std::string& policy : policies) {
     SCOPED_TRACE(policy);
     Request request = request_of(tiny_prompt(700), 60);
-    const Logits want = logits_of(*there, request, policy + ",interval=1");
+    const bool shares = policy.find(",interval=") != std::string::npos;
+    const Logits want = logits_of(*there, request, policy + (shares ? "" : ",interval=1"));
     request.forced = best_tokens(want);
     const double distance = median_distance(logits_of(*here, request, policy), want);
     std::printf("  %.5f from the CPU, %.5f allowed\n", distance, bound);
@@ -70,9 +71,17 @@ TEST_F(CudaEngine, ReAttentionReadsWhatItReadsOnTheCpu) {
        "reattention:sink=8,local=64,span=8,spans=6,activate=300,early=120,stride=0",
        "reattention:sink=8,local=64,span=8,spans=6,activate=80,stride=0,least=0.02",
        "reattention:sink=8,local=64,span=8,spans=6,activate=80,stride=0,lead=0.5",
-       "reattention:sink=8,local=64,span=8,spans=200,activate=80,stride=0,lead=0.5", kGated,
-       kGated + ",wide=64", kGated + ",wide=300", kAgreeing, kAgreeing + ",wide=64",
-       kAgreeing + ",own=always", kAgreeing + ",own=never", kAgreeing + ",heads=0:0/0:2",
+       "reattention:sink=8,local=64,span=8,spans=200,activate=80,stride=0,lead=0.5",
+       kGated,
+       kGated + ",wide=64",
+       kGated + ",wide=300",
+       kAgreeing,
+       kAgreeing + ",wide=64",
+       kAgreeing + ",own=always",
+       kAgreeing + ",own=never",
+       kAgreeing + ",alone=1,interval=5",
+       kAgreeing + ",alone=1,interval=400",
+       kAgreeing + ",heads=0:0/0:2",
        "reattention:stride=1,sink=8,local=64,span=8,spans=6,activate=80,heads=0:0/0:2"},
       bf16_tolerance(1));
 }
@@ -165,12 +174,13 @@ TEST_F(CudaEngine, ReAttentionGoesOnInForksBeyondTheContextAndFromAFile) {
 
 TEST_F(CudaEngine, WhatReAttentionLacksOnADeviceIsRefused) {
   const auto engine = tiny_engine(cuda_options());
-  for (const auto& [policy, what] : {std::pair{"reattention:local=64,interval=4", "interval"},
-                                     {"reattention:local=64,fill=true", "fill"},
-                                     {"reattention:local=64,soft=true", "soft"},
-                                     {"reattention:local=64,span=1,spans=1500", "1500 spans"},
-                                     {"reattention:local=64,decode-picks=500", "500 decode-picks"},
-                                     {"reattention:local=256", "raise --chunk from 64"}}) {
+  for (const auto& [policy, what] :
+       {std::pair{"reattention:local=64,agree=0,interval=4", "agree=0"},
+        {"reattention:local=64,fill=true", "fill"},
+        {"reattention:local=64,soft=true", "soft"},
+        {"reattention:local=64,span=1,spans=1500", "1500 spans"},
+        {"reattention:local=64,decode-picks=500", "500 decode-picks"},
+        {"reattention:local=256", "raise --chunk from 64"}}) {
     const auto session = engine->open(policy);
     ASSERT_FALSE(session) << policy;
     EXPECT_THAT(session.error().message, testing::HasSubstr(what));

@@ -19,7 +19,7 @@ constexpr uint32_t kManyLists = 16;  // for a warp
 __device__ void vote(const VoteTables& tables, uint32_t sequence, RankedWord word) {
   const size_t at = size_t{sequence} * tables.slots;
   const uint32_t key = static_cast<uint32_t>(key_of(word)) + 1;
-  uint32_t slot = key * 0x9e3779b1u & (tables.slots - 1);
+  uint32_t slot = first_vote_slot(tables, key);
   for (;; slot = (slot + 1) & (tables.slots - 1)) {
     const uint32_t before = atomicCAS(tables.keys + at + slot, 0u, key);
     if (before == 0) tables.used[at + atomicAdd(tables.count + sequence, 1u)] = slot;

@@ -64,6 +64,11 @@ constexpr uint32_t vote_slots(uint32_t votes) {
   return slots;
 }
 
+/// Where a key (key + 1) is looked for first.
+REPRISE_HOST_DEVICE constexpr uint32_t first_vote_slot(const VoteTables& tables, uint32_t key) {
+  return key * 0x9e3779b1u & (tables.slots - 1);
+}
+
 inline constexpr uint32_t kMaxTopKeys = 128;
 
 struct TopKeysArgs {

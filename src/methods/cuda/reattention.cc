@@ -14,7 +14,13 @@ namespace {
 constexpr std::string_view kWhat = "reattention";
 constexpr uint32_t kTokens = kernels::cuda::kPageTokens;
 
-Status check(const ReAttentionPolicy::Settings& s) {
+// Where heads agree, rows may share scans.
+bool may_share(const ReAttentionPolicy::Settings& s, const ModelConfig& config) {
+  return s.agree > 0.0f && config.n_layer <= RowAgreement::kLayers &&
+         config.n_head <= KeptVotes::kKeys;
+}
+
+Status check(const ReAttentionPolicy::Settings& s, const ModelConfig& config) {
   const auto refused = [](std::string_view what) {
     return fail(ErrorCode::kUnsupported,
                 "policy reattention: --device cuda has no {}; leave it out, or use --device cpu",
@@ -23,7 +29,10 @@ Status check(const ReAttentionPolicy::Settings& s) {
   if (s.fill) return refused("fill=true");
   if (s.soft) return refused("soft=true");
   if (s.agree > 0.0f && s.decode_picks > 1) return refused("agree with decode-picks above 1");
-  if (s.asks_for_interval) return refused("interval above 1");
+  if (s.asks_for_interval && s.agree <= 0.0f) return refused("interval above 1 with agree=0");
+  if (s.asks_for_interval && !may_share(s, config)) {
+    return refused("interval above 1 for models of more than 96 layers or 64 query heads");
+  }
   if (s.most_spans() > kMaxSpans) {
     return fail(ErrorCode::kUnsupported,
                 "policy reattention: {} spans are more than the {} of --device cuda; choose longer "
@@ -41,7 +50,7 @@ Status check(const ReAttentionPolicy::Settings& s) {
 
 Result<std::unique_ptr<DevicePolicy>> DeviceReAttention::create(const ReAttentionPolicy& policy,
                                                                 const ModelConfig& config) {
-  REPRISE_CHECK(check(policy.settings()));
+  REPRISE_CHECK(check(policy.settings(), config));
   return std::unique_ptr<DevicePolicy>(new DeviceReAttention(policy, config));
 }
 
@@ -62,6 +71,7 @@ DeviceReAttention::DeviceReAttention(const ReAttentionPolicy& policy, const Mode
   agree_least_ = settings_.agree * voters;
   if (settings_.gate > 0.0f) gates_.emplace();
   if (settings_.agree > 0.0f) agreements_.emplace();
+  if (settings_.asks_for_interval) interval_ = settings_.interval;
 }
 
 uint32_t DeviceReAttention::most_spans() const {
@@ -113,6 +123,9 @@ Status DeviceReAttention::reserve(const DeviceRoom& room) {
   REPRISE_CHECK(votes_.reserve(rows, n_head_ * decode_picks));
   REPRISE_CHECK(prompt_votes_.reserve(1, std::max(voters * picks, decode_picks) * n_head_));
   REPRISE_CHECK(keys_.reserve(rows, kWhat));
+  REPRISE_CHECK(scanning_.reserve(rows, kWhat));
+  REPRISE_CHECK(sent_prompt_ends_.reserve(rows, kWhat));
+  prompt_ends_.clear();  // they are sent anew
   REPRISE_CHECK(list_pages_.reserve(size_t{rows} * list_capacity_, kWhat));
   REPRISE_CHECK(list_slots_.reserve(size_t{rows} * list_capacity_, kWhat));
   REPRISE_CHECK(list_angles_.reserve(size_t{rows} * list_capacity_, kWhat));
@@ -160,16 +173,27 @@ Status DeviceReAttention::watch_before(uint32_t layer, uint32_t step, TopKeysArg
   return {};
 }
 
-Status DeviceReAttention::watch_after(uint32_t step, const TopKeysArgs& scan, KeySpansArgs& spans,
-                                      cudaStream_t stream) const {
-  if (scan.rows > 1 || !agreements_) return {};
+AgreementArgs DeviceReAttention::agreement_of(uint32_t layer, uint32_t step,
+                                              const TopKeysArgs& scan,
+                                              const int32_t* positions) const {
   AgreementArgs args;
-  args.states = spans.agreement = agreements_->states(step);
-  args.positions = scan.positions;
+  args.states = agreements_->states(step);
+  args.positions = positions;
   args.batch = scan.batch;
   args.middle = scan.middle;
   args.votes = scan.votes;
   args.rules = agreement_rules(agree_least_);
+  if (!shares_scans(layer)) return args;
+  args.scans = {layer, interval_, sent_prompt_ends_.device() + step, scanning_.data()};
+  return args;
+}
+
+Status DeviceReAttention::watch_after(uint32_t layer, uint32_t step, const TopKeysArgs& scan,
+                                      const int32_t* all, KeySpansArgs& spans,
+                                      cudaStream_t stream) const {
+  if (scan.rows > 1 || !agreements_) return {};
+  const AgreementArgs args = agreement_of(layer, step, scan, all);
+  spans.agreement = args.states;
   REPRISE_CUDA(find_agreement(args, stream), "finding what heads agree on");
   return {};
 }
@@ -184,6 +208,11 @@ Status DeviceReAttention::choose(uint32_t layer, uint32_t step, TopKeysArgs scan
   scan.pairs = static_cast<uint32_t>(turn.size() / 2);
   scan.floors = floors_.data();
   scan.workspace = workspace_.data();
+  const int32_t* const positions = scan.positions;
+  if (scan.rows == 1 && shares_scans(layer)) {
+    REPRISE_CUDA(begin_scans(agreement_of(layer, step, scan, positions), stream), kWhat);
+    scan.positions = scanning_.data();
+  }
   if (settings_.votes(layer, scan.rows)) {
     scan.k = static_cast<uint32_t>(settings_.ranks_of(scan.rows));
     scan.votes_each = static_cast<uint32_t>(settings_.picks_of(scan.rows));
@@ -196,12 +225,12 @@ Status DeviceReAttention::choose(uint32_t layer, uint32_t step, TopKeysArgs scan
     REPRISE_CHECK(find_least(scan, queries.angles, stream));
     REPRISE_CUDA(top_keys(scan, stream), "scanning keys");
   }
-  REPRISE_CHECK(watch_after(step, scan, spans, stream));
+  REPRISE_CHECK(watch_after(layer, step, scan, positions, spans, stream));
   spans.middle = scan.middle;
   spans.evidence = scan.evidence;
   spans.wide = settings_.wide;
   spans.votes = scan.votes;
-  spans.positions = scan.positions;
+  spans.positions = positions;
   spans.batch = scan.batch;
   spans.rows = scan.rows;
   spans.spans = static_cast<uint32_t>(settings_.own_spans(scan.rows, false));
@@ -221,8 +250,12 @@ Status DeviceReAttention::choose(uint32_t layer, uint32_t step, TopKeysArgs scan
 }
 
 Status DeviceReAttention::plan(const DevicePlan& plan, cudaStream_t stream) {
-  prompt_ends_.clear();
-  for (const SequenceStep& step : plan.steps) prompt_ends_.push_back(step.prompt_end);
+  std::vector<int32_t> ends;
+  for (const SequenceStep& step : plan.steps) ends.push_back(step.prompt_end);
+  if (ends != prompt_ends_) {
+    prompt_ends_ = std::move(ends);
+    REPRISE_CHECK(sent_prompt_ends_.send(prompt_ends_, plan.turn, stream));
+  }
   if (agreements_) return agreements_->plan(plan, *this, stream);
   return gates_ ? gates_->plan(plan, *this, stream) : Status();
 }
@@ -302,8 +335,8 @@ uint64_t DeviceReAttention::keys_read(const DeviceRow& row) const {
 uint64_t DeviceReAttention::index_bytes_read(const DeviceRow& row) const {
   const KeyRange32 middle = middle_of(middle_, row.position, 1);
   if (middle.begin >= middle.end || !settings_.votes(row.layer, 1)) return 0;
-  return (static_cast<uint64_t>(middle.end - middle.begin) / kTokens + 1) * n_kv_head_ *
-         tile_bytes_;
+  const uint64_t pages = static_cast<uint64_t>(middle.end - middle.begin) / kTokens + 1;
+  return pages * n_kv_head_ * tile_bytes_ / static_cast<uint64_t>(interval_);
 }
 
 }  // namespace reprise

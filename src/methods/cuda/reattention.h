@@ -1,5 +1,4 @@
-// ReAttention on a CUDA device; see methods/reattention/reattention.h. Every decode row chooses its
-// spans anew.
+// ReAttention on a CUDA device; see methods/reattention/reattention.h.
 #pragma once
 
 #include <algorithm>
@@ -52,11 +51,16 @@ class DeviceReAttention : public DevicePolicy {
                 kernels::cuda::PackedQueriesArgs queries, cudaStream_t stream) const;
   /// Sets scan.evidence and spans.agreement of rows that are watched, before and after their scan.
   Status watch_before(uint32_t layer, uint32_t step, TopKeysArgs& scan, cudaStream_t stream) const;
-  Status watch_after(uint32_t step, const TopKeysArgs& scan, KeySpansArgs& spans,
-                     cudaStream_t stream) const;
+  /// scan: of the rows that do; all: the positions of all rows.
+  Status watch_after(uint32_t layer, uint32_t step, const TopKeysArgs& scan, const int32_t* all,
+                     KeySpansArgs& spans, cudaStream_t stream) const;
+  kernels::cuda::AgreementArgs agreement_of(uint32_t layer, uint32_t step, const TopKeysArgs& scan,
+                                            const int32_t* positions) const;
   /// Sets scan.least, where there is one.
   Status find_least(TopKeysArgs& scan, const kernels::cuda::PositionAngles& angles,
                     cudaStream_t stream) const;
+  /// Whether rows of the layer share scans.
+  bool shares_scans(uint32_t layer) const { return interval_ > 1 && settings_.votes(layer, 1); }
   uint32_t stride() const { return static_cast<uint32_t>(std::max(1, settings_.stride)); }
   uint32_t chunk_voters() const;
   /// Spans that a row reads at most.
@@ -72,8 +76,11 @@ class DeviceReAttention : public DevicePolicy {
   kernels::cuda::EvidenceRules gate_rules_;
   float gate_open_ = 0.0f;            // weighted sum of heads from which on all of them look far
   double agree_least_ = 0.0;          // votes of a region
+  int32_t interval_ = 1;              // decoded rows that share a scan
   std::vector<uint32_t> turns_;       // [n_layer] layers before that scan rows which stand alone
   std::vector<int32_t> prompt_ends_;  // of the pass's steps
+  kernels::cuda::StagedArray<int32_t> sent_prompt_ends_;
+  kernels::cuda::DeviceBuffer<int32_t> scanning_;  // [sequences] as SharedScans
   uint32_t span_tokens_, list_capacity_ = 0;
   uint64_t tile_bytes_ = 0;                       // of keys that are scanned
   kernels::cuda::DeviceBuffer<float> angles_[3];  // as Settings::angles
