@@ -11,6 +11,11 @@ namespace {
 constexpr auto kTokens = static_cast<int32_t>(kPageTokens);
 constexpr uint32_t kLookAhead = 8;  // layers whose missing pages are looked for again
 
+void keep_one_of_each(std::vector<uint32_t>& blocks) {
+  std::ranges::sort(blocks);
+  blocks.erase(std::unique(blocks.begin(), blocks.end()), blocks.end());
+}
+
 }  // namespace
 
 void Pager::begin(std::span<const Row> rows, std::span<const SequenceStep> steps) {
@@ -24,6 +29,7 @@ void Pager::begin(std::span<const Row> rows, std::span<const SequenceStep> steps
   });
   if (!active_) return;
   held_.resize(std::max(held_.size(), steps.size()));
+  read_.resize(held_.size());
   marks_.assign(steps.size(), {});
   owners_.clear();
   for (size_t i = 0; i < steps.size(); ++i) {
@@ -84,12 +90,9 @@ Status Pager::hold_written(uint32_t layer) {
 }
 
 Status Pager::hold_keys(const QueryRows& rows, size_t index) {
-  const SequenceStep& step = steps_[index];
-  if (!step.kv->paged()) return {};
-  const int32_t end = rows.end(), before = std::min(step.policy->reads_before(rows), end);
+  if (!steps_[index].kv->paged()) return {};
   blocks_.clear();
-  add_blocks({0, before});
-  add_blocks({step.policy->reads_from(rows), end});
+  add_own_blocks(rows, *steps_[index].policy);
   return hold(rows.layer, index);
 }
 
@@ -102,6 +105,8 @@ Status Pager::hold_read(uint32_t layer, size_t index, const AttentionPlan& plan,
       for (const KeyBlock& block : plan.blocks(read)) blocks_.push_back(block.index);
     }
   }
+  auto& read = read_[owners_[index]];
+  read.insert(read.end(), blocks_.begin(), blocks_.end());
   return hold(layer, index);
 }
 
@@ -111,9 +116,12 @@ void Pager::expect_next_layer(const QueryRows& rows, size_t index) {
   if (mode_ == Prefetch::kNone || !step.kv->paged() || next == config_.n_layer) return;
   if (index + 1 < steps_.size() && owners_[index + 1] == owners_[index]) return;
   PagePool& pool = step.kv->pool();
+  QueryRows there = rows;
+  there.layer = next;
   if (step.phase == kernels::Phase::kPrefill) {
     if (config_.window[next] == config_.window[rows.layer]) {
-      list_pages(*step.kv, next, held_[owners_[index]]);
+      list_like_last(there, index);
+      list_pages(*step.kv, next, blocks_);
     } else {
       blocks_.resize(step.kv->pages(next).size());
       std::iota(blocks_.begin(), blocks_.end(), 0u);
@@ -123,8 +131,6 @@ void Pager::expect_next_layer(const QueryRows& rows, size_t index) {
     return;
   }
   if (!brings_next_layer(mode_)) return;
-  QueryRows there = rows;
-  there.layer = next;
   selection_.reset();
   if (config_.window[next] == 0 && !step.policy->predict(there, selection_)) return;
   list_blocks(there, selection_);
@@ -147,6 +153,7 @@ void Pager::finish(uint32_t layer) {
       kv.pool().give_up(layer, pages_, pages_.size());
     }
     held_[i].clear();
+    read_[i].clear();
   }
   ++epoch_;
 }
@@ -161,10 +168,10 @@ void Pager::expect_next_token(uint32_t layer, size_t index) {
   selection_.reset();
   if (config_.window[layer] > 0 || step.policy->predict(rows, selection_)) {
     list_blocks(rows, selection_);
-    layers[layer].blocks = blocks_;
   } else {
-    layers[layer].blocks = held_[index];
+    list_like_last(rows, index);
   }
+  layers[layer].blocks = blocks_;
   const uint64_t since = layers[layer].used;
   for (uint32_t distance = 1; distance <= std::min(kLookAhead, config_.n_layer - 1); ++distance) {
     if (layers[(layer + distance) % config_.n_layer].partly) {
@@ -206,6 +213,18 @@ void Pager::add_blocks(KeyRange keys) {
   }
 }
 
+void Pager::add_own_blocks(const QueryRows& rows, const Policy& policy) {
+  const int32_t end = rows.end();
+  add_blocks({0, std::min(policy.reads_before(rows), end)});
+  add_blocks({policy.reads_from(rows), end});
+}
+
+void Pager::list_like_last(const QueryRows& rows, size_t index) {
+  blocks_ = read_[owners_[index]];
+  if (config_.window[rows.layer] == 0) add_own_blocks(rows, *steps_[index].policy);
+  keep_one_of_each(blocks_);
+}
+
 void Pager::list_blocks(const QueryRows& rows, const Selection& selection) {
   const int32_t end = rows.end(), window = static_cast<int32_t>(config_.window[rows.layer]);
   blocks_.clear();
@@ -220,8 +239,7 @@ void Pager::list_blocks(const QueryRows& rows, const Selection& selection) {
     if (part.side != nullptr) continue;
     for (const KeyRange& range : part.ranges) add(range, part.window);
   }
-  std::ranges::sort(blocks_);
-  blocks_.erase(std::unique(blocks_.begin(), blocks_.end()), blocks_.end());
+  keep_one_of_each(blocks_);
 }
 
 void Pager::list_pages(const SequenceKv& kv, uint32_t layer, std::span<const uint32_t> blocks) {

@@ -67,6 +67,11 @@ class Pager {
   void bring_ahead(SequenceKv& kv, uint32_t last, uint32_t distance, uint64_t since);
   /// Adds to blocks_ those that keys lie in.
   void add_blocks(KeyRange keys);
+  /// Adds to blocks_ those that the policy reads itself for rows: see Policy::reads_from().
+  void add_own_blocks(const QueryRows& rows, const Policy& policy);
+  /// Makes blocks_ those that rows to come read if attention reads what it read in the step's last
+  /// layer.
+  void list_like_last(const QueryRows& rows, size_t step);
   /// Makes blocks_ those that a row at rows.first() reads of a selection.
   void list_blocks(const QueryRows& rows, const Selection& selection);
   /// Makes pages_ those of blocks.
@@ -82,6 +87,7 @@ class Pager {
   std::vector<size_t> owners_;  // [steps] the first of its sequence, which holds for all of them
   std::vector<std::vector<uint32_t>> marks_;  // [steps][blocks] epoch in which it was held last
   std::vector<std::vector<uint32_t>> held_;   // [steps] blocks
+  std::vector<std::vector<uint32_t>> read_;   // [steps] of those, what attention reads, and again
   std::vector<uint32_t> blocks_;
   std::vector<PageId> pages_;
   Selection selection_;

@@ -86,9 +86,10 @@ INSTANTIATE_TEST_SUITE_P(
                     "reattention:stride=1,activate=128,local=64,chunk=64",
                     "reattention:activate=128,local=64,stride=0",
                     "reattention:stride=1,activate=128,local=64,least=0.1,interval=4",
-                    "reattention:activate=128,local=64,lead=1.1,gate=0.3", "probe+quest:budget=128",
-                    kMac, kMac + "+quest:budget=128", kMac + "+attention_predictor:budget=128",
-                    kMac + "+csattention:budget=128"));
+                    "reattention:activate=128,local=64,lead=1.1,gate=0.3",
+                    "reattention:activate=128,local=64,lead=1.1,agree=0.5,decode-picks=1",
+                    "probe+quest:budget=128", kMac, kMac + "+quest:budget=128",
+                    kMac + "+attention_predictor:budget=128", kMac + "+csattention:budget=128"));
 
 TEST(Paging, WhatIsReadAheadNeedNotBeFetched) {
   const Request request = request_of(tiny_prompt(1500), 64);
@@ -188,6 +189,17 @@ TEST(Paging, WhatIsBroughtOnceIsNotKept) {
   }
   EXPECT_GT(paging["layer-once"].read_bytes, 2 * paging["layer"].read_bytes);
   EXPECT_GT(paging["layer-once"].prefetched, 2 * paging["layer"].prefetched);
+}
+
+// Layers that take turns to scan all keys say little about each other, nor a token about the next.
+TEST(Paging, ScansInTurnsAreReadAheadAsTheyCome) {
+  const Request request = request_of(tiny_prompt(1500), 48);
+  const auto engine = tiny_engine(small_options("token", 1000));
+  const auto session = *engine->open(
+      "reattention:activate=128,local=64,chunk=64,stride=0,lead=1.1,agree=0.5,decode-picks=1");
+  const KvPaging paging = answer_of(*session, request).counters.paging;
+  EXPECT_GT(paging.prefetched, 1000u);
+  EXPECT_LT(paging.unused, paging.prefetched / 10);
 }
 
 TEST(Paging, APromptBringsNoMoreThanItReads) {
