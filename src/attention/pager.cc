@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "base/try.h"
 
@@ -31,6 +32,7 @@ void Pager::begin(std::span<const Row> rows, std::span<const SequenceStep> steps
   held_.resize(std::max(held_.size(), steps.size()));
   read_.resize(held_.size());
   marks_.assign(steps.size(), {});
+  read_marks_.assign(steps.size(), {});
   owners_.clear();
   for (size_t i = 0; i < steps.size(); ++i) {
     owners_.push_back(i > 0 && steps[i].kv == steps[i - 1].kv ? owners_.back() : i);
@@ -99,10 +101,14 @@ Status Pager::hold_keys(const QueryRows& rows, size_t index) {
 Status Pager::hold_read(uint32_t layer, size_t index, const AttentionPlan& plan, size_t first_job) {
   if (!steps_[index].kv->paged()) return {};
   blocks_.clear();
+  auto& marks = read_marks_[owners_[index]];
+  marks.resize(std::max(marks.size(), steps_[index].kv->pages(layer).size()));
   for (const AttentionJob& job : plan.jobs().subspan(first_job)) {
     for (const KeyRead& read : plan.reads(job)) {
       if (read.part->side != nullptr) continue;
-      for (const KeyBlock& block : plan.blocks(read)) blocks_.push_back(block.index);
+      for (const KeyBlock& block : plan.blocks(read)) {
+        if (std::exchange(marks[block.index], epoch_) != epoch_) blocks_.push_back(block.index);
+      }
     }
   }
   auto& read = read_[owners_[index]];

@@ -87,7 +87,9 @@ class Pager {
   std::vector<size_t> owners_;  // [steps] the first of its sequence, which holds for all of them
   std::vector<std::vector<uint32_t>> marks_;  // [steps][blocks] epoch in which it was held last
   std::vector<std::vector<uint32_t>> held_;   // [steps] blocks
-  std::vector<std::vector<uint32_t>> read_;   // [steps] of those, what attention reads, and again
+  // Of those, what attention reads.
+  std::vector<std::vector<uint32_t>> read_marks_;  // as marks_
+  std::vector<std::vector<uint32_t>> read_;        // [steps] blocks
   std::vector<uint32_t> blocks_;
   std::vector<PageId> pages_;
   Selection selection_;
