@@ -84,17 +84,15 @@ TEST_P(KvPage, TokensStoredTogetherAreThoseStoredOneByOne) {
       std::ranges::copy(special, v.begin() + 5);
     }
     for (const auto& [slot, count] :
-         {std::pair{0, 16}, {0, 15}, {1, 15}, {5, 3}, {15, 1}, {4, 0}}) {
+         {std::pair<size_t, size_t>{0, 16}, {0, 15}, {1, 15}, {5, 3}, {15, 1}, {4, 0}}) {
       std::vector<std::byte> want(layout.page_bytes(), std::byte{7}), got = want;
-      for (int i = 0; i < count; ++i) {
-        const auto from = static_cast<size_t>(i) * width;
-        store_token(layout, want.data(), static_cast<size_t>(slot + i), &k[from], &v[from]);
+      for (size_t i = 0; i < count; ++i) {
+        store_token(layout, want.data(), slot + i, &k[i * width], &v[i * width]);
       }
       for (const Isa isa : machine_isas()) {
         const IsaScope scope(isa);
         std::ranges::fill(got, std::byte{7});
-        store_tokens(layout, got.data(), static_cast<size_t>(slot), static_cast<size_t>(count),
-                     k.data(), v.data());
+        store_tokens(layout, got.data(), slot, count, k.data(), v.data());
         EXPECT_EQ(got, want) << head_dim << ": " << count << " from " << slot << " on, "
                              << isa_name(isa);
       }

@@ -134,7 +134,8 @@ Score score(const Item& item, const std::string& text) {
   for (const auto& answer : item.answers) {
     const auto wanted = eval::qa_tokens(answer);
     best.f1 = std::max(best.f1, eval::qa_f1(text, answer));
-    if (!wanted.empty() && !std::ranges::search(words, wanted).empty()) best.right = 1;
+    const auto at = std::search(words.begin(), words.end(), wanted.begin(), wanted.end());
+    if (!wanted.empty() && at != words.end()) best.right = 1;
   }
   return best;
 }
