@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <utility>
 #include <vector>
 
 #include "model/model.h"
@@ -38,10 +39,7 @@ class ReferenceAttention : public AttentionOp {
   struct Entry {
     std::vector<double> k, v;  // [n_kv_head, head_dim]
   };
-  struct Place {
-    uint32_t sequence, layer;
-    auto operator<=>(const Place&) const = default;
-  };
+  using Place = std::pair<uint32_t, uint32_t>;  // sequence, layer
 
   std::vector<double> rotated(uint32_t layer, int32_t position, const float* heads,
                               size_t count) const {

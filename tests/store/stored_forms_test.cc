@@ -39,7 +39,7 @@ TEST(StoredForms, OneStoreHoldsSeveral) {
 TEST(StoredForms, EvictionCountsStoredBytes) {
   const TemporaryFolder folder;
   const ChunkIdentity wide = {{1, 2, 3}, kernels::KvType::kBF16, 4, 4, 64};
-  uint64_t kept[2];
+  uint64_t kept[2] = {};
   for (const bool zstd : {false, true}) {
     ChunkStore store = open_store(folder.file(zstd ? "small" : "large"), {.bytes = 3'000'000});
     for (uint32_t n = 0; n < 60; ++n) {
