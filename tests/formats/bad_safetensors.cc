@@ -32,7 +32,7 @@ std::vector<BadFile> bad_headers() {
   const std::string deep = "{\"t\":"s + std::string(100000, '[');
   return {
       bad_bytes("empty", kTruncated, ""),
-      bad_bytes("seven_bytes", kTruncated, "\2\0\0\0\0\0\0"),
+      bad_bytes("seven_bytes", kTruncated, "\2\0\0\0\0\0\0"s),
       bad_bytes("header_length_max", kBadCount, header_length(~uint64_t{0})),
       bad_bytes("header_length_over_limit", kBadCount, header_length(100'000'001)),
       bad_bytes("header_length_past_end", kTruncated, header_length(9)),

@@ -88,8 +88,8 @@ void expect_logits(const AttentionCase& problem, const KeyLogitsArgs& args, cons
 
 std::vector<uint16_t> some_pairs(size_t head_dim, std::mt19937& random) {
   std::vector<uint16_t> pairs;
-  for (uint16_t pair = 0; pair < head_dim / 2; ++pair) {
-    if (random() % 3 == 0) pairs.push_back(pair);
+  for (size_t pair = 0; pair < head_dim / 2; ++pair) {
+    if (random() % 3 == 0) pairs.push_back(static_cast<uint16_t>(pair));
   }
   if (pairs.empty()) pairs.push_back(0);
   return pairs;

@@ -56,9 +56,9 @@ TEST(ScoreNet, EqualsLoopsInDoubleAtEveryWidthAndEdge) {
           if (row < 0 || row > 2 || row == absent || column < 0) return 0.0;
           if (column >= static_cast<int>(columns)) return 0.0;
           double sum = net.bias1[c];
+          size_t tap = 0;
           for (int dr = 0; dr < 3; ++dr) {
-            for (int dc = 0; dc < 3; ++dc) {
-              const auto tap = static_cast<size_t>(dr * 3 + dc);
+            for (int dc = 0; dc < 3; ++dc, ++tap) {
               sum += double{net.conv1[tap * kNetInner + c]} * input(row + dr - 1, column + dc - 1);
             }
           }

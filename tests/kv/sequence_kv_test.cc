@@ -226,7 +226,7 @@ TEST_P(SequenceKvOfType, RandomUseMatchesAModel) {
         if (sequences.empty() || action == 0) {
           sequences.push_back({SequenceKv(pool), {}, std::vector<std::set<size_t>>(n_layer)});
         } else if (action == 1) {
-          sequences.push_back(Modelled(sequences[which]));
+          sequences.emplace_back(sequences[which]);
         } else if (action == 2) {
           std::swap(sequences[which], sequences.back());
           sequences.pop_back();

@@ -20,7 +20,6 @@ using testing::Outputs;
 using testing::Recorder;
 using testing::run;
 using testing::Toy;
-using testing::ToyShape;
 
 /// Attention to every block from the last row, averaged over the query heads of a KV head.
 std::vector<double> block_shares(Toy& toy, const SequenceKv& kv, uint32_t layer, const float* q,

@@ -15,7 +15,6 @@ namespace {
 
 using kernels::Phase;
 using testing::Toy;
-using testing::ToyShape;
 
 TEST(ScoreList, HoldsTheBestWhateverTheOrder) {
   std::mt19937 random(5);

@@ -17,7 +17,6 @@ using kernels::KvType;
 using kernels::Phase;
 using testing::Outputs;
 using testing::Recorder;
-using testing::run;
 using testing::Toy;
 using testing::ToyShape;
 

@@ -112,7 +112,7 @@ TEST_P(H2oParity, PromptsAndManyStepsMatchTheOracle) {
                                        std::pair{std::vector<size_t>{20, 19}, 60}}) {
     const int32_t first = kv.length();
     toy.prompt_end =
-        first + static_cast<int32_t>(std::accumulate(chunks.begin(), chunks.end(), 0u));
+        first + static_cast<int32_t>(std::accumulate(chunks.begin(), chunks.end(), size_t{0}));
     for (Oracle& oracle : oracles) oracle.prompt(first, toy.prompt_end);
     std::vector<float> out;
     for (const size_t chunk : chunks) out = toy.step(kv, spy, chunk, Phase::kPrefill);
@@ -194,7 +194,8 @@ TEST(H2oPolicy, SumsAreConservedWhileNothingIsDropped) {
     while (kv.length() < 100) toy.step(kv, policy, 1, Phase::kDecode);
     for (size_t head = 0; head < shape.n_kv_head; ++head) {
       const auto& sums = policy.sums(1, head);
-      const double rows = 30 + 40, group = shape.n_head / shape.n_kv_head;
+      const uint32_t heads = shape.n_head / shape.n_kv_head;
+      const double rows = 30 + 40, group = heads;
       EXPECT_NEAR(std::accumulate(sums.begin(), sums.end(), 0.0), rows * group,
                   1e-5 * rows * group);
     }

@@ -14,7 +14,6 @@ using kernels::KvType;
 using kernels::Phase;
 using testing::Recorder;
 using testing::Toy;
-using testing::ToyShape;
 
 struct Rules {
   int32_t sink, band, align, min_context, max_gap, max_age;
