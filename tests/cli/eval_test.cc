@@ -95,7 +95,7 @@ TEST_F(EvalModelTest, InterruptKeepsWhatIsDone) {
   const Outcome outcome = process.finish();
   EXPECT_EQ(outcome.code, 130) << outcome.err;
   EXPECT_THAT(outcome.err, HasSubstr("stopped while evaluating: "));
-  arguments.push_back("--resume");
+  arguments.emplace_back("--resume");
   EXPECT_EQ(run(arguments).code, 0);
 }
 

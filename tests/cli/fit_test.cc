@@ -36,7 +36,7 @@ TEST(Fit, TypesAreTheDevices) {
   const std::vector<std::string> plan = {"fit", "-m",       "random:tiny", "--memory",
                                          "4G",  "--device", "cuda"};
   auto with_json = plan;
-  with_json.push_back("--json");
+  with_json.emplace_back("--json");
   const auto cuda = run(with_json).json();
   EXPECT_EQ(kv_types(cuda), (std::set<std::string>{"bf16", "f16", "fp8"}));
   EXPECT_EQ(cuda["device"], "cuda");

@@ -22,7 +22,7 @@ TEST(LongText, RunGoesPastTheTrainedLengthByThePolicyAlone) {
   const std::string book = folder.write("book.txt", words(600));
   std::vector<std::string> arguments = {"run", "-m", "random:tiny", "-f",      book,
                                         "-p",  "?",  "--json",      "--policy"};
-  arguments.push_back("reattention");
+  arguments.emplace_back("reattention");
   const Outcome outcome = run(arguments);
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   const auto counters = outcome.json()["counters"];

@@ -54,7 +54,8 @@ class Maker {
     sample.prompt_tokens = prompt;
     sample.generated_tokens = generated;
     sample.finish = "end";
-    const double full = kBytesPerKey * static_cast<double>(prompt + generated / 2);
+    const auto keys = prompt + generated / 2;
+    const double full = kBytesPerKey * static_cast<double>(keys);
     sample.counters = {{"kv_bytes_per_token", std::round(full * policy_.share)},
                        {"full_kv_bytes_per_token", full},
                        {"index_bytes_read_per_token", 0},
