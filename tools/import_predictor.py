@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""Makes a network for `attention_predictor:mode=paper` of one that AttentionPredictor's authors published.
+"""Makes a network for `attention_predictor:mode=paper` of one that AttentionPredictor's authors
+published.
 
     tools/import_predictor.py best_model.pth --like net.safetensors -o cnn.safetensors
 
-best_model.pth: of MIRALab-USTC/LLM-AttentionPredictor, model/CNN_*; its pickle is not run. net.safetensors: a network of
-`reprise train predictor` for the model that the imported one is to serve, whose name is taken from there. The published
-ones are for Llama-3.1-8B-Instruct and LongChat-7B.
+best_model.pth: of MIRALab-USTC/LLM-AttentionPredictor, model/CNN_*; its pickle is not run.
+net.safetensors: a network of `reprise train predictor` for the model that the imported one is to
+serve, whose name is taken from there. The published ones are for Llama-3.1-8B-Instruct and
+LongChat-7B.
 """
 
 import argparse
@@ -35,7 +37,7 @@ def elements(shape):
 
 
 def read_archive(path):
-    """The tensors' bytes, little-endian float32. ValueError: another layout than the published one."""
+    """The tensors' bytes, little-endian float32. ValueError: not the published layout."""
     with zipfile.ZipFile(path) as archive:
         names = archive.namelist()
         root = names[0].split("/")[0]
