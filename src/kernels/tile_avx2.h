@@ -54,7 +54,8 @@ static inline const float* q8_scales(const std::byte* tile, size_t head_dim, siz
   return reinterpret_cast<const float*>(tile + kPageTokens * head_dim) + dim / 32 * kPageTokens;
 }
 
-// Dims 2 pair and 2 pair + 1 of 8 tokens from `token`, rotated if the page asks for it.
+// Dims 2 pair and 2 pair + 1 of 8 tokens from `token`, rotated if the page asks for it, and rounded
+// as rope() rounds.
 template <KvType type>
 static inline PairVectors load_k_pair(size_t head_dim, size_t rope_pairs, const PageSpan& page,
                                       size_t pair, size_t token) {
@@ -71,7 +72,7 @@ static inline PairVectors load_k_pair(size_t head_dim, size_t rope_pairs, const 
   const __m256 cos = _mm256_i32gather_ps(angles, index, 4);
   const __m256 sin = _mm256_i32gather_ps(angles + 1, index, 4);
   return {_mm256_fmsub_ps(k.first, cos, _mm256_mul_ps(k.second, sin)),
-          _mm256_fmadd_ps(k.first, sin, _mm256_mul_ps(k.second, cos))};
+          _mm256_fmadd_ps(k.second, cos, _mm256_mul_ps(k.first, sin))};
 }
 
 // Tokens 2 pair and 2 pair + 1 of dims [dim, dim + 8), zero beyond head_dim.

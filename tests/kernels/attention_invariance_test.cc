@@ -8,6 +8,8 @@
 #include <random>
 
 #include "kernels/attention_case.h"
+#include "kernels/key_tile.h"
+#include "kernels/ops.h"
 
 namespace reprise::kernels {
 namespace {
@@ -98,6 +100,32 @@ TEST(AttentionPages, WhatIsReadNextChangesNothing) {
       attend(args, scratch.data());
       EXPECT_TRUE(same_bits(alone.out.data(), before.out.data(), alone.out.size()) &&
                   same_bits(alone.lse.data(), before.lse.data(), alone.lse.size()))
+          << describe(options);
+    }
+  });
+}
+
+// In floats, so that what is stored is not rounded; unread slots are rotated, too.
+TEST(AttentionPages, KeysRotatedAtReadAreThoseThatWereRotatedBefore) {
+  for_all_kernels([](CaseOptions options) {
+    if (options.type != KvType::kF32) return;
+    for (const size_t pairs : {5, 32}) {
+      options.rope_pairs = pairs;
+      const AttentionCase at_read(options);
+      AttentionCase before(options);
+      std::vector<float> key(options.head_dim);
+      for (PageSpan& page : before.pages) {
+        std::byte* tile = before.memory.data() + (page.k - before.memory.data());
+        for (size_t slot = 0; slot < kPageTokens; ++slot) {
+          load_k(before.layout, tile, slot, key.data());
+          rope(key.data(), page.cos_sin + slot * pairs * 2, 1, options.head_dim, pairs);
+          store_k(before.layout, tile, slot, key.data());
+        }
+        page.cos_sin = nullptr;
+      }
+      const AttendResult got = at_read.attend_all(), want = before.attend_all();
+      EXPECT_TRUE(same_bits(got.out.data(), want.out.data(), want.out.size()) &&
+                  same_bits(got.lse.data(), want.lse.data(), want.lse.size()))
           << describe(options);
     }
   });

@@ -114,6 +114,17 @@ TEST_P(CodeSums, BecomeLogits) {
   }
 }
 
+TEST_P(CodeSums, LogitsDoNotDependOnHowManyThereAre) {
+  std::vector<uint16_t> sums(40);
+  for (size_t i = 0; i < sums.size(); ++i) sums[i] = static_cast<uint16_t>(i * 1637);
+  std::vector<float> all(sums.size()), one(1);
+  code_logits(sums.data(), sums.size(), -3.1f, 0.0137f, all.data());
+  for (size_t i = 0; i < sums.size(); ++i) {
+    code_logits(&sums[i], 1, -3.1f, 0.0137f, one.data());
+    EXPECT_EQ(one[0], all[i]) << i;
+  }
+}
+
 TEST_P(CodeSums, TablesHoldProductsToHalfAStep) {
   std::mt19937 random(5);
   std::normal_distribution<float> normal;
