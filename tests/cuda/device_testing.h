@@ -25,15 +25,17 @@ class DeviceArray {
     EXPECT_EQ(cudaMalloc(&data_, bytes()), cudaSuccess);
     EXPECT_EQ(cudaMemset(data_, fill, bytes()), cudaSuccess);
   }
-  explicit DeviceArray(const std::vector<T>& host) : DeviceArray(host.size()) {
-    EXPECT_EQ(cudaMemcpy(data_, host.data(), host.size() * sizeof(T), cudaMemcpyHostToDevice),
-              cudaSuccess);
-  }
+  explicit DeviceArray(const std::vector<T>& host) : DeviceArray(host.size()) { set(host); }
   ~DeviceArray() { cudaFree(data_); }
   DeviceArray(const DeviceArray&) = delete;
   DeviceArray& operator=(const DeviceArray&) = delete;
 
   T* get() const { return static_cast<T*>(data_); }
+  /// At most as many as there is room for.
+  void set(const std::vector<T>& host) {
+    EXPECT_EQ(cudaMemcpy(data_, host.data(), host.size() * sizeof(T), cudaMemcpyHostToDevice),
+              cudaSuccess);
+  }
   std::vector<T> host() const {
     std::vector<T> copy(size_);
     EXPECT_EQ(cudaMemcpy(copy.data(), data_, size_ * sizeof(T), cudaMemcpyDeviceToHost),

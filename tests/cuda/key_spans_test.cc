@@ -20,6 +20,7 @@ struct Setting {
   MiddleKeys middle;
   uint32_t spans = 7, span = 6;
   int32_t wide = 0;  // > 0: of sequences that are not open
+  bool fill = false;
 };
 
 uint32_t order_of(float score) {
@@ -64,10 +65,13 @@ std::vector<KeyRange> ranges_of(const std::vector<Candidate>& candidates, const 
   }
   const auto ranked = count_votes(picks);
   std::vector<KeyRange> ranges = {{0, middle.begin}};
+  const auto span = static_cast<int32_t>(setting.span);
+  const KeyRange within = {middle.begin, middle.end};
   const auto winners = std::span(ranked).first(std::min<size_t>(setting.spans, ranked.size()));
-  for (const KeyRange& span :
-       cover(winners, static_cast<int32_t>(setting.span), {middle.begin, middle.end})) {
-    ranges.push_back(span);
+  for (const KeyRange& each :
+       setting.fill ? fill(ranked, setting.spans, int64_t{setting.spans} * span, span, within)
+                    : cover(winners, span, within)) {
+    ranges.push_back(each);
   }
   int32_t recent = middle.end;
   if (!open) recent = std::clamp(length - setting.wide, middle.begin, middle.end);
@@ -127,7 +131,8 @@ class SpansCall {
         batch_(static_cast<uint32_t>(sequences.size())),
         longest_(std::ranges::max(sequences, {}, &Row::length).length),
         capacity_(static_cast<uint32_t>(longest_) / kPageTokens + 1),
-        list_capacity_(span_list_capacity(widest(setting), setting.spans, setting.span, capacity_)),
+        list_capacity_(span_list_capacity(widest(setting), setting.spans, setting.span,
+                                          setting.fill, capacity_)),
         token_capacity_(std::max(span_tokens(widest(setting), setting.spans, setting.span),
                                  static_cast<uint32_t>(longest_))),
         votes_(votes_of(sequences)),
@@ -199,6 +204,7 @@ class SpansCall {
     args.middle = setting_.middle;
     args.spans = setting_.spans;
     args.span = setting_.span;
+    args.fill = setting_.fill;
     args.keys = read_.get();
     args.pages = pages_.get();
     args.capacity = capacity_;
@@ -303,6 +309,47 @@ TEST(KeySpans, RowsThatAreNotOpenReadMoreRecentKeys) {
     check(setting, sequences, 1);
     if (testing::Test::HasFatalFailure()) return;
   }
+}
+
+// Candidates that lie together, apart, at the ends of the middle, and more of them than fit.
+TEST(KeySpans, FillWhatTheyMayAsOnTheCpu) {
+  REPRISE_NEEDS_DEVICE();
+  std::mt19937 random(6);
+  for (const auto& [spans, span] : {std::pair{0u, 5u},
+                                    {1u, 1u},
+                                    {7u, 6u},
+                                    {20u, 32u},
+                                    {95u, 32u},
+                                    {3u, 1000u},
+                                    {1000u, 4u},
+                                    {128u, 32u}}) {
+    for (const uint32_t rows : {1u, 30u}) {
+      SCOPED_TRACE(std::to_string(spans) + " spans of " + std::to_string(span));
+      const Setting setting = {{5, 40, 60}, spans, span, 0, true};
+      std::vector<Row> sequences;
+      for (const int32_t length : {61, 400, 3000, 30000}) {
+        const KeyRange32 middle = middle_of(setting.middle, length - 1, rows);
+        for (const size_t count : {size_t{0}, size_t{3}, size_t{90}, size_t{700}, size_t{9000}}) {
+          for (const int scores : {1, 9, 1000}) {
+            auto made = candidates(random, count, middle, scores == 9 ? 300 : 2, scores);
+            if (middle.begin >= middle.end) made.clear();
+            sequences.push_back({length, std::move(made)});
+          }
+        }
+      }
+      check(setting, sequences, rows);
+      if (testing::Test::HasFatalFailure()) return;
+    }
+  }
+}
+
+TEST(KeySpans, MoreThanMayBeFilledIsRefused) {
+  KeySpansArgs args;
+  args.batch = 1;
+  args.spans = 1000;
+  args.span = 5;
+  args.fill = true;
+  EXPECT_EQ(key_spans(args, nullptr), cudaErrorNotSupported);
 }
 
 TEST(KeySpans, ManyCandidates) {

@@ -13,8 +13,8 @@
 namespace reprise::kernels::cuda {
 namespace {
 
-constexpr uint32_t kSlots = 64, kBatch = 3;
-constexpr float kHeads = 3.5f;
+constexpr uint32_t kHeads = 24, kBatch = 3;
+constexpr float kEnough = 3.5f;
 
 /// Sequences on the device beside the host's form; the last one is not there.
 struct Agreements {
@@ -23,47 +23,42 @@ struct Agreements {
         pointers(std::vector<RowAgreement*>{states.get(), states.get() + 1, nullptr}),
         rows{first, first + 7, first} {}
 
-  /// A layer of a row of each sequence: votes of heads for keys, of which some are alike.
+  /// A layer of a row of each sequence: keys that heads found, of which some are alike.
   void layer(std::mt19937& random) {
-    std::vector<uint32_t> keys(kBatch * kSlots), votes(keys.size()), used(keys.size()),
-        count(kBatch);
-    std::vector<std::vector<int32_t>> cast(kBatch);
+    std::vector<uint32_t> leaders(kBatch * kHeads);
     for (uint32_t s = 0; s < kBatch; ++s) {
-      const uint32_t different = random() % 9;
-      for (uint32_t i = 0; i < different; ++i) {
-        const uint32_t slot = (random() % 8) * 8 + i % 8, key = 40 + random() % 600;
-        const size_t at = size_t{s} * kSlots + slot;
-        const auto* own = &keys[size_t{s} * kSlots];
-        if (votes[at] > 0 || std::find(own, own + kSlots, key + 1) != own + kSlots) continue;
-        keys[at] = key + 1;
-        votes[at] = 1 + random() % 3;
-        used[size_t{s} * kSlots + count[s]++] = slot;
-        cast[s].insert(cast[s].end(), votes[at], static_cast<int32_t>(key));
+      for (uint32_t different = random() % 9; different > 0; --different) {
+        const uint32_t key = 40 + random() % 600;
+        for (uint32_t heads = 1 + random() % 3; heads > 0; --heads) {
+          leaders[s * kHeads + random() % kHeads] = key + 1;
+        }
       }
     }
-    const DeviceArray<uint32_t> device_keys(keys), device_votes(votes), device_used(used),
-        device_count(count);
+    const DeviceArray<uint32_t> device_leaders(leaders);
     const DeviceArray<int32_t> positions(rows);
     AgreementArgs args;
     args.states = pointers.get();
     args.positions = positions.get();
     args.batch = kBatch;
     args.middle = {16, 64, 100};
-    args.votes = {kSlots,  device_keys.get(), device_votes.get(),
-                  nullptr, device_used.get(), device_count.get()};
-    args.rules = agreement_rules(kHeads);
+    args.leaders = device_leaders.get();
+    args.n_head = kHeads;
+    args.rules = agreement_rules(kEnough);
     ASSERT_EQ(find_agreement(args, nullptr), cudaSuccess);
     ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
     const auto all = states.host();
     for (uint32_t s = 0; s + 1 < kBatch; ++s) {
       const KeyRange32 middle = middle_of(args.middle, rows[s], 1);
-      std::vector<int32_t> want = host[s].regions(rows[s], kHeads);
+      std::vector<int32_t> want = host[s].regions(rows[s], kEnough);
       std::erase_if(want, [&](int32_t page) {
         const int32_t key = Agreement::middle_of(page);
         return key < middle.begin || key >= middle.end;
       });
       ASSERT_EQ(std::vector<int32_t>(all[s].pages, all[s].pages + all[s].regions), want);
-      for (const int32_t key : cast[s]) host[s].add(rows[s], key);
+      for (uint32_t head = 0; head < kHeads; ++head) {
+        const uint32_t key = leaders[s * kHeads + head];
+        if (key > 0) host[s].add(rows[s], static_cast<int32_t>(key) - 1);
+      }
       found += want.size();
       none += want.empty() ? 1 : 0;
     }

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstring>
 #include <functional>
 #include <map>
@@ -30,11 +31,27 @@ struct Casting {
   uint32_t each = kMaxTopKeys;
   float lead = 0.0f;
   std::vector<uint8_t> voting;  // [n_head], or empty
+  float soft = 0.0f;
 
-  bool counts(const std::vector<std::pair<float, int32_t>>& found, uint32_t k, uint32_t head,
-              size_t at) const {
-    const bool leads = found.size() < k || found[0].first - found[k - 1].first >= lead;
-    return at < each && leads && (voting.empty() || voting[head] != 0);
+  using Found = std::vector<std::pair<float, int32_t>>;
+
+  bool leads(const Found& found, uint32_t k, uint32_t head) const {
+    const bool stands_out = found.size() < k || found[0].first - found[k - 1].first >= lead;
+    return stands_out && (voting.empty() || voting[head] != 0);
+  }
+  /// Of each that was found by a head that leads.
+  std::vector<uint32_t> votes(const Found& found) const {
+    std::vector<uint32_t> all(std::min<size_t>(each, found.size()), 1);
+    if (soft <= 0.0f) return all;
+    const auto weight = [&](size_t i) {
+      return std::exp((found[i].first - found[0].first) * soft);
+    };
+    float sum = 0.0f;
+    for (size_t i = 0; i < all.size(); ++i) sum += weight(i);
+    for (size_t i = 0; i < all.size(); ++i) {
+      all[i] = static_cast<uint32_t>(std::round(kVoteParts * weight(i) / sum));
+    }
+    return all;
   }
 };
 
@@ -93,9 +110,11 @@ class ScanCase {
       const uint32_t slots = vote_slots(votes);
       found.emplace(size_t{batch} * votes);
       floors.emplace(size_t{batch} * voters * shape.n_head);
+      leaders.emplace(size_t{batch} * voters * shape.n_head, 0x5a);
       workspace.emplace(top_keys_workspace(batch, voters, shape.n_head, shape.n_kv_head, k), 0x5a);
       for (auto& table : tables) table.emplace(size_t{batch} * slots);
       args.floors = floors->get();
+      args.leaders = leaders->get();
       args.found = found->get();
       args.workspace = workspace->get();
       args.votes = {
@@ -136,7 +155,8 @@ class ScanCase {
     DeviceArray<float> q;
     std::optional<DeviceArray<RankedWord>> found;
     std::optional<DeviceArray<uint8_t>> workspace;
-    std::optional<DeviceArray<uint32_t>> floors, tables[5];  // keys, votes, best, used, count
+    std::optional<DeviceArray<uint32_t>> floors, leaders;
+    std::optional<DeviceArray<uint32_t>> tables[5];  // keys, votes, best, used, count
     TopKeysArgs args;
   };
 
@@ -146,6 +166,7 @@ class ScanCase {
     const DeviceArray<uint8_t> voting(casting.voting);
     args.votes_each = casting.each;
     args.lead = casting.lead;
+    args.soft = casting.soft;
     args.lead_rank = k;
     if (!casting.voting.empty()) args.voting = voting.get();
     const uint32_t batch = args.batch, voters = args.voters();
@@ -154,16 +175,30 @@ class ScanCase {
     for (const uint32_t floor : call.floors->host()) ASSERT_EQ(floor, 0);
     for (uint32_t s = 0; s < batch; ++s) {
       const auto found = call.found_in(s);
+      const bool scanned = middle_of(middle, lengths_[s] - 1, rows_).end > 0;
       std::map<int32_t, uint32_t> want_votes;
       for (uint32_t i = 0; i < voters * shape_.n_head; ++i) {
         const uint32_t row = rows_ - 1 - i / shape_.n_head * stride, head = i % shape_.n_head;
         const auto want = best_keys(s, row, head, middle, k);
         ASSERT_EQ(found[i], want) << "sequence " << s << ", row " << row << ", head " << head;
-        for (size_t j = 0; j < want.size(); ++j) {
-          if (casting.counts(want, k, head, j)) ++want_votes[want[j].second];
+        const bool leads = casting.leads(want, k, head);
+        const auto votes = leads ? casting.votes(want) : std::vector<uint32_t>();
+        for (size_t j = 0; j < votes.size(); ++j) want_votes[want[j].second] += votes[j];
+        const auto leader = call.leaders->host()[size_t{s} * voters * shape_.n_head + i];
+        const bool found_one = leads && !want.empty();
+        if (scanned) {
+          ASSERT_EQ(leader, found_one ? static_cast<uint32_t>(want[0].second) + 1 : 0);
         }
       }
-      ASSERT_EQ(call.votes_in(s), want_votes) << "sequence " << s;
+      const auto votes = call.votes_in(s);
+      if (casting.soft <= 0.0f) {
+        ASSERT_EQ(votes, want_votes) << "sequence " << s;
+        continue;
+      }
+      ASSERT_EQ(votes.size(), want_votes.size()) << "sequence " << s;
+      for (const auto& [key, parts] : want_votes) {  // exp may round otherwise there
+        ASSERT_NEAR(votes.at(key), parts, 1.0 + voters * shape_.n_head * 0.1) << key;
+      }
     }
   }
 

@@ -55,8 +55,9 @@ TEST(TopKeys, OfEveryNumberOfKeysRowsAndPicks) {
 TEST(TopKeys, VotesAreOfVotingHeadsWhoseBestKeyLeads) {
   REPRISE_NEEDS_DEVICE();
   const std::vector<uint8_t> some = {0, 1, 0, 0, 0, 1, 1, 0, 0};
-  const Casting cases[] = {{2, 0.0f, {}},   {16, 30.0f, {}},  {2, 40.0f, {}},
-                           {2, 0.0f, some}, {3, 35.0f, some}, {1, 1e6f, {}}};
+  const Casting cases[] = {{2, 0.0f, {}},        {16, 30.0f, {}},       {2, 40.0f, {}},
+                           {2, 0.0f, some},      {3, 35.0f, some},      {1, 1e6f, {}},
+                           {16, 0.0f, {}, 0.1f}, {5, 30.0f, some, 0.3f}};
   for (const Casting& casting : cases) {
     Case decode({}, {900, 41, 33, 500}, 1);
     decode.fill(Whole(5), Whole(6));

@@ -1,55 +1,37 @@
-// One block per sequence: winners by radix, in order of position by a bitonic sort, then runs of
+// One block per sequence: winners, in order of position by a bitonic sort, then runs of
 // neighbouring keys and what is made of them.
 #include <algorithm>
 
 #include "kernels/cuda/hopper.cuh"
 #include "kernels/cuda/key_spans.h"
+#include "kernels/cuda/key_winners.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/row_evidence.cuh"
 
 namespace reprise::kernels::cuda {
 namespace {
 
-constexpr uint32_t kThreads = 512, kWarps = kThreads / 32, kBins = 256;
-constexpr uint32_t kMaxRuns = kMaxSpans + 2;
+using namespace spans;
 
-// A key's votes, its best score and key + 1, most significant first.
-struct Rank {
-  uint32_t word[3];
+// Beside winners' there are two; two of those are cut short by the ends of the middle.
+constexpr uint32_t kMaxRuns = kMaxSpans + 4;
 
-  __device__ uint32_t digit(uint32_t i) const { return word[i / 4] >> (24 - i % 4 * 8) & 255; }
-  __device__ bool is_below(const Rank& other) const {
-    if (word[0] != other.word[0]) return word[0] < other.word[0];
-    if (word[1] != other.word[1]) return word[1] < other.word[1];
-    return word[2] < other.word[2];
-  }
-};
-
-struct Shared {
-  uint32_t bins[kBins], warps[kWarps];
-  uint32_t needed, digit, winners, most_votes;
-  bool done;
-  Rank candidates[kThreads];
-  int32_t keys[kMaxSpans];
+struct Shared : Winners {
   int32_t begin[kMaxRuns], end[kMaxRuns];      // of runs
   uint32_t tokens[kMaxRuns], pages[kMaxRuns];  // before each run
 };
 
 // What the block knows of its sequence.
-struct Sequence {
-  uint32_t index;
-  int32_t length;
-  KeyRange32 middle;
+struct Sequence : Ballot {
   int32_t recent;                         // the last keys begin here
-  uint32_t spans;                         // most that votes win
   const RowAgreement* regions = nullptr;  // null: there are none
 
-  __device__ Sequence(const KeySpansArgs& a, uint32_t at)
-      : index(at),
-        length(a.positions[at] + 1),
-        middle(middle_of(a.middle, a.positions[at], a.rows)),
-        recent(middle.end),
-        spans(a.spans) {
+  __device__ Sequence(const KeySpansArgs& a, uint32_t at) {
+    sequence = at;
+    length = a.positions[at] + 1;
+    middle = middle_of(a.middle, a.positions[at], a.rows);
+    spans = a.spans;
+    recent = middle.end;
     regions = a.agreement != nullptr ? a.agreement[at] : nullptr;
     const bool gated = a.evidence.states != nullptr && !is_open(a.evidence, at);
     const bool agrees = regions != nullptr && regions->regions > 0;
@@ -60,159 +42,11 @@ struct Sequence {
   __device__ bool reads_all() const { return middle.begin >= middle.end; }
 };
 
-__device__ Rank rank_of(const VoteTables& votes, size_t slot) {
-  return {{votes.votes[slot], votes.best[slot], votes.keys[slot]}};
-}
-
-// Of threads up to this one; total: of all. All threads call.
-__device__ uint32_t scan_block(Shared& s, uint32_t value, uint32_t* total) {
-  const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  for (uint32_t step = 1; step < 32; step *= 2) {
-    const uint32_t left = __shfl_up_sync(~0u, value, step);
-    if (lane >= step) value += left;
-  }
-  __syncthreads();
-  if (lane == 31) s.warps[warp] = value;
-  __syncthreads();
-  *total = 0;
-  for (uint32_t w = 0; w < kWarps; ++w) {
-    if (w < warp) value += s.warps[w];
-    *total += s.warps[w];
-  }
-  return value;
-}
-
-// Counts digit i of candidates that agree with least in the digits before.
-__device__ void count_digits(const VoteTables& votes, size_t at, uint32_t count, const Rank& least,
-                             uint32_t i, Shared& s) {
-  for (uint32_t bin = threadIdx.x; bin < kBins; bin += kThreads) s.bins[bin] = 0;
-  __syncthreads();
-  for (uint32_t c = threadIdx.x; c < count; c += kThreads) {
-    const Rank rank = rank_of(votes, at + votes.used[at + c]);
-    bool agrees = true;
-    for (uint32_t j = 0; j < i; ++j) agrees = agrees && rank.digit(j) == least.digit(j);
-    if (agrees) atomicAdd(&s.bins[rank.digit(i)], 1u);
-  }
-  __syncthreads();
-}
-
-// The digit in whose bin the last winner is.
-__device__ void choose_digit(Shared& s) {
-  if (threadIdx.x >= 32) return;
-  uint32_t own[8], sum = 0;  // bins from the largest on
-  for (uint32_t j = 0; j < 8; ++j) sum += own[j] = s.bins[kBins - 1 - threadIdx.x * 8 - j];
-  uint32_t until = sum;
-  for (uint32_t step = 1; step < 32; step *= 2) {
-    const uint32_t left = __shfl_up_sync(~0u, until, step);
-    if (threadIdx.x >= step) until += left;
-  }
-  uint32_t before = until - sum;
-  const uint32_t needed = s.needed;
-  __syncwarp();
-  if (before >= needed || until < needed) return;
-  for (uint32_t j = 0; j < 8; ++j) {
-    if (before + own[j] < needed) {
-      before += own[j];
-      continue;
-    }
-    s.digit = kBins - 1 - threadIdx.x * 8 - j;
-    s.done = before + own[j] == needed;
-    s.needed = needed - before;
-    return;
-  }
-}
-
-// The first digit in which candidates differ in votes.
-__device__ uint32_t first_digit(const VoteTables& votes, size_t at, uint32_t count, Shared& s) {
-  uint32_t most = 0;
-  for (uint32_t c = threadIdx.x; c < count; c += kThreads) {
-    most = max(most, votes.votes[at + votes.used[at + c]]);
-  }
-  if (threadIdx.x == 0) s.most_votes = 0;
-  __syncthreads();
-  atomicMax(&s.most_votes, most);
-  __syncthreads();
-  return static_cast<uint32_t>(__clz(static_cast<int>(s.most_votes))) / 8;
-}
-
-// The least rank that wins.
-__device__ Rank least_winner(const VoteTables& votes, size_t at, uint32_t count, uint32_t spans,
-                             Shared& s) {
-  Rank least = {};
-  if (threadIdx.x == 0) s.needed = spans;
-  for (uint32_t i = first_digit(votes, at, count, s); i < 12; ++i) {
-    count_digits(votes, at, count, least, i, s);
-    choose_digit(s);
-    __syncthreads();
-    least.word[i / 4] |= s.digit << (24 - i % 4 * 8);
-    if (s.done) break;
-  }
-  return least;
-}
-
-// Candidates of higher rank than this thread's own, of as many as there are threads at most.
-__device__ uint32_t count_before(const Rank& own, uint32_t count, Shared& s) {
-  s.candidates[threadIdx.x] = own;
-  __syncthreads();
-  uint32_t before = 0;
-  for (uint32_t c = 0; c < count; ++c) before += own.is_below(s.candidates[c]) ? 1 : 0;
-  return before;
-}
-
-// Winners in s.keys, in any order; empties the table.
-__device__ void take_winners(const VoteTables& votes, const Sequence& sequence, Shared& s) {
-  const size_t at = size_t{sequence.index} * votes.slots;
-  const uint32_t count = votes.count[sequence.index], spans = sequence.spans;
-  if (threadIdx.x == 0) s.winners = 0;
-  __syncthreads();
-  Rank least = {};
-  bool wins = count <= spans;  // all of them
-  if (!wins && count <= kThreads) {
-    Rank own = {};
-    if (threadIdx.x < count) own = rank_of(votes, at + votes.used[at + threadIdx.x]);
-    wins = count_before(own, count, s) < spans;
-  } else if (!wins) {
-    least = least_winner(votes, at, count, spans, s);
-    wins = spans > 0;
-  }
-  __syncthreads();
-  for (uint32_t c = threadIdx.x; c < count; c += kThreads) {
-    const size_t slot = at + votes.used[at + c];
-    const Rank rank = rank_of(votes, slot);
-    if (wins && !rank.is_below(least))
-      s.keys[atomicAdd(&s.winners, 1u)] = static_cast<int32_t>(rank.word[2] - 1);
-    votes.keys[slot] = votes.votes[slot] = votes.best[slot] = 0;
-  }
-  __syncthreads();
-  if (threadIdx.x == 0) votes.count[sequence.index] = 0;
-}
-
 // The middles of regions that rows before agreed on.
 __device__ void add_regions(const RowAgreement* regions, Shared& s) {
   __syncthreads();
   if (threadIdx.x == 0 && regions != nullptr) {
     for (uint32_t i = 0; i < regions->regions; ++i) s.keys[s.winners++] = regions->middle(i);
-  }
-  __syncthreads();
-}
-
-// Ascending.
-__device__ void sort_keys(Shared& s) {
-  uint32_t size = 1;
-  while (size < s.winners) size *= 2;
-  for (uint32_t i = s.winners + threadIdx.x; i < size; i += kThreads) s.keys[i] = INT32_MAX;
-  for (uint32_t block = 2; block <= size; block *= 2) {
-    for (uint32_t step = block / 2; step > 0; step /= 2) {
-      __syncthreads();
-      for (uint32_t i = threadIdx.x; i < size / 2; i += kThreads) {
-        const uint32_t low = i / step * 2 * step + i % step, high = low + step;
-        const bool up = (low & block) == 0;
-        const int32_t a = s.keys[low], b = s.keys[high];
-        if ((a > b) != up) continue;
-        s.keys[low] = b;
-        s.keys[high] = a;
-      }
-    }
   }
   __syncthreads();
 }
@@ -310,18 +144,19 @@ __device__ void write_lists(const KeySpansArgs& a, uint32_t sequence, uint32_t r
 
 __global__ __launch_bounds__(kThreads) void spans_kernel(const __grid_constant__ KeySpansArgs a) {
   __shared__ Shared s;
+  extern __shared__ __align__(8) std::byte more[];
   wait_for_kernels_before();
   const Sequence sequence(a, blockIdx.x);
   if (!sequence.reads_all()) {
-    take_winners(a.votes, sequence, s);
+    take_winners(a, sequence, s, reinterpret_cast<Filling*>(more));
     add_regions(sequence.regions, s);
-    sort_keys(s);
+    sort_ascending(s.keys, s.winners, INT32_MAX);
   }
   const uint32_t runs = make_runs(a, sequence, s);
   const Totals totals = number_runs(runs, s);
-  if (a.list_pages != nullptr) write_lists(a, sequence.index, runs, totals.pages, s);
+  if (a.list_pages != nullptr) write_lists(a, sequence.sequence, runs, totals.pages, s);
   if (a.tokens != nullptr) {
-    int32_t* tokens = a.tokens + size_t{sequence.index} * a.token_capacity;
+    int32_t* tokens = a.tokens + size_t{sequence.sequence} * a.token_capacity;
     for (uint32_t i = threadIdx.x; i < min(totals.tokens, a.token_capacity); i += kThreads) {
       const uint32_t run = run_of(s.tokens, runs, i);
       tokens[i] = s.begin[run] + static_cast<int32_t>(i - s.tokens[run]);
@@ -329,9 +164,9 @@ __global__ __launch_bounds__(kThreads) void spans_kernel(const __grid_constant__
   }
   if (threadIdx.x != 0) return;
   const auto keys = static_cast<int32_t>(totals.tokens);
-  a.keys[sequence.index] = keys;
+  a.keys[sequence.sequence] = keys;
   if (a.prefill != nullptr) {
-    a.prefill[sequence.index] = {0, a.rows, keys - static_cast<int32_t>(a.rows)};
+    a.prefill[sequence.sequence] = {0, a.rows, keys - static_cast<int32_t>(a.rows)};
   }
 }
 
@@ -365,7 +200,11 @@ cudaError_t key_spans(const KeySpansArgs& args, cudaStream_t stream) {
   if (args.batch == 0) return cudaSuccess;
   const uint32_t regions = args.agreement != nullptr ? RowAgreement::kRegions : 0;
   if (std::max(args.spans, args.agreed_spans + regions) > kMaxSpans) return cudaErrorNotSupported;
-  return launch_overlapped(spans_kernel, dim3(args.batch), kThreads, stream, args);
+  if (!args.fill) return launch_overlapped(spans_kernel, dim3(args.batch), kThreads, stream, args);
+  if (args.spans * args.span > kMaxFilled) return cudaErrorNotSupported;
+  const cudaError_t status = allow_all_shared(spans_kernel);
+  if (status != cudaSuccess) return status;
+  return launch_overlapped(spans_kernel, dim3(args.batch), kThreads, sizeof(Filling), stream, args);
 }
 
 cudaError_t rotate_packed_queries(const PackedQueriesArgs& args, cudaStream_t stream) {

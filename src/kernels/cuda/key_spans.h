@@ -7,6 +7,7 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/kept_scans.h"
 #include "kernels/cuda/paged_prefill.h"
 #include "kernels/cuda/row_agreement.h"
 #include "kernels/cuda/top_keys.h"
@@ -20,6 +21,7 @@ struct PositionAngles {
 };
 
 inline constexpr uint32_t kMaxSpans = 1024;
+inline constexpr uint32_t kMaxFilled = 4096;  // keys of all spans that more are to fill
 
 struct KeySpansArgs {
   VoteTables votes;                    // emptied
@@ -29,6 +31,8 @@ struct KeySpansArgs {
   MiddleKeys middle;
   uint32_t spans = 0, span = 1;  // at most kMaxSpans, with regions; tokens of one
   uint32_t agreed_spans = 0;     // in place of spans where there are regions
+  bool fill = false;   // more keys win, as long as all spans hold spans * span keys at most
+  KeptScansArgs kept;  // votes are noted there, of rows that scan
   /// With states: sequences that it does not open read their last `wide` keys, above middle.local,
   /// and spans before those.
   EvidenceArgs evidence;
@@ -58,11 +62,14 @@ constexpr uint32_t span_tokens(const MiddleKeys& middle, uint32_t spans, uint32_
 
 /// Pages of the longest list for page tables of so many pages.
 constexpr uint32_t span_list_capacity(const MiddleKeys& middle, uint32_t spans, uint32_t span,
-                                      uint32_t capacity) {
+                                      bool fill, uint32_t capacity) {
   constexpr uint32_t kMore = 2 * kPageTokens - 2;  // a run of n keys touches (n + 30) / 16 pages
   const auto pages = [](uint32_t tokens) { return (tokens + kMore) / kPageTokens; };
   const auto sink = static_cast<uint32_t>(middle.sink), local = static_cast<uint32_t>(middle.local);
-  const uint32_t packed = pages(sink) + spans * pages(span) + pages(local);
+  // Filled, runs are of any length; two of them may be cut short by the middle's ends.
+  const uint32_t of_spans =
+      fill ? (spans * span + (spans + 2) * kMore) / kPageTokens : spans * pages(span);
+  const uint32_t packed = pages(sink) + of_spans + pages(local);
   const auto all = static_cast<uint32_t>(
       middle.activate > middle.sink + middle.local ? middle.activate : middle.sink + middle.local);
   const uint32_t whole = pages(all) < capacity ? pages(all) : capacity;

@@ -13,7 +13,6 @@ constexpr int32_t kRegionPages = RowAgreement::kRegionPages;
 struct Shared {
   int32_t pages[kSlots], weights[kSlots];  // a page's slot is found from its number on
   uint64_t best[kWarps];
-  uint32_t total;
 };
 
 __device__ uint32_t first_slot(int32_t page) {
@@ -99,82 +98,25 @@ __device__ void find_regions(RowAgreement& state, int32_t least, KeyRange32 midd
   if (state.regions > 0) ++state.open;
 }
 
-// In the order of keys, so that results do not depend on that of threads.
-__device__ void note_votes(RowAgreement& state, const VoteTables& votes, uint32_t sequence,
-                           int32_t row, Shared& s) {
-  const size_t at = size_t{sequence} * votes.slots;
-  const uint32_t count = votes.count[sequence], end = state.end;
-  if (threadIdx.x == 0) s.total = 0;
+// In the order of heads.
+__device__ void note_votes(RowAgreement& state, const uint32_t* leaders, uint32_t n_head,
+                           int32_t row) {
+  const uint32_t end = state.end;
+  uint32_t total = 0;
+  for (uint32_t head = 0; head < n_head; ++head) total += leaders[head] != 0 ? 1 : 0;
   __syncthreads();
-  for (uint32_t c = threadIdx.x; c < count; c += kThreads) {
-    const size_t slot = at + votes.used[at + c];
-    const uint32_t key = votes.keys[slot], own = votes.votes[slot];
+  for (uint32_t head = threadIdx.x; head < n_head; head += kThreads) {
+    if (leaders[head] == 0) continue;
     uint32_t before = 0;
-    for (uint32_t other = 0; other < count; ++other) {
-      const size_t there = at + votes.used[at + other];
-      if (votes.keys[there] < key) before += votes.votes[there];
-    }
-    for (uint32_t i = 0; i < own; ++i) {
-      const uint32_t to = (end + before + i) % RowAgreement::kVotes;
-      state.row_of[to] = row;
-      state.page_of[to] = static_cast<int32_t>((key - 1) / kPageTokens);
-    }
-    atomicAdd(&s.total, own);
+    for (uint32_t other = 0; other < head; ++other) before += leaders[other] != 0 ? 1 : 0;
+    const uint32_t to = (end + before) % RowAgreement::kVotes;
+    state.row_of[to] = row;
+    state.page_of[to] = static_cast<int32_t>((leaders[head] - 1) / kPageTokens);
   }
-  __syncthreads();
   if (threadIdx.x != 0) return;
-  state.end = end + s.total;
+  state.end = end + total;
   if (state.end - state.begin > RowAgreement::kVotes)
     state.begin = state.end - RowAgreement::kVotes;
-}
-
-// For rows that do not scan.
-__device__ void keep_votes(KeptVotes& kept, const AgreementArgs& a, uint32_t sequence,
-                           int32_t row) {
-  const VoteTables& votes = a.votes;
-  const size_t at = size_t{sequence} * votes.slots;
-  const uint32_t count = min(votes.count[sequence], KeptVotes::kKeys);
-  for (uint32_t c = threadIdx.x; c < count; c += kThreads) {
-    const size_t slot = at + votes.used[at + c];
-    kept.keys[c] = votes.keys[slot];
-    kept.votes[c] = votes.votes[slot];
-    kept.best[c] = votes.best[slot];
-  }
-  if (threadIdx.x != 0) return;
-  kept.row = row;
-  kept.prompt_end = a.scans.prompt_ends[sequence];
-  kept.count = count;
-}
-
-__device__ bool scans(const KeptVotes& kept, const SharedScans& shared, int32_t row,
-                      int32_t prompt_end) {
-  if (kept.prompt_end != prompt_end || kept.row < prompt_end || row < prompt_end) return true;
-  const auto turn = [&](int32_t at) {
-    return (at - prompt_end + static_cast<int32_t>(shared.layer)) / shared.rows;
-  };
-  return turn(kept.row) != turn(row);
-}
-
-// One block per sequence, a thread for each key.
-__global__ __launch_bounds__(KeptVotes::kKeys) void scans_kernel(
-    const __grid_constant__ AgreementArgs a) {
-  wait_for_kernels_before();
-  const uint32_t sequence = blockIdx.x;
-  const int32_t row = a.positions[sequence];
-  const RowAgreement* state = row < 0 ? nullptr : a.states[sequence];
-  const KeptVotes* kept = state == nullptr ? nullptr : &state->kept[a.scans.layer];
-  const KeyRange32 middle = middle_of(a.middle, row, 1);
-  const bool own = kept == nullptr || middle.begin >= middle.end ||
-                   scans(*kept, a.scans, row, a.scans.prompt_ends[sequence]);
-  if (threadIdx.x == 0) a.scans.scanning[sequence] = own ? row : -1;
-  if (own || threadIdx.x >= kept->count) return;
-  const size_t at = size_t{sequence} * a.votes.slots;
-  const uint32_t key = kept->keys[threadIdx.x];
-  uint32_t slot = first_vote_slot(a.votes, key);
-  while (atomicCAS(a.votes.keys + at + slot, 0u, key) != 0) slot = (slot + 1) & (a.votes.slots - 1);
-  a.votes.used[at + atomicAdd(a.votes.count + sequence, 1u)] = slot;
-  a.votes.votes[at + slot] = kept->votes[threadIdx.x];
-  a.votes.best[at + slot] = kept->best[threadIdx.x];
 }
 
 __global__ __launch_bounds__(kThreads) void agreement_kernel(
@@ -197,9 +139,8 @@ __global__ __launch_bounds__(kThreads) void agreement_kernel(
   add_recent(state, row, a.rules, s);
   find_regions(state, a.rules.enough(row), middle, s);
   __syncthreads();
-  note_votes(state, a.votes, blockIdx.x, row, s);
-  if (a.scans.scanning == nullptr || a.scans.scanning[blockIdx.x] < 0) return;
-  keep_votes(state.kept[a.scans.layer], a, blockIdx.x, row);
+  if (a.leaders == nullptr) return;
+  note_votes(state, a.leaders + size_t{blockIdx.x} * a.n_head, a.n_head, row);
 }
 
 // Rows ascend, so that what is forgotten is the end.
@@ -208,9 +149,6 @@ __global__ __launch_bounds__(kThreads) void forget_kernel(RowAgreement* forgetti
   __shared__ uint32_t kept;
   RowAgreement& state = *forgetting;
   if (threadIdx.x == 0) kept = 0;
-  if (threadIdx.x < RowAgreement::kLayers && state.kept[threadIdx.x].row >= length) {
-    state.kept[threadIdx.x].row = -1;
-  }
   __syncthreads();
   for (uint32_t i = threadIdx.x; i < state.end - state.begin; i += kThreads) {
     if (state.row_of[(state.begin + i) % RowAgreement::kVotes] < length) atomicAdd(&kept, 1u);
@@ -220,11 +158,6 @@ __global__ __launch_bounds__(kThreads) void forget_kernel(RowAgreement* forgetti
 }
 
 }  // namespace
-
-cudaError_t begin_scans(const AgreementArgs& args, cudaStream_t stream) {
-  if (args.batch == 0) return cudaSuccess;
-  return launch_overlapped(scans_kernel, dim3(args.batch), KeptVotes::kKeys, stream, args);
-}
 
 cudaError_t find_agreement(const AgreementArgs& args, cudaStream_t stream) {
   if (args.batch == 0) return cudaSuccess;

@@ -10,21 +10,10 @@
 
 namespace reprise::kernels::cuda {
 
-/// What a layer's leading heads voted for when it last scanned the keys.
-struct KeptVotes {
-  static constexpr uint32_t kKeys = 64;
-
-  int32_t row = -1;  // that scanned; negative: none did
-  int32_t prompt_end = 0;
-  uint32_t count = 0;
-  uint32_t keys[kKeys] = {}, votes[kKeys] = {}, best[kKeys] = {};  // as VoteTables
-};
-
 /// Of a sequence.
 struct RowAgreement {
   static constexpr uint32_t kVotes = 4096;  // the last ones; older ones are not known
   static constexpr uint32_t kRegions = 4;
-  static constexpr uint32_t kLayers = 96;  // most that can share scans
 
   uint32_t begin = 0, end = 0;   // votes that are known, of all there were; each at its number
                                  // modulo kVotes
@@ -33,7 +22,6 @@ struct RowAgreement {
   int32_t pages[kRegions] = {};  // the first of each
   int32_t row_of[kVotes] = {};   // ascending
   int32_t page_of[kVotes] = {};
-  KeptVotes kept[kLayers];
 
   static constexpr int32_t kRegionPages = 2;
   /// The key in the middle of a region.
@@ -54,28 +42,16 @@ struct AgreementRules {
   }
 };
 
-/// Decoded rows that share a scan of a layer's keys, layers in turns (see
-/// ReAttentionPolicy::keeps_spans()); a prompt's rows all scan.
-struct SharedScans {
-  uint32_t layer = 0;                    // below RowAgreement::kLayers
-  int32_t rows = 1;                      // that share a scan
-  const int32_t* prompt_ends = nullptr;  // [batch]
-  int32_t* scanning = nullptr;  // [batch] positions of rows that scan, negative: of others; null:
-                                // all rows scan
-};
-
 struct AgreementArgs {
   RowAgreement* const* states = nullptr;  // [batch]; null: rows choose for themselves alone
   const int32_t* positions = nullptr;     // [batch]; negative: no row
   uint32_t batch = 0;
   MiddleKeys middle;
-  VoteTables votes;  // of the layer's leading heads, read
+  const uint32_t* leaders = nullptr;  // [batch, n_head] as TopKeysArgs; null: no head led
+  uint32_t n_head = 0;
   AgreementRules rules;
-  SharedScans scans;
 };
 
-/// Says which rows scan, and has the others vote as when their layer last did. votes: empty.
-cudaError_t begin_scans(const AgreementArgs& args, cudaStream_t stream);
 /// Finds the regions of a layer from the votes before it, and notes the layer's own.
 cudaError_t find_agreement(const AgreementArgs& args, cudaStream_t stream);
 /// Forgets rows from length on.

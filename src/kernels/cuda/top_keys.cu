@@ -16,7 +16,7 @@ using namespace top;
 constexpr uint32_t kMergeWarps = 4;
 constexpr uint32_t kManyLists = 16;  // for a warp
 
-__device__ void vote(const VoteTables& tables, uint32_t sequence, RankedWord word) {
+__device__ void vote(const VoteTables& tables, uint32_t sequence, RankedWord word, uint32_t votes) {
   const size_t at = size_t{sequence} * tables.slots;
   const uint32_t key = static_cast<uint32_t>(key_of(word)) + 1;
   uint32_t slot = first_vote_slot(tables, key);
@@ -25,7 +25,7 @@ __device__ void vote(const VoteTables& tables, uint32_t sequence, RankedWord wor
     if (before == 0) tables.used[at + atomicAdd(tables.count + sequence, 1u)] = slot;
     if (before == 0 || before == key) break;
   }
-  atomicAdd(tables.votes + at + slot, 1u);
+  atomicAdd(tables.votes + at + slot, votes);
   atomicMax(tables.best + at + slot, static_cast<uint32_t>(word >> 32));
 }
 
@@ -40,6 +40,23 @@ __device__ void add_evidence(const EvidenceArgs& args, uint32_t sequence, bool f
   state->sums[(args.turn + 2) % 3] = 0;
   ++state->rows;
   state->open += open ? 1 : 0;
+}
+
+// For the words of a query, in order. All lanes of a warp.
+__device__ void cast_votes(const TopKeysArgs& a, uint32_t sequence, const RankedWord* words,
+                           uint32_t count) {
+  const uint32_t lane = threadIdx.x % 32;
+  const auto weight = [&](uint32_t at) {
+    const auto score = [&](uint32_t i) { return __uint_as_float(score_bits(words[i])); };
+    return expf((score(at) - score(0)) * a.soft);
+  };
+  float sum = 0.0f;
+  for (uint32_t at = lane; a.soft > 0.0f && at < count; at += 32) sum += weight(at);
+  for (uint32_t step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(~0u, sum, step);
+  for (uint32_t at = lane; at < count; at += 32) {
+    const float parts = a.soft > 0.0f ? roundf(kVoteParts * weight(at) / sum) : 1.0f;
+    vote(a.votes, sequence, words[at], static_cast<uint32_t>(parts));
+  }
 }
 
 // A query's best words of all splits. kEach: warps of a block that share them; the first one has
@@ -92,12 +109,19 @@ __global__ __launch_bounds__(kMergeWarps * 32) void merge_kernel(const __grid_co
   const bool votes = p.a.voting == nullptr || p.a.voting[head % p.a.n_head] != 0;
   const bool open = is_open(p.a.evidence, sequence), casts = votes && (leads || open);
   if (lane == 0) add_evidence(p.a.evidence, sequence, query == 0, votes && leads, open);
-  for (uint32_t at = lane; at < k; at += 32) {
-    const RankedWord own = at < count ? best[warp][at] : 0;
-    if (p.a.found != nullptr) p.a.found[head * k + at] = own;
-    if (p.a.votes.keys == nullptr || !casts || at >= p.a.votes_each || own == 0) continue;
-    if (p.a.least == nullptr || score(own) >= p.a.least[head]) vote(p.a.votes, sequence, own);
+  if (p.a.found != nullptr) {
+    for (uint32_t at = lane; at < k; at += 32) {
+      p.a.found[head * k + at] = at < count ? best[warp][at] : 0;
+    }
   }
+  const float least = p.a.least != nullptr ? p.a.least[head] : -INFINITY;
+  uint32_t weighs = 0;  // they are in order
+  while (weighs < min(count, p.a.votes_each) && score(best[warp][weighs]) >= least) ++weighs;
+  if (p.a.leaders != nullptr && lane == 0) {
+    const auto key = static_cast<uint32_t>(key_of(best[warp][0]));
+    p.a.leaders[head] = votes && leads && weighs > 0 ? key + 1 : 0;
+  }
+  if (p.a.votes.keys != nullptr && casts) cast_votes(p.a, sequence, best[warp], weighs);
 }
 
 }  // namespace

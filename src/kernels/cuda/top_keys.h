@@ -70,6 +70,7 @@ REPRISE_HOST_DEVICE constexpr uint32_t first_vote_slot(const VoteTables& tables,
 }
 
 inline constexpr uint32_t kMaxTopKeys = 128;
+inline constexpr float kVoteParts = 1024.0f;
 
 struct TopKeysArgs {
   PagedKv kv;                          // keys as they were before rotation
@@ -87,6 +88,8 @@ struct TopKeysArgs {
   RankedWord* found = nullptr;  // [batch, voters(), n_head, k] out, in order; null: not wanted
   VoteTables votes;             // every key that was found gets a vote; keys null: not wanted
   uint32_t votes_each = kMaxTopKeys;  // of what a query found so many cast votes, the best first
+  // > 0: they share kVoteParts votes as softmax of so many times their scores divides them.
+  float soft = 0.0f;
   const float* least = nullptr;  // [batch, voters(), n_head] that a key must score for its vote
   // By so much the best must score more than that of rank lead_rank, 1 to k, to stand out and vote;
   // where there are fewer keys, it does.
@@ -94,8 +97,11 @@ struct TopKeysArgs {
   uint32_t lead_rank = 1;
   EvidenceArgs evidence;            // whether those vote, too, that do not stand out
   const uint8_t* voting = nullptr;  // [n_head] 0: what the head found gets no votes; null: it does
-  uint32_t* floors = nullptr;       // [batch, voters(), n_head] zero, before and after a call
-  void* workspace = nullptr;        // top_keys_workspace() bytes
+  // [batch, voters(), n_head] out: the best key + 1 of heads that vote and stand out, 0: of others;
+  // null: not wanted
+  uint32_t* leaders = nullptr;
+  uint32_t* floors = nullptr;  // [batch, voters(), n_head] zero, before and after a call
+  void* workspace = nullptr;   // top_keys_workspace() bytes
 
   REPRISE_HOST_DEVICE constexpr uint32_t voters() const { return (rows + stride - 1) / stride; }
 };

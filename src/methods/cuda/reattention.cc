@@ -14,24 +14,12 @@ namespace {
 constexpr std::string_view kWhat = "reattention";
 constexpr uint32_t kTokens = kernels::cuda::kPageTokens;
 
-// Where heads agree, rows may share scans.
-bool may_share(const ReAttentionPolicy::Settings& s, const ModelConfig& config) {
-  return s.agree > 0.0f && config.n_layer <= RowAgreement::kLayers &&
-         config.n_head <= KeptVotes::kKeys;
-}
-
-Status check(const ReAttentionPolicy::Settings& s, const ModelConfig& config) {
-  const auto refused = [](std::string_view what) {
+Status check(const ReAttentionPolicy::Settings& s) {
+  if (s.fill && s.spans * static_cast<size_t>(s.span) > kMaxFilled) {
     return fail(ErrorCode::kUnsupported,
-                "policy reattention: --device cuda has no {}; leave it out, or use --device cpu",
-                what);
-  };
-  if (s.fill) return refused("fill=true");
-  if (s.soft) return refused("soft=true");
-  if (s.agree > 0.0f && s.decode_picks > 1) return refused("agree with decode-picks above 1");
-  if (s.asks_for_interval && s.agree <= 0.0f) return refused("interval above 1 with agree=0");
-  if (s.asks_for_interval && !may_share(s, config)) {
-    return refused("interval above 1 for models of more than 96 layers or 64 query heads");
+                "policy reattention: {} spans of {} tokens are more to fill than the {} of "
+                "--device cuda; choose fewer (spans=), or leave fill out",
+                s.spans, s.span, kMaxFilled);
   }
   if (s.most_spans() > kMaxSpans) {
     return fail(ErrorCode::kUnsupported,
@@ -50,7 +38,7 @@ Status check(const ReAttentionPolicy::Settings& s, const ModelConfig& config) {
 
 Result<std::unique_ptr<DevicePolicy>> DeviceReAttention::create(const ReAttentionPolicy& policy,
                                                                 const ModelConfig& config) {
-  REPRISE_CHECK(check(policy.settings(), config));
+  REPRISE_CHECK(check(policy.settings()));
   return std::unique_ptr<DevicePolicy>(new DeviceReAttention(policy, config));
 }
 
@@ -69,8 +57,6 @@ DeviceReAttention::DeviceReAttention(const ReAttentionPolicy& policy, const Mode
   const auto voters = static_cast<double>(policy.voters());
   gate_open_ = static_cast<float>(settings_.gate * voters * Gate::kPast);
   agree_least_ = settings_.agree * voters;
-  if (settings_.gate > 0.0f) gates_.emplace();
-  if (settings_.agree > 0.0f) agreements_.emplace();
   if (settings_.asks_for_interval) interval_ = settings_.interval;
 }
 
@@ -106,10 +92,11 @@ Status DeviceReAttention::reserve(const DeviceRoom& room) {
     if (settings_.votes(layer, 1) && !leaves_alone(layer)) ++turns;
   }
   gate_rules_ = {turns, static_cast<float>(Gate::kFade), Gate::kRows};
-  if (gates_) REPRISE_CHECK(gates_->reserve(rows, {gate_rules_}));
-  if (agreements_) REPRISE_CHECK(agreements_->reserve(rows, {}));
+  WatchShape watch = {settings_.gate > 0.0f, settings_.agree > 0.0f, gate_rules_, {}};
+  if (interval_ > 1) watch.kept = {n_layer_, n_head_ * decode_picks, watch.agreement ? n_head_ : 0};
+  REPRISE_CHECK(watch_.reserve(rows, watch));
   list_capacity_ = span_list_capacity(widest_, most_spans(), static_cast<uint32_t>(settings_.span),
-                                      room.capacity);
+                                      settings_.fill, room.capacity);
   for (size_t i = 0; i < settings_.angles.size(); ++i) {
     REPRISE_CHECK(upload(std::span<const float>(settings_.angles[i]), angles_[i], kWhat));
   }
@@ -124,6 +111,7 @@ Status DeviceReAttention::reserve(const DeviceRoom& room) {
   REPRISE_CHECK(prompt_votes_.reserve(1, std::max(voters * picks, decode_picks) * n_head_));
   REPRISE_CHECK(keys_.reserve(rows, kWhat));
   REPRISE_CHECK(scanning_.reserve(rows, kWhat));
+  REPRISE_CHECK(leaders_.reserve(size_t{rows} * n_head_, kWhat));
   REPRISE_CHECK(sent_prompt_ends_.reserve(rows, kWhat));
   prompt_ends_.clear();  // they are sent anew
   REPRISE_CHECK(list_pages_.reserve(size_t{rows} * list_capacity_, kWhat));
@@ -163,36 +151,38 @@ Status DeviceReAttention::find_least(TopKeysArgs& scan, const PositionAngles& an
   return {};
 }
 
-Status DeviceReAttention::watch_before(uint32_t layer, uint32_t step, TopKeysArgs& scan,
-                                       cudaStream_t stream) const {
-  if (scan.rows > 1 || !gates_) return {};
-  scan.evidence = {gates_->states(step), turns_[layer], gate_open_};
-  if (turns_[layer] > 0) return {};
-  REPRISE_CUDA(
-      begin_evidence(scan.evidence.states, scan.positions, scan.batch, gate_rules_, stream), kWhat);
+Status DeviceReAttention::begin_row(uint32_t layer, uint32_t step, TopKeysArgs& scan,
+                                    KeySpansArgs& spans, cudaStream_t stream) const {
+  if (watch_.shape().gate) {
+    scan.evidence = {watch_.gates(step), turns_[layer], gate_open_};
+    if (turns_[layer] == 0) {
+      REPRISE_CUDA(
+          begin_evidence(scan.evidence.states, scan.positions, scan.batch, gate_rules_, stream),
+          kWhat);
+    }
+  }
+  if (watch_.shape().agreement) scan.leaders = leaders_.data();
+  if (watch_.shape().kept.layers == 0) return {};
+  spans.kept = {
+      watch_.kept(step), watch_.shape().kept, layer, interval_, sent_prompt_ends_.device() + step,
+      scanning_.data(),  leaders_.data()};
+  REPRISE_CUDA(begin_scans(spans.kept, scan.positions, scan.batch, scan.middle, scan.votes, stream),
+               kWhat);
+  scan.positions = scanning_.data();
   return {};
 }
 
-AgreementArgs DeviceReAttention::agreement_of(uint32_t layer, uint32_t step,
-                                              const TopKeysArgs& scan,
-                                              const int32_t* positions) const {
+Status DeviceReAttention::agree(uint32_t step, const TopKeysArgs& scan, KeySpansArgs& spans,
+                                cudaStream_t stream) const {
+  if (scan.rows > 1 || !watch_.shape().agreement) return {};
   AgreementArgs args;
-  args.states = agreements_->states(step);
-  args.positions = positions;
+  args.states = watch_.agreements(step);
+  args.positions = spans.positions;
   args.batch = scan.batch;
   args.middle = scan.middle;
-  args.votes = scan.votes;
+  args.leaders = scan.leaders;
+  args.n_head = n_head_;
   args.rules = agreement_rules(agree_least_);
-  if (!shares_scans(layer)) return args;
-  args.scans = {layer, interval_, sent_prompt_ends_.device() + step, scanning_.data()};
-  return args;
-}
-
-Status DeviceReAttention::watch_after(uint32_t layer, uint32_t step, const TopKeysArgs& scan,
-                                      const int32_t* all, KeySpansArgs& spans,
-                                      cudaStream_t stream) const {
-  if (scan.rows > 1 || !agreements_) return {};
-  const AgreementArgs args = agreement_of(layer, step, scan, all);
   spans.agreement = args.states;
   REPRISE_CUDA(find_agreement(args, stream), "finding what heads agree on");
   return {};
@@ -208,11 +198,7 @@ Status DeviceReAttention::choose(uint32_t layer, uint32_t step, TopKeysArgs scan
   scan.pairs = static_cast<uint32_t>(turn.size() / 2);
   scan.floors = floors_.data();
   scan.workspace = workspace_.data();
-  const int32_t* const positions = scan.positions;
-  if (scan.rows == 1 && shares_scans(layer)) {
-    REPRISE_CUDA(begin_scans(agreement_of(layer, step, scan, positions), stream), kWhat);
-    scan.positions = scanning_.data();
-  }
+  spans.positions = scan.positions;
   if (settings_.votes(layer, scan.rows)) {
     scan.k = static_cast<uint32_t>(settings_.ranks_of(scan.rows));
     scan.votes_each = static_cast<uint32_t>(settings_.picks_of(scan.rows));
@@ -220,20 +206,21 @@ Status DeviceReAttention::choose(uint32_t layer, uint32_t step, TopKeysArgs scan
       scan.lead = settings_.lead;
       scan.lead_rank = ReAttentionPolicy::kLeadRank;
     }
-    REPRISE_CHECK(watch_before(layer, step, scan, stream));
+    if (settings_.soft) scan.soft = attention_scale_;
+    if (scan.rows == 1) REPRISE_CHECK(begin_row(layer, step, scan, spans, stream));
     if (!settings_.heads.all()) scan.voting = voting_.data() + size_t{layer} * n_head_;
     REPRISE_CHECK(find_least(scan, queries.angles, stream));
     REPRISE_CUDA(top_keys(scan, stream), "scanning keys");
   }
-  REPRISE_CHECK(watch_after(layer, step, scan, positions, spans, stream));
+  REPRISE_CHECK(agree(step, scan, spans, stream));
   spans.middle = scan.middle;
   spans.evidence = scan.evidence;
   spans.wide = settings_.wide;
   spans.votes = scan.votes;
-  spans.positions = positions;
   spans.batch = scan.batch;
   spans.rows = scan.rows;
   spans.spans = static_cast<uint32_t>(settings_.own_spans(scan.rows, false));
+  spans.fill = settings_.fill;
   spans.agreed_spans = static_cast<uint32_t>(settings_.own_spans(scan.rows, true));
   spans.span = static_cast<uint32_t>(settings_.span);
   spans.keys = keys_.data();
@@ -256,8 +243,7 @@ Status DeviceReAttention::plan(const DevicePlan& plan, cudaStream_t stream) {
     prompt_ends_ = std::move(ends);
     REPRISE_CHECK(sent_prompt_ends_.send(prompt_ends_, plan.turn, stream));
   }
-  if (agreements_) return agreements_->plan(plan, *this, stream);
-  return gates_ ? gates_->plan(plan, *this, stream) : Status();
+  return watch_.plan(plan, *this, stream);
 }
 
 Status DeviceReAttention::select(const DeviceQueries& queries, DeviceRead& read,

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <memory>
-#include <optional>
 #include <vector>
 
 #include "attention/cuda/device_policy.h"
@@ -49,18 +48,16 @@ class DeviceReAttention : public DevicePolicy {
   /// are.
   Status choose(uint32_t layer, uint32_t step, TopKeysArgs scan, KeySpansArgs spans,
                 kernels::cuda::PackedQueriesArgs queries, cudaStream_t stream) const;
-  /// Sets scan.evidence and spans.agreement of rows that are watched, before and after their scan.
-  Status watch_before(uint32_t layer, uint32_t step, TopKeysArgs& scan, cudaStream_t stream) const;
-  /// scan: of the rows that do; all: the positions of all rows.
-  Status watch_after(uint32_t layer, uint32_t step, const TopKeysArgs& scan, const int32_t* all,
-                     KeySpansArgs& spans, cudaStream_t stream) const;
-  kernels::cuda::AgreementArgs agreement_of(uint32_t layer, uint32_t step, const TopKeysArgs& scan,
-                                            const int32_t* positions) const;
+  /// Of rows that stand alone, before their scan: finds which of them make it, and sets what scan
+  /// and spans need of what is kept.
+  Status begin_row(uint32_t layer, uint32_t step, TopKeysArgs& scan, KeySpansArgs& spans,
+                   cudaStream_t stream) const;
+  /// After it: finds what heads agree on, where they may.
+  Status agree(uint32_t step, const TopKeysArgs& scan, KeySpansArgs& spans,
+               cudaStream_t stream) const;
   /// Sets scan.least, where there is one.
   Status find_least(TopKeysArgs& scan, const kernels::cuda::PositionAngles& angles,
                     cudaStream_t stream) const;
-  /// Whether rows of the layer share scans.
-  bool shares_scans(uint32_t layer) const { return interval_ > 1 && settings_.votes(layer, 1); }
   uint32_t stride() const { return static_cast<uint32_t>(std::max(1, settings_.stride)); }
   uint32_t chunk_voters() const;
   /// Spans that a row reads at most.
@@ -71,8 +68,7 @@ class DeviceReAttention : public DevicePolicy {
   uint32_t n_layer_, n_head_, n_kv_head_, head_dim_;
   float query_scale_, attention_scale_;
   kernels::cuda::MiddleKeys middle_, widest_;  // the latter where the gate is closed
-  std::optional<DeviceWatch<EvidenceImage>> gates_;
-  std::optional<DeviceWatch<AgreementImage>> agreements_;
+  DeviceWatch watch_;
   kernels::cuda::EvidenceRules gate_rules_;
   float gate_open_ = 0.0f;            // weighted sum of heads from which on all of them look far
   double agree_least_ = 0.0;          // votes of a region
@@ -80,7 +76,8 @@ class DeviceReAttention : public DevicePolicy {
   std::vector<uint32_t> turns_;       // [n_layer] layers before that scan rows which stand alone
   std::vector<int32_t> prompt_ends_;  // of the pass's steps
   kernels::cuda::StagedArray<int32_t> sent_prompt_ends_;
-  kernels::cuda::DeviceBuffer<int32_t> scanning_;  // [sequences] as SharedScans
+  kernels::cuda::DeviceBuffer<int32_t> scanning_;  // [sequences] as KeptScansArgs
+  kernels::cuda::DeviceBuffer<uint32_t> leaders_;  // [sequences, n_head] as TopKeysArgs
   uint32_t span_tokens_, list_capacity_ = 0;
   uint64_t tile_bytes_ = 0;                       // of keys that are scanned
   kernels::cuda::DeviceBuffer<float> angles_[3];  // as Settings::angles

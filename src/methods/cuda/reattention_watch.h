@@ -1,5 +1,5 @@
 // What ReAttention keeps of its sequences on a CUDA device: evidence of the gate, or votes that may
-// agree; see methods/reattention/gate.h and agreement.h.
+// agree (methods/reattention/gate.h and agreement.h), and what rows that do not scan go by.
 #pragma once
 
 #include <memory>
@@ -7,6 +7,7 @@
 
 #include "attention/cuda/device_policy.h"
 #include "kernels/cuda/device_buffer.h"
+#include "kernels/cuda/kept_scans.h"
 #include "kernels/cuda/row_agreement.h"
 #include "kernels/cuda/row_evidence.h"
 #include "kernels/cuda/staged_array.h"
@@ -14,49 +15,49 @@
 
 namespace reprise {
 
-/// A gate's. Cut by more than RowEvidence::kRows - Gate::kRows rows a sequence misses some that the
-/// host would know of.
-struct EvidenceImage {
-  using Data = kernels::cuda::RowEvidence;
+/// Of a sequence, on the device; null: it has none.
+struct WatchPointers {
+  kernels::cuda::RowEvidence* gate = nullptr;
+  kernels::cuda::RowAgreement* agreement = nullptr;
+  uint32_t* kept = nullptr;
 
-  kernels::cuda::EvidenceRules rules;
-
-  Data of(const ReAttentionPolicy& host) const;
-  std::string save(const Data& data, int32_t length) const;
-  cudaError_t forget(Data* data, int32_t length, cudaStream_t stream) const;
+  bool operator==(const WatchPointers&) const = default;
 };
 
-/// An agreement's, of the last RowAgreement::kVotes votes.
-struct AgreementImage {
-  using Data = kernels::cuda::RowAgreement;
+/// Which of these sequences have.
+struct WatchShape {
+  bool gate = false, agreement = false;  // at most one
+  kernels::cuda::EvidenceRules rules;    // of the gate
+  kernels::cuda::KeptShape kept;         // no layers: none
 
-  Data of(const ReAttentionPolicy& host) const;
-  std::string save(const Data& data, int32_t length) const;
-  cudaError_t forget(Data* data, int32_t length, cudaStream_t stream) const;
+  bool any() const { return gate || agreement || kept.layers > 0; }
 };
 
-/// Of all sequences, each in memory of its own.
-template <class Image>
+/// Of all sequences, each in memory of its own. A gate that is cut by more than
+/// RowEvidence::kRows - Gate::kRows rows misses some that the host would know of; of votes the last
+/// RowAgreement::kVotes are known.
 class DeviceWatch {
  public:
-  using Data = typename Image::Data;
-
-  Status reserve(uint32_t sequences, const Image& image);
+  Status reserve(uint32_t sequences, const WatchShape& shape);
   /// Finds what is kept of own's steps.
   Status plan(const DevicePlan& plan, const DevicePolicy& own, cudaStream_t stream);
-  /// [steps from first on]; null: a step of another policy.
-  Data* const* states(uint32_t first) const { return sent_.device() + first; }
+  /// [steps from first on]; of steps of another policy null.
+  kernels::cuda::RowEvidence* const* gates(uint32_t first) const { return gates_.device() + first; }
+  kernels::cuda::RowAgreement* const* agreements(uint32_t first) const {
+    return agreements_.device() + first;
+  }
+  uint32_t* const* kept(uint32_t first) const { return kept_.device() + first; }
+  const WatchShape& shape() const { return shape_; }
 
  private:
-  Result<Data*> data_of(const ReAttentionPolicy& host, cudaStream_t stream) const;
+  Result<WatchPointers> pointers_of(const ReAttentionPolicy& host, cudaStream_t stream) const;
 
-  Image image_;
-  std::vector<Data*> states_;  // [sequences] of the last pass; null: of no step
-  kernels::cuda::StagedArray<Data*> sent_;
+  WatchShape shape_;
+  std::vector<WatchPointers> sent_;  // [sequences] of the last pass
+  kernels::cuda::StagedArray<kernels::cuda::RowEvidence*> gates_;
+  kernels::cuda::StagedArray<kernels::cuda::RowAgreement*> agreements_;
+  kernels::cuda::StagedArray<uint32_t*> kept_;
 };
-
-extern template class DeviceWatch<EvidenceImage>;
-extern template class DeviceWatch<AgreementImage>;
 
 /// The rules of a region of so many votes.
 kernels::cuda::AgreementRules agreement_rules(double votes);

@@ -124,9 +124,8 @@ void visit_choice(ReAttentionOptions& o, Visitor& visit) {
   visit(
       OptionSpec{
           "interval",
-          "decoded tokens for which keys are scanned once, layers in turns; where heads agree "
-          "also a prompt's last rows, four at most; 0 = 12 where heads agree and a CPU "
-          "computes, else 1",
+          "decoded tokens for which keys are scanned once, layers in turns; where heads agree and "
+          "a CPU computes also a prompt's last rows, four at most; 0 = 12 there, else 1",
           "tokens", 0, 1 << 16},
       o.interval);
   visit(OptionSpec{"fill", "more keys win while their spans overlap and leave room"}, o.fill);
