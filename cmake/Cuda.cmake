@@ -1,4 +1,4 @@
-# CUDA is optional: without nvcc everything else is built.
+# CUDA is optional: without nvcc, or without a GPU to use its kernels, everything else is built.
 include(CheckLanguage)
 
 function(reprise_cuda_compile target)
@@ -43,8 +43,8 @@ function(reprise_cuda_layer name)
   endforeach()
 endfunction()
 
-# Ampere and later take the code of 8.0; 9.0a has Hopper's own instructions. Half the time where the
-# GPUs of this machine need one of them; both where it has none.
+# Of this machine's GPUs; empty where it has none. Ampere and later take the code of 8.0; 9.0a has
+# Hopper's own instructions.
 function(reprise_gpu_architectures result)
   execute_process(COMMAND nvidia-smi --query-gpu=compute_cap --format=csv,noheader
                   OUTPUT_VARIABLE answer ERROR_QUIET RESULT_VARIABLE failed)
@@ -55,25 +55,38 @@ function(reprise_gpu_architectures result)
     list(TRANSFORM architectures REPLACE "^.*\\..*$" "80")
     list(REMOVE_DUPLICATES architectures)
   endif()
-  if(NOT architectures)
-    set(architectures 80 90a)
-  endif()
   set(${result} ${architectures} PARENT_SCOPE)
 endfunction()
 
+set(REPRISE_HAS_CUDA FALSE)
+if(NOT REPRISE_CUDA)
+  return()
+endif()
+set(reprise_architectures "${CMAKE_CUDA_ARCHITECTURES}$ENV{CUDAARCHS}")
+if(NOT reprise_architectures)
+  reprise_gpu_architectures(reprise_architectures)
+endif()
 if(REPRISE_CUDA STREQUAL "AUTO")
   check_language(CUDA)
-elseif(REPRISE_CUDA)
+  if(CMAKE_CUDA_COMPILER AND NOT reprise_architectures)
+    # Kernels take longer to compile than everything else together.
+    message(STATUS "CUDA is here but no GPU: its kernels are left out. -DREPRISE_CUDA=ON (make "
+                   "CMAKE_FLAGS=-DREPRISE_CUDA=ON) builds them for other machines")
+    return()
+  endif()
+else()
   set(CMAKE_CUDA_COMPILER nvcc)
 endif()
-if(NOT REPRISE_CUDA OR NOT CMAKE_CUDA_COMPILER)
-  set(REPRISE_HAS_CUDA FALSE)
+if(NOT CMAKE_CUDA_COMPILER)
   return()
 endif()
 
 set(REPRISE_HAS_CUDA TRUE)
 if(NOT CMAKE_CUDA_ARCHITECTURES AND "$ENV{CUDAARCHS}" STREQUAL "")
-  reprise_gpu_architectures(CMAKE_CUDA_ARCHITECTURES)
+  set(CMAKE_CUDA_ARCHITECTURES ${reprise_architectures})
+  if(NOT reprise_architectures)
+    set(CMAKE_CUDA_ARCHITECTURES 80 90a)
+  endif()
 endif()
 enable_language(CUDA)
 find_package(CUDAToolkit REQUIRED)

@@ -4,9 +4,10 @@
 namespace reprise {
 
 Status find_cuda_devices(uint32_t) {
-  return fail(ErrorCode::kDeviceUnavailable,
-              "this build has no CUDA; install the CUDA toolkit (nvcc) and build again, or use "
-              "--device cpu");
+  return fail(
+      ErrorCode::kDeviceUnavailable,
+      "this build has no CUDA; build it where the CUDA toolkit (nvcc) and a GPU are, or with "
+      "-DREPRISE_CUDA=ON, or use --device cpu");
 }
 
 Result<CudaEngine> cuda_engine(Model&, ThreadPool&, const EngineOptions&, const ProgressFn&) {
