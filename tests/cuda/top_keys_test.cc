@@ -52,6 +52,26 @@ TEST(TopKeys, OfEveryNumberOfKeysRowsAndPicks) {
   }
 }
 
+// Blocks of many queries, full and with places left over, of several sequences and stages.
+TEST(TopKeys, OfManyQueries) {
+  REPRISE_NEEDS_DEVICE();
+  for (const KvType type : {KvType::kBF16, KvType::kF16}) {
+    for (const uint32_t dim : {64u, 128u}) {
+      for (const uint32_t rows : {64u, 86u, 160u, 171u}) {
+        for (const uint32_t k : {4u, 16u}) {
+          SCOPED_TRACE("type " + std::to_string(static_cast<int>(type)) + ", head_dim " +
+                       std::to_string(dim) + ", rows " + std::to_string(rows) + ", the best " +
+                       std::to_string(k));
+          Case prompt({type, dim, 6, 2}, {1500, 777}, rows);
+          prompt.fill(Whole(dim), Whole(rows));
+          prompt.check({17, 20, 100}, k);
+          if (testing::Test::HasFatalFailure()) return;
+        }
+      }
+    }
+  }
+}
+
 TEST(TopKeys, VotesAreOfVotingHeadsWhoseBestKeyLeads) {
   REPRISE_NEEDS_DEVICE();
   const std::vector<uint8_t> some = {0, 1, 0, 0, 0, 1, 1, 0, 0};
@@ -87,12 +107,14 @@ TEST(TopKeys, OfEqualScoresTheLatestKeysWin) {
 
 // The only product of a score is that of dimension 0, so that any value is exact.
 void check_scores(const std::function<float(size_t key)>& score, int32_t length = 2000) {
-  for (const uint32_t rows : {1u, 33u}) {
-    Case one({KvType::kBF16, 64, 6, 2}, {length}, rows);
-    one.fill([&](size_t key, uint32_t dim) { return dim == 0 ? score(key / 2) : 0.0f; },
-             [](size_t, uint32_t dim) { return dim == 0 ? 1.0f : 0.0f; });
-    one.check({2, 60, 0}, 7);
-    if (testing::Test::HasFatalFailure()) return;
+  for (const uint32_t rows : {1u, 33u, 80u}) {
+    for (const uint32_t dim : {64u, 128u}) {
+      Case one({KvType::kBF16, dim, 6, 2}, {length}, rows);
+      one.fill([&](size_t key, uint32_t d) { return d == 0 ? score(key / 2) : 0.0f; },
+               [](size_t, uint32_t d) { return d == 0 ? 1.0f : 0.0f; });
+      one.check({2, 60, 0}, 7);
+      if (testing::Test::HasFatalFailure()) return;
+    }
   }
 }
 

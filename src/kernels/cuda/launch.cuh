@@ -33,6 +33,18 @@ cudaError_t allow_all_shared(void (*kernel)(Params...)) {
                               static_cast<int>(bytes));
 }
 
+/// Whether the kernel was compiled for warpgroup products, which only devices of 9.0 have.
+template <typename... Params>
+bool has_wgmma(void (*kernel)(Params...)) {
+  int device = 0, major = 0, minor = 0;
+  cudaGetDevice(&device);
+  cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+  cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device);
+  cudaFuncAttributes attributes;
+  return major == 9 && minor == 0 && cudaFuncGetAttributes(&attributes, kernel) == cudaSuccess &&
+         attributes.ptxVersion >= 90;
+}
+
 /// Programmatic dependent launch, where the device has it: the kernel must call
 /// wait_for_kernels_before() (hopper.cuh) before it touches what others write.
 template <typename... Params, typename... Args>

@@ -40,17 +40,8 @@ cudaError_t launch_wgmma(const Params& params, uint32_t rows, uint32_t multiproc
   return cudaGetLastError();
 }
 
-// Whether the kernel was compiled for Hopper, of which only 9.0 has the instructions.
-template <typename S>
-bool has_wgmma(int major, int minor) {
-  cudaFuncAttributes attributes;
-  return major == 9 && minor == 0 &&
-         cudaFuncGetAttributes(&attributes, prefill::wgmma_kernel<S>) == cudaSuccess &&
-         attributes.ptxVersion >= 90;
-}
-
 struct Device {
-  int major = 0, minor = 0, multiprocessors = 0, l2_bytes = 0;
+  int multiprocessors = 0, l2_bytes = 0;
 };
 
 cudaError_t current_device(Device* device) {
@@ -59,8 +50,6 @@ cudaError_t current_device(Device* device) {
   const auto get = [&](int* value, cudaDeviceAttr attribute) {
     if (status == cudaSuccess) status = cudaDeviceGetAttribute(value, attribute, id);
   };
-  get(&device->major, cudaDevAttrComputeCapabilityMajor);
-  get(&device->minor, cudaDevAttrComputeCapabilityMinor);
   get(&device->multiprocessors, cudaDevAttrMultiProcessorCount);
   get(&device->l2_bytes, cudaDevAttrL2CacheSize);
   return status;
@@ -74,7 +63,7 @@ cudaError_t launch(Params& params, uint32_t rows, cudaStream_t stream) {
   params.cached_keys = device.l2_bytes / (2 * tile_bytes(type, D)) * kPageTokens;
   if constexpr (D % 64 == 0) {
     using S = prefill::WgmmaShape<type, D, D == 64 && type != KvType::kFP8 ? 3 : 2>;
-    if (has_wgmma<S>(device.major, device.minor)) {
+    if (has_wgmma(prefill::wgmma_kernel<S>)) {
       return launch_wgmma<S>(params, rows, static_cast<uint32_t>(device.multiprocessors), stream);
     }
   }

@@ -4,7 +4,7 @@
 
 #include "kernels/cuda/kv_dispatch.cuh"
 #include "kernels/cuda/launch.cuh"
-#include "kernels/cuda/top_keys_scan.cuh"
+#include "kernels/cuda/top_keys_wide.cuh"
 
 namespace reprise::kernels::cuda {
 namespace top {
@@ -28,7 +28,8 @@ uint32_t splits_of(uint32_t blocks, uint32_t multiprocessors) {
 
 template <typename S>
 size_t shared_bytes(const Params& p) {
-  return sizeof(Ring<S>) + lists_bytes(p.key_warps, p.query_warps * S::kQueries, p.a.k, S::kGroups);
+  return sizeof(Ring<S>) +
+         lists_bytes(p.key_warps, p.query_warps * S::kQueries, room_of(p.a.k), S::kGroups);
 }
 
 // As many warps as lists have room for.
@@ -57,8 +58,35 @@ cudaError_t launch_scan(Params& p, cudaStream_t stream) {
                            (p.query_warps * p.key_warps + 1) * 32, bytes, stream, p);
 }
 
+// Whether blocks of so many queries have few places left over.
+template <typename S>
+bool fills_wide_blocks(const Params& p) {
+  const uint32_t places = pieces(p.queries, S::kBlockQueries) * S::kBlockQueries;
+  return p.queries * 4 >= places * 3;
+}
+
+template <typename S>
+cudaError_t launch_wide_scan(Params& p, cudaStream_t stream) {
+  p.query_warps = S::kWarps;
+  p.key_warps = 1;
+  p.query_blocks = pieces(p.queries, S::kBlockQueries);
+  const uint32_t heads = p.a.kv.n_kv_head * p.query_blocks;
+  p.splits = splits_of(heads * p.a.batch, device_limits().multiprocessors);
+  const size_t bytes =
+      sizeof(WideShared<S>) + lists_bytes(p.key_warps, S::kBlockQueries, S::kRoom, S::kGroups);
+  const cudaError_t status = allow_all_shared(wide_scan_kernel<S>);
+  if (status != cudaSuccess) return status;
+  return launch_overlapped(wide_scan_kernel<S>, dim3(p.splits, heads, p.a.batch), S::kThreads,
+                           bytes, stream, p);
+}
+
 template <KvType type, int D>
 cudaError_t launch_scan(Params& p, cudaStream_t stream) {
+  if constexpr (type != KvType::kFP8 && (D == 64 || D == 128)) {
+    using Wide = WideShape<type, D>;
+    const bool wide = p.a.k <= kMostWidePicks && fills_wide_blocks<Wide>(p);
+    if (wide && has_wgmma(wide_scan_kernel<Wide>)) return launch_wide_scan<Wide>(p, stream);
+  }
   constexpr int kTiles = D < 256 ? 4 : 2;
   if (p.queries <= kFewQueries) return launch_scan<Shape<type, D, 1>>(p, stream);
   return launch_scan<Shape<type, D, kTiles>>(p, stream);

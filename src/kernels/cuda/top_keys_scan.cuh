@@ -27,6 +27,17 @@ __device__ inline void raise_by_tops(const Lists& lists, uint32_t query, uint32_
   if (threadIdx.x % 32 == 0 && floor > lists.floors[query]) raise_floor(lists, query, floor);
 }
 
+// Dims dim and dim + 1 of a query, turned, and rounded to bf16 as all queries elsewhere are, even
+// where operands are f16.
+__device__ inline float2 query_pair(const Params& p, const float* query, uint32_t dim) {
+  float2 two = *reinterpret_cast<const float2*>(query + dim);
+  if (p.a.angles != nullptr && dim / 2 < p.a.pairs) {
+    const float2 by = reinterpret_cast<const float2*>(p.a.angles)[dim / 2];
+    two = {two.x * by.x - two.y * by.y, two.x * by.y + two.y * by.x};
+  }
+  return unpack<__nv_bfloat16>(pack<__nv_bfloat16>(two.x, two.y));
+}
+
 // One warp's queries and their lists.
 template <typename S>
 class Scanner {
@@ -193,14 +204,8 @@ class Scanner {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const uint32_t dim = step * 16 + FragmentOrder<S::kType>::summed(lane() % 4, half);
-        float2 two = *reinterpret_cast<const float2*>(from + dim);
-        if (p.a.angles != nullptr && dim / 2 < p.a.pairs) {
-          const float2 by = reinterpret_cast<const float2*>(p.a.angles)[dim / 2];
-          two = {two.x * by.x - two.y * by.y, two.x * by.y + two.y * by.x};
-        }
-        // As all queries elsewhere, even where operands are f16.
-        const float2 rounded = unpack<__nv_bfloat16>(pack<__nv_bfloat16>(two.x, two.y));
-        q_[n][step][half] = pack<T>(rounded.x, rounded.y);
+        const float2 two = query_pair(p, from, dim);
+        q_[n][step][half] = pack<T>(two.x, two.y);
       }
     }
   }
@@ -360,7 +365,7 @@ __global__ __launch_bounds__(S::kMostThreads,
                              1) void scan_kernel(const __grid_constant__ Params p) {
   extern __shared__ __align__(128) unsigned char memory[];
   Ring<S>& ring = *reinterpret_cast<Ring<S>*>(memory);
-  Lists lists(&ring + 1, p, S::kQueries, S::kGroups);
+  Lists lists(&ring + 1, p, S::kQueries, S::kGroups, room_of(p.a.k));
   const uint32_t warp = threadIdx.x / 32, consumers = p.query_warps * p.key_warps;
   const uint32_t kv_head = blockIdx.y / p.query_blocks, sequence = blockIdx.z;
   const uint32_t first = blockIdx.y % p.query_blocks * lists.queries;
@@ -371,7 +376,7 @@ __global__ __launch_bounds__(S::kMostThreads,
   for (uint32_t i = threadIdx.x; i < numbers; i += blockDim.x) lists.counts[i] = 0;
   __syncthreads();
   wait_for_kernels_before();
-  const PageShare share(p, sequence, blockIdx.x, lists.groups > 0 ? S::kPages : 0, !S::kFew);
+  const PageShare share(p, sequence, blockIdx.x, lists.groups > 0 ? S::kPages : 0, S::kLookPart);
   Stages<S> stages(ring, consumers);
   if (warp == consumers) {
     copy_pages<S>(p, share, share.first_look, sequence, kv_head, lists, stages);

@@ -46,6 +46,7 @@ struct Shape {
   static constexpr int kHeadDim = D, kSteps = D / 16, kTiles = NT;
   static constexpr uint32_t kQueries = NT * 8, kTileBytes = tile_bytes(type, D);
   static constexpr bool kFew = NT == 1;  // queries; keys come as fast as memory gives them
+  static constexpr uint32_t kLookPart = kFew ? 0 : 8;                           // as PageShare
   static constexpr uint32_t kPages = (D < 128 ? 8 : 512 / D) * (kFew ? 2 : 1);  // of a stage
   static constexpr uint32_t kStages = kFew ? 3 : 4;
   static constexpr uint32_t kStageBytes = kPages * kTileBytes;
@@ -75,9 +76,10 @@ struct Lists {
   uint32_t known = 0;              // queries that there are
   uint32_t* all_floors = nullptr;  // [known] the same of all blocks, in device memory
 
-  __device__ Lists(void* memory, const Params& p, uint32_t queries_of_warp, uint32_t groups_of_warp)
+  __device__ Lists(void* memory, const Params& p, uint32_t queries_of_warp, uint32_t groups_of_warp,
+                   uint32_t words_of_list)
       : queries(p.query_warps * queries_of_warp),
-        room(room_of(p.a.k)),
+        room(words_of_list),
         groups(p.a.k >= kManyKeys ? p.key_warps * groups_of_warp : 0) {
     const uint32_t lists = p.key_warps * queries;
     words = static_cast<RankedWord*>(memory);
@@ -93,9 +95,9 @@ REPRISE_HOST_DEVICE constexpr uint32_t list_numbers(uint32_t key_warps, uint32_t
   return (key_warps * (1 + groups_of_warp) + 1) * queries;
 }
 
-constexpr size_t lists_bytes(uint32_t key_warps, uint32_t queries, uint32_t k,
+constexpr size_t lists_bytes(uint32_t key_warps, uint32_t queries, uint32_t room,
                              uint32_t groups_of_warp) {
-  return size_t{key_warps} * queries * room_of(k) * sizeof(RankedWord) +
+  return size_t{key_warps} * queries * room * sizeof(RankedWord) +
          list_numbers(key_warps, queries, groups_of_warp) * sizeof(uint32_t);
 }
 
@@ -108,10 +110,10 @@ struct PageShare {
   uint32_t end = 0, count = 0;  // page end - 1 is the first one
   uint32_t first_look = 0;      // so many are scanned twice: first for what scores must reach
 
-  // looked_at: pages that all warps look at first; many: queries, of which each warp looks at some
-  // of its pages.
+  // looked_at: pages that all warps look at first; part: each warp looks at one of so many of its
+  // own pages instead, 0: it does not.
   __device__ PageShare(const Params& p, uint32_t sequence, uint32_t split, uint32_t looked_at,
-                       bool many) {
+                       uint32_t part) {
     middle = middle_of(p.a.middle, p.a.positions[sequence], p.a.rows);
     const auto most = static_cast<int32_t>(p.a.capacity * kPageTokens);
     middle.end = min(middle.end, most);
@@ -124,8 +126,8 @@ struct PageShare {
     end = cut(split + 1);
     count = end - cut(split);
     first_look = min(looked_at, count);
-    if (!many || p.a.k > kLookedAt) return;
-    const uint32_t of_warp = min(max(count / p.key_warps / 32, 8u), 64u);
+    if (part == 0 || p.a.k > kLookedAt) return;
+    const uint32_t of_warp = min(max(count / p.key_warps / part, 8u), 2048 / part);
     first_look = min(of_warp * p.key_warps, count);
   }
 };
