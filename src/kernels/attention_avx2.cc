@@ -51,32 +51,35 @@ inline __m256 adjust_logits(const AttendArgs& args, const PageSpan& page, uint32
   if (page.bias != nullptr) {
     x = _mm256_fmadd_ps(_mm256_loadu_ps(page.bias + slot), _mm256_set1_ps(kLog2e), x);
   }
-  return masked_256(x, visible >> slot);
+  return visible == kAllSlots ? x : masked_256(x, visible >> slot);
 }
 
-// Logits of a page for R rows; raises largest[r].
-template <KvType type, int R>
+// Logits of a page for R rows; raises lanes of largest[r].
+template <KvType type, int R, bool kRotates>
 void score_page(const AttendArgs& args, size_t row, const PageSpan& page, const Buffers& b,
-                float* logits, float* largest) {
+                float* logits, __m256* largest) {
   const size_t head_dim = args.layout->head_dim;
-  __m256 sums[R][2] = {};
+  __m256 sums[R][2];
+  unrolled<2 * R>([&]<int i>()
+                      __attribute__((always_inline)) { sums[i / 2][i % 2] = _mm256_setzero_ps(); });
   for (size_t pair = 0; pair < head_dim / 2; ++pair) {
     add_products<R>(sums, b.q + row * head_dim + 2 * pair, head_dim,
-                    load_k_pair<type>(head_dim, args.rope_pairs, page, pair, 0),
-                    load_k_pair<type>(head_dim, args.rope_pairs, page, pair, 8));
+                    load_k_pair<type, kRotates>(head_dim, args.rope_pairs, page, pair, 0),
+                    load_k_pair<type, kRotates>(head_dim, args.rope_pairs, page, pair, 8));
   }
-  for (int r = 0; r < R; ++r) {
+  unrolled<R>([&]<int r>() __attribute__((always_inline)) {
     const uint32_t visible = visible_slots(args, row + r, page);
-    for (int half = 0; half < 2; ++half) {
-      sums[r][half] = adjust_logits(args, page, visible, 8 * half, sums[r][half]);
-      _mm256_storeu_ps(logits + r * kBlockKeys + 8 * half, sums[r][half]);
-      if (args.logits == nullptr) continue;
-      _mm256_storeu_ps(kept_logits(args, row + r, page) + 8 * half,
-                       _mm256_mul_ps(sums[r][half], _mm256_set1_ps(kLn2)));
+    const __m256 own[2] = {adjust_logits(args, page, visible, 0, sums[r][0]),
+                           adjust_logits(args, page, visible, 8, sums[r][1])};
+    _mm256_storeu_ps(logits + r * kBlockKeys, own[0]);
+    _mm256_storeu_ps(logits + r * kBlockKeys + 8, own[1]);
+    if (args.logits != nullptr) {
+      float* const kept = kept_logits(args, row + r, page);
+      _mm256_storeu_ps(kept, _mm256_mul_ps(own[0], _mm256_set1_ps(kLn2)));
+      _mm256_storeu_ps(kept + 8, _mm256_mul_ps(own[1], _mm256_set1_ps(kLn2)));
     }
-    const float page_largest = max_256(_mm256_max_ps(sums[r][0], sums[r][1]));
-    if (page_largest > largest[r]) largest[r] = page_largest;
-  }
+    largest[r] = _mm256_max_ps(_mm256_max_ps(own[0], own[1]), largest[r]);  // NaN counts as none
+  });
 }
 
 // Turns logits of `keys` keys into weights; returns the factor of what was summed before.
@@ -95,28 +98,25 @@ float weigh(float* logits, size_t keys, float largest, float* old_largest, float
   return keep;
 }
 
-template <KvType type, int R>
-void sum_values(const AttendArgs& args, const PageSpan* const* pages, size_t count,
-                const float* weights, size_t dim, const float* keep, float* out, size_t stride) {
+template <KvType type, int R, bool kWhole>
+void sum_values(size_t head_dim, const PageSpan* const* pages, size_t count, const float* weights,
+                size_t dim, const float* keep, float* out, size_t stride) {
   __m256 sums[R][2];
-  for (int r = 0; r < R; ++r) {
-    for (int half = 0; half < 2; ++half) {
-      const __m256 sum = _mm256_loadu_ps(out + r * stride + dim + 8 * half);
-      sums[r][half] = _mm256_mul_ps(sum, _mm256_set1_ps(keep[r]));
-    }
-  }
+  unrolled<2 * R>([&]<int i>() __attribute__((always_inline)) {
+    const __m256 sum = _mm256_loadu_ps(out + i / 2 * stride + dim + i % 2 * 8);
+    sums[i / 2][i % 2] = _mm256_mul_ps(sum, _mm256_set1_ps(keep[i / 2]));
+  });
   for (size_t i = 0; i < count; ++i) {
+    const std::byte* tile = pages[i]->v;
     for (size_t pair = 0; pair < kPageTokens / 2; ++pair) {
       add_products<R>(sums, weights + i * kPageTokens + 2 * pair, kBlockKeys,
-                      load_v_pair<type>(args, *pages[i], pair, dim),
-                      load_v_pair<type>(args, *pages[i], pair, dim + 8));
+                      load_v_pair<type, kWhole>(head_dim, tile, pair, dim),
+                      load_v_pair<type, kWhole>(head_dim, tile, pair, dim + 8));
     }
   }
-  for (int r = 0; r < R; ++r) {
-    for (int half = 0; half < 2; ++half) {
-      _mm256_storeu_ps(out + r * stride + dim + 8 * half, sums[r][half]);
-    }
-  }
+  unrolled<2 * R>([&]<int i>() __attribute__((always_inline)) {
+    _mm256_storeu_ps(out + i / 2 * stride + dim + i % 2 * 8, sums[i / 2][i % 2]);
+  });
 }
 
 // One block for R rows.
@@ -124,22 +124,28 @@ template <KvType type, int R>
 void attend_group(const AttendArgs& args, size_t row, const PageBlock& block, const Buffers& b) {
   const RowWindow window = row_window(args, row, R);
   const PageSpan* pages[kMaxBlockPages];
-  float largest[R], keep[R];
-  for (float& x : largest) x = kNoLogit;
+  __m256 largest[R];
+  float keep[R];
+  for (__m256& x : largest) x = _mm256_set1_ps(kNoLogit);
   size_t count = 0;
   for (size_t slot = 0; slot < block.slots; ++slot) {
     const PageSpan* page = block.pages[slot];
     if (page == nullptr || !sees(window, *page)) continue;
-    score_page<type, R>(args, row, *page, b, b.logits + count * kPageTokens, largest);
+    const auto score =
+        page->cos_sin == nullptr ? score_page<type, R, false> : score_page<type, R, true>;
+    score(args, row, *page, b, b.logits + count * kPageTokens, largest);
     pages[count++] = page;
   }
   if (count == 0) return;
   for (int r = 0; r < R; ++r) {
-    keep[r] = weigh(b.logits + r * kBlockKeys, count * kPageTokens, largest[r], b.largest + row + r,
-                    b.totals + row + r);
+    keep[r] = weigh(b.logits + r * kBlockKeys, count * kPageTokens, max_256(largest[r]),
+                    b.largest + row + r, b.totals + row + r);
   }
+  const size_t head_dim = args.layout->head_dim;
+  float* const sums = b.sums + row * b.dims;
   for (size_t dim = 0; dim < b.dims; dim += 16) {
-    sum_values<type, R>(args, pages, count, b.logits, dim, keep, b.sums + row * b.dims, b.dims);
+    const auto add = dim + 16 <= head_dim ? sum_values<type, R, true> : sum_values<type, R, false>;
+    add(head_dim, pages, count, b.logits, dim, keep, sums, b.dims);
   }
 }
 

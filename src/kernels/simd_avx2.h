@@ -5,8 +5,19 @@
 #include <immintrin.h>
 
 #include <cstdint>
+#include <utility>
 
 namespace reprise::kernels {
+
+// f<0>() to f<N - 1>(): indices that are constants from the start, so that arrays of accumulators
+// lie in registers; those of a loop are unrolled too late.
+template <int N, typename F>
+[[gnu::always_inline]] static inline void unrolled(F f) {
+  [&]<int... I>(std::integer_sequence<int, I...>) __attribute__((always_inline)) {
+    (f.template operator()<I>(), ...);
+  }
+  (std::make_integer_sequence<int, N>());
+}
 
 // 2^f on [0, 1) by a minimax polynomial of degree 5 with 2^0 = 1, times 2^floor(x): relative error
 // below 3e-7. x is clamped to [-127, 127.5]; 2^-127 and less give 0, so that masked logits weigh

@@ -56,7 +56,8 @@ static inline const float* q8_scales(const std::byte* tile, size_t head_dim, siz
 
 // Dims 2 pair and 2 pair + 1 of 8 tokens from `token`, rotated if the page asks for it, and rounded
 // as rope() rounds.
-template <KvType type>
+// kRotates: it may.
+template <KvType type, bool kRotates = true>
 static inline PairVectors load_k_pair(size_t head_dim, size_t rope_pairs, const PageSpan& page,
                                       size_t pair, size_t token) {
   PairVectors k = load_pairs<type>(page.k, 2 * (pair * kPageTokens + token));
@@ -64,7 +65,7 @@ static inline PairVectors load_k_pair(size_t head_dim, size_t rope_pairs, const 
     const __m256 scale = _mm256_loadu_ps(q8_scales(page.k, head_dim, 2 * pair) + token);
     k = {_mm256_mul_ps(k.first, scale), _mm256_mul_ps(k.second, scale)};
   }
-  if (page.cos_sin == nullptr || pair >= rope_pairs) return k;
+  if (!kRotates || page.cos_sin == nullptr || pair >= rope_pairs) return k;
   const float* angles = page.cos_sin + 2 * (token * rope_pairs + pair);
   const __m256i slots = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
   const __m256i index =
@@ -75,24 +76,24 @@ static inline PairVectors load_k_pair(size_t head_dim, size_t rope_pairs, const 
           _mm256_fmadd_ps(k.second, cos, _mm256_mul_ps(k.first, sin))};
 }
 
-// Tokens 2 pair and 2 pair + 1 of dims [dim, dim + 8), zero beyond head_dim.
-template <KvType type>
-static inline PairVectors load_v_pair(const AttendArgs& args, const PageSpan& page, size_t pair,
+// Tokens 2 pair and 2 pair + 1 of dims [dim, dim + 8), zero beyond head_dim. kWhole: none are.
+template <KvType type, bool kWhole>
+static inline PairVectors load_v_pair(size_t head_dim, const std::byte* tile, size_t pair,
                                       size_t dim) {
-  const size_t head_dim = args.layout->head_dim, element = 2 * (pair * head_dim + dim);
+  const size_t element = 2 * (pair * head_dim + dim);
   PairVectors v;
-  if (dim + 8 <= head_dim) {
-    v = load_pairs<type>(page.v, element);
+  if (kWhole || dim + 8 <= head_dim) {
+    v = load_pairs<type>(tile, element);
   } else {
     std::byte rest[16 * sizeof(float)] = {};
     if (dim < head_dim) {
-      __builtin_memcpy(rest, page.v + element * element_bytes<type>(),
+      __builtin_memcpy(rest, tile + element * element_bytes<type>(),
                        2 * (head_dim - dim) * element_bytes<type>());
     }
     v = load_pairs<type>(rest, 0);
   }
   if constexpr (type == KvType::kQ8_0) {
-    const float* scale = q8_scales(page.v, head_dim, dim < head_dim ? dim : 0) + 2 * pair;
+    const float* scale = q8_scales(tile, head_dim, dim < head_dim ? dim : 0) + 2 * pair;
     v = {_mm256_mul_ps(v.first, _mm256_set1_ps(scale[0])),
          _mm256_mul_ps(v.second, _mm256_set1_ps(scale[1]))};
   }
@@ -103,14 +104,14 @@ static inline PairVectors load_v_pair(const AttendArgs& args, const PageSpan& pa
 template <int R>
 static inline void add_products(__m256 (&sums)[R][2], const float* a, size_t stride,
                                 const PairVectors& low, const PairVectors& high) {
-  for (int r = 0; r < R; ++r) {
+  unrolled<R>([&]<int r>() __attribute__((always_inline)) {
     const __m256 first = _mm256_broadcast_ss(a + r * stride);
     const __m256 second = _mm256_broadcast_ss(a + r * stride + 1);
     sums[r][0] = _mm256_fmadd_ps(first, low.first, sums[r][0]);
     sums[r][1] = _mm256_fmadd_ps(first, high.first, sums[r][1]);
     sums[r][0] = _mm256_fmadd_ps(second, low.second, sums[r][0]);
     sums[r][1] = _mm256_fmadd_ps(second, high.second, sums[r][1]);
-  }
+  });
 }
 
 }  // namespace reprise::kernels
