@@ -49,7 +49,7 @@ void expect_the_cpus(EngineOptions options, const std::vector<std::string>& poli
   for (const std::string& policy : policies) {
     SCOPED_TRACE(policy);
     const bool shares = policy.find(",interval=") != std::string::npos;
-    // A key that rounding chose would be read by all that share the scan: a prompt of clear winners.
+    // All that share a scan would read a key that rounding chose: a prompt of clear winners.
     Request request = request_of(tiny_prompt(700, shares ? 3 : 1), 60);
     const Logits want = logits_of(*there, request, policy + (shares ? "" : ",interval=1"));
     request.forced = best_tokens(want);

@@ -206,6 +206,7 @@ Status DeviceReAttention::choose(uint32_t layer, uint32_t step, TopKeysArgs scan
       scan.lead = settings_.lead;
       scan.lead_rank = ReAttentionPolicy::kLeadRank;
     }
+    static_assert(kernels::cuda::kVoteParts == reprise::kVoteParts);
     if (settings_.soft) scan.soft = attention_scale_;
     if (scan.rows == 1) REPRISE_CHECK(begin_row(layer, step, scan, spans, stream));
     if (!settings_.heads.all()) scan.voting = voting_.data() + size_t{layer} * n_head_;

@@ -8,8 +8,6 @@ namespace reprise {
 
 namespace {
 
-constexpr float kParts = 1024.0f;
-
 /// Of picks as candidates of their own.
 std::vector<Candidate> joined(std::vector<Candidate> picks) {
   std::sort(picks.begin(), picks.end(), [](const auto& a, const auto& b) { return a.key < b.key; });
@@ -52,7 +50,7 @@ std::vector<Candidate> count_soft_votes(std::span<const kernels::RankedKey> pick
     for (const kernels::RankedKey& pick : picks.first(each)) sum += weight(pick);
     for (const kernels::RankedKey& pick : picks.first(each)) {
       if (pick.key < 0) continue;
-      const float parts = std::round(kParts * weight(pick) / sum);
+      const float parts = std::round(kVoteParts * weight(pick) / sum);
       votes.push_back({pick.key, static_cast<uint32_t>(parts), pick.score});
     }
   }

@@ -21,7 +21,10 @@ struct Candidate {
 /// places of picks are no votes.
 std::vector<Candidate> count_votes(std::span<const kernels::RankedKey> picks);
 
-/// The same where a row and head has one vote of 1024 parts for its picks, `each` in order, which
+/// Parts into which a vote is divided.
+inline constexpr float kVoteParts = 1024.0f;
+
+/// The same where a row and head has one vote of kVoteParts for its picks, `each` in order, which
 /// it divides as softmax does. scale: of scores.
 std::vector<Candidate> count_soft_votes(std::span<const kernels::RankedKey> picks, size_t each,
                                         float scale);
