@@ -67,6 +67,7 @@ TEST_F(CudaEngine, ReAttentionReadsWhatItReadsOnTheCpu) {
       {"reattention:stride=1,sink=8,local=64,span=8,spans=6,activate=80",
        "reattention:sink=0,local=48,span=5,spans=20,picks=2,stride=3,chunk=48,activate=1",
        "reattention:stride=1,sink=5,local=64,span=32,spans=4,activate=300,score=mean",
+       "reattention:stride=200,sink=8,local=48,span=8,spans=6,activate=80",
        "reattention:stride=1,sink=8,local=64,activate=80",
        "reattention:stride=1,sink=8,local=64,span=8,spans=6,activate=300,early=90",
        "reattention:sink=8,local=64,span=8,spans=6,activate=300,early=120,stride=0",

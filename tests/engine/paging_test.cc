@@ -85,6 +85,7 @@ INSTANTIATE_TEST_SUITE_P(
                     "csattention:budget=128,mode=lists,centroids=8",
                     "reattention:stride=1,activate=128,local=64,chunk=64",
                     "reattention:activate=128,local=64,stride=0",
+                    "reattention:activate=128,local=64,stride=200",
                     "reattention:stride=1,activate=128,local=64,least=0.1,interval=4",
                     "reattention:activate=128,local=64,lead=1.1,gate=0.3",
                     "reattention:activate=128,local=64,lead=1.1,agree=0.5,decode-picks=1",

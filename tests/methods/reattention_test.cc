@@ -348,6 +348,23 @@ TEST(ReAttentionPolicy, WithoutVotingRowsOnlyRowsOfTheirOwnReadSpans) {
   EXPECT_EQ(ranges_of("0", 1), ranges_of("1", 1));
 }
 
+TEST(ReAttentionPolicy, OneOfSeveralCellsVotesWhereTheStrideIsLonger) {
+  Toy toy({1, 4, 2, 32}, 500);
+  Recorder policy(toy, std::string(kSpec) + ",stride=100");  // cells have 40 rows
+  SequenceKv kv = toy.new_sequence();
+  toy.step(kv, policy, 80, Phase::kPrefill);
+  std::vector<int32_t> ends;
+  while (kv.length() < 440) {
+    policy.seen.clear();
+    toy.step(kv, policy, 40, Phase::kPrefill);
+    const Selection& selection = policy.seen[0].selection;
+    const size_t ranges = selection.parts.at(0).ranges.size();
+    EXPECT_EQ(ranges > 2, selection.index_bytes_read > 0);  // more than sinks and window
+    if (selection.index_bytes_read > 0) ends.push_back(kv.length());
+  }
+  EXPECT_EQ(ends, (std::vector<int32_t>{120, 200, 320, 400}));
+}
+
 TEST(ReAttentionPolicy, APromptRowOfItsOwnReadsWhatADecodedTokenWould) {
   Toy toy({1, 4, 2, 32}, 500);
   const auto ranges_of = [&](Phase phase) {

@@ -89,7 +89,7 @@ Status DeviceReAttention::reserve(const DeviceRoom& room) {
   turns_.clear();
   for (uint32_t layer = 0; layer < n_layer_; ++layer) {
     turns_.push_back(turns);
-    if (settings_.votes(layer, 1) && !leaves_alone(layer)) ++turns;
+    if (settings_.votes(layer) && !leaves_alone(layer)) ++turns;
   }
   gate_rules_ = {turns, static_cast<float>(Gate::kFade), Gate::kRows};
   WatchShape watch = {settings_.gate > 0.0f, settings_.agree > 0.0f, gate_rules_, {}};
@@ -199,8 +199,7 @@ Status DeviceReAttention::choose(uint32_t layer, uint32_t step, TopKeysArgs scan
   scan.floors = floors_.data();
   scan.workspace = workspace_.data();
   spans.positions = scan.positions;
-  if (settings_.votes(layer, scan.rows)) {
-    scan.k = static_cast<uint32_t>(settings_.ranks_of(scan.rows));
+  if (scan.k > 0) {
     scan.votes_each = static_cast<uint32_t>(settings_.picks_of(scan.rows));
     if (scan.rows == 1 && settings_.lead > 0.0f) {
       scan.lead = settings_.lead;
@@ -257,6 +256,7 @@ Status DeviceReAttention::select(const DeviceQueries& queries, DeviceRead& read,
   scan.batch = queries.count;
   scan.capacity = queries.capacity;
   scan.q = queries.q_plain;
+  scan.k = settings_.votes(queries.layer) ? static_cast<uint32_t>(settings_.ranks_of(1)) : 0;
   scan.votes = votes_.tables();
   scan.middle = middle_;
   KeySpansArgs spans;
@@ -294,6 +294,8 @@ Status DeviceReAttention::pack(const DevicePrompt& prompt, PackedPrompt& packed,
   scan.rows = prompt.rows.count;
   scan.stride = stride();
   scan.q = prompt.q_plain;
+  const bool votes = settings_.votes(prompt.layer, prompt.rows.position, scan.rows);
+  scan.k = votes ? static_cast<uint32_t>(settings_.ranks_of(scan.rows)) : 0;
   scan.votes = prompt_votes_.tables();
   KeySpansArgs spans;
   spans.tokens = tokens_.data();
@@ -311,7 +313,7 @@ uint64_t DeviceReAttention::keys_read(const DeviceRow& row) const {
   const KeyRange32 middle = middle_of(middle_, row.position, 1);
   const auto length = static_cast<uint64_t>(row.position) + 1;
   if (middle.begin >= middle.end) return length;
-  const uint64_t picks = settings_.votes(row.layer, 1) ? n_head_ * settings_.decode_picks : 0;
+  const uint64_t picks = settings_.votes(row.layer) ? n_head_ * settings_.decode_picks : 0;
   const uint64_t regions = settings_.agree > 0.0f ? Agreement::kRegions : 0;
   const uint64_t winners = std::max(std::min<uint64_t>(settings_.apart_spans, picks),
                                     std::min<uint64_t>(settings_.agreed_spans, picks) + regions);
@@ -321,7 +323,7 @@ uint64_t DeviceReAttention::keys_read(const DeviceRow& row) const {
 
 uint64_t DeviceReAttention::index_bytes_read(const DeviceRow& row) const {
   const KeyRange32 middle = middle_of(middle_, row.position, 1);
-  if (middle.begin >= middle.end || !settings_.votes(row.layer, 1)) return 0;
+  if (middle.begin >= middle.end || !settings_.votes(row.layer)) return 0;
   const uint64_t pages = static_cast<uint64_t>(middle.end - middle.begin) / kTokens + 1;
   return pages * n_kv_head_ * tile_bytes_ / static_cast<uint64_t>(interval_);
 }

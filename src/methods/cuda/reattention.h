@@ -45,7 +45,7 @@ class DeviceReAttention : public DevicePolicy {
 
   DeviceReAttention(const ReAttentionPolicy& policy, const ModelConfig& config);
   /// For rows of a layer, from a step on, of whose scan the caller says where its keys and queries
-  /// are.
+  /// are, and how many keys are looked for (0: none).
   Status choose(uint32_t layer, uint32_t step, TopKeysArgs scan, KeySpansArgs spans,
                 kernels::cuda::PackedQueriesArgs queries, cudaStream_t stream) const;
   /// Of rows that stand alone, before their scan: finds which of them make it, and sets what scan

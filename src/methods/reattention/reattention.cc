@@ -212,7 +212,7 @@ void ReAttentionPolicy::select(const QueryRows& rows, Selection& selection) {
     if (looks_far(rows, middle)) ++stats_.open;
   }
   const std::vector<int32_t> agreed_on = agreed(rows, middle);  // before this layer's own votes
-  if (!keeps_spans(rows, layer) && settings_.votes(rows.layer, rows.rows.size())) {
+  if (!keeps_spans(rows, layer) && settings_.votes(rows.layer, rows.first(), rows.rows.size())) {
     const auto pages = static_cast<uint64_t>(middle.end - middle.begin) / kPageTokens + 1;
     selection.index_bytes_read = pages * config_->n_kv_head * rows.kv->pool().layout().tile_bytes();
   }
@@ -238,7 +238,7 @@ void ReAttentionPolicy::foresee(const QueryRows& rows) {
       std::max(0, rows.end() - std::max(rows.first(), rows.prompt_end - settings_.alone)));
   QueryRows first = rows;
   first.rows = rows.rows.subspan(rows.rows.size() - count).first(std::min<size_t>(count, 1));
-  if (count < 2 || is_left_alone(rows.layer) || !settings_.votes(rows.layer, 1)) return;
+  if (count < 2 || is_left_alone(rows.layer) || !settings_.votes(rows.layer)) return;
   const KeyRange middle = middle_of(first);  // those of later rows hold more
   if (middle.begin >= middle.end) return;
   std::vector<size_t> which(count);
@@ -255,7 +255,7 @@ KeyRange ReAttentionPolicy::middle_of(const QueryRows& rows) const {
 
 int32_t ReAttentionPolicy::reads_from(const QueryRows& rows) const {
   const KeyRange middle = middle_of(rows);
-  const bool scans = middle.begin < middle.end && settings_.votes(rows.layer, rows.rows.size()) &&
+  const bool scans = middle.begin < middle.end && settings_.votes(rows.layer, rows.first(), rows.rows.size()) &&
                      !keeps_spans(rows, layers_[rows.layer]);
   if (!scans) return rows.end();
   return settings_.least > 0.0f ? 0 : middle.begin;  // of which the sinks' weight is a part
@@ -277,7 +277,7 @@ bool ReAttentionPolicy::keeps_spans(const QueryRows& rows, const Layer& layer) c
 }
 
 std::vector<Candidate> ReAttentionPolicy::candidates(const QueryRows& rows, KeyRange middle) {
-  if (!settings_.votes(rows.layer, rows.rows.size())) return {};
+  if (!settings_.votes(rows.layer, rows.first(), rows.rows.size())) return {};
   const auto picks = pick(rows, middle);
   if (!settings_.soft) return count_votes(picks);
   return count_soft_votes(picks, settings_.picks_of(rows.rows.size()), config_->attention_scale);
@@ -405,7 +405,7 @@ int32_t ReAttentionPolicy::recent_of(const QueryRows& rows, KeyRange middle) con
 
 bool ReAttentionPolicy::is_watched(const QueryRows& rows) const {
   return settings_.watches() && rows.rows.size() == 1 &&
-         (settings_.agree > 0.0f || settings_.votes(rows.layer, 1));
+         (settings_.agree > 0.0f || settings_.votes(rows.layer));
 }
 
 bool ReAttentionPolicy::looks_far(const QueryRows& rows, KeyRange middle) const {

@@ -112,8 +112,9 @@ void visit_prompts(ReAttentionOptions& o, Visitor& visit) {
                  "tokens", 0, 1 << 30},
       o.early);
   visit(OptionSpec{"stride",
-                   "one prompt row of so many votes; 0 = none but the last ones (alone), so that a "
-                   "prompt is read without scans, of which answers find more",
+                   "one prompt row of so many votes, for all that share what they read (chunk); 0 = "
+                   "none but the last ones (alone), so that a prompt is read without scans, of "
+                   "which answers find more",
                    "rows", 0, 1 << 16},
         o.stride);
 }
@@ -214,9 +215,13 @@ class ReAttentionPolicy : public Policy {
     size_t ranks_of(size_t rows) const {
       return rows > 1 || lead <= 0.0f ? picks_of(rows) : std::max(decode_picks, kLeadRank);
     }
-    /// Whether so many rows that share what they read choose spans in a layer.
-    bool votes(uint32_t layer, size_t rows) const {
-      return spans > 0 && (stride > 0 || rows == 1) && heads.count(layer) > 0;
+    /// Whether a row that chooses for itself looks for spans in a layer.
+    bool votes(uint32_t layer) const { return spans > 0 && heads.count(layer) > 0; }
+    /// Whether rows from a position on, which share what they read, choose spans in a layer.
+    bool votes(uint32_t layer, int32_t first, size_t rows) const {
+      if (rows == 1 || !votes(layer)) return votes(layer);
+      const int32_t end = first + static_cast<int32_t>(rows);
+      return stride > 0 && (stride <= chunk || first / stride < end / stride);
     }
     /// Spans that rows win who share what they read, while heads agree or do not.
     size_t own_spans(size_t rows, bool agreed) const {
