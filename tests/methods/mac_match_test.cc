@@ -177,9 +177,52 @@ TEST(MacMatch, AnEntryMayHaveNoResult) {
   MacRing ring(config(), 16);
   const std::vector<float> q(kHeads * kDim, 1.0f);
   EXPECT_TRUE(ring.write_query(3, q.data()));
+  ring.settle();
   MacSearch search;
   EXPECT_FALSE(nearest_entry(ring, 0, q.data(), {0, 10, 0, 1.0f}, search).found());
   EXPECT_EQ(nearest_entry(ring, 0, q.data(), {0, 10, 0, 1.0f, false}, search).position, 3);
+}
+
+std::string saved(const MacRing& ring) {
+  StateWriter out;
+  ring.save(out);
+  return out.take();
+}
+
+// Across the ends of tiles and of a ring that is no whole number of them, after gaps, and with
+// entries that have results in between.
+TEST(MacMatch, QueriesThatWaitAreThoseThatAreStoredAtOnce) {
+  const size_t width = kHeads * kDim;
+  for (const uint32_t window : {16u, 40u}) {
+    MacRing late(config(), window), at_once(config(), window);
+    std::vector<MacState> states(kHeads);
+    for (MacState& state : states) state.lse = 1.0f;
+    std::vector<float> q(width);
+    const auto write = [&](int32_t position) {
+      for (size_t d = 0; d < width; ++d) q[d] = static_cast<float>((position * 7 + 3 * d) % 11);
+      if (position == 60) q[5] = NAN;
+      for (MacRing* ring : {&late, &at_once}) {
+        if (position % 23 == 22) {
+          EXPECT_TRUE(ring->write(position, q.data(), q.data(), states));
+        } else {
+          EXPECT_EQ(ring->write_query(position, q.data()), position != 60);
+        }
+        EXPECT_EQ(ring->tag(ring->slot(position)), position == 60 ? -1 : position);
+      }
+      at_once.settle();
+      EXPECT_EQ(saved(late), saved(at_once)) << position;
+    };
+    for (int32_t position = 0; position < 30; ++position) write(position);
+    for (int32_t position = 35; position < 70; ++position) write(position);
+    late.truncate(66);
+    at_once.truncate(66);
+    for (const int32_t position : {66, 67, 67}) write(position);
+    const MacRing copy = late;
+    EXPECT_EQ(saved(copy), saved(at_once));
+    late.settle();
+    EXPECT_EQ(late.state(1, late.slot(67)).lse, kNothing);
+    EXPECT_EQ(saved(late), saved(at_once));
+  }
 }
 
 TEST(MacMatch, WhatIsNotFiniteNeitherMatchesNorIsStored) {

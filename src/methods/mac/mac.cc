@@ -101,6 +101,7 @@ MacRing& MacPolicy::ring(uint32_t layer) {
   auto& ring = layers_[layer].ring;
   if (!ring)
     ring.emplace(*config_, static_cast<uint32_t>(settings_.window), ring_type_, settings_.fixes);
+  ring->settle();
   return *ring;
 }
 

@@ -50,13 +50,25 @@ bool MacRing::write(int32_t position, const float* q, const float* out,
 }
 
 bool MacRing::write_query(int32_t position, const float* q) {
-  const size_t at = slot(position);
+  const size_t at = slot(position), width = n_head_ * head_dim_;
   tags_[at] = -1;
-  if (!all_finite(q, n_head_ * head_dim_)) return false;
-  store_query(at, q);
-  for (size_t head = 0; head < n_head_; ++head) states_[head * window() + at] = {};
+  if (at != waiting_from_ + waiting_.size() / width) settle();
+  if (!all_finite(q, width)) return false;
+  if (waiting_.empty()) waiting_from_ = at;
+  waiting_.insert(waiting_.end(), q, q + width);
   tags_[at] = position;
+  if ((at + 1) % kernels::kPageTokens == 0) settle();
   return true;
+}
+
+void MacRing::settle() {
+  const size_t width = n_head_ * head_dim_;
+  for (size_t i = 0; i * width < waiting_.size(); ++i) {
+    const size_t at = waiting_from_ + i;
+    store_query(at, &waiting_[i * width]);
+    for (size_t head = 0; head < n_head_; ++head) states_[head * window() + at] = {};
+  }
+  waiting_.clear();
 }
 
 void MacRing::store_query(size_t slot, const float* q) {
@@ -71,6 +83,7 @@ void MacRing::store_query(size_t slot, const float* q) {
 }
 
 void MacRing::truncate(int32_t length) {
+  settle();
   for (int32_t& tag : tags_) {
     if (tag >= length) tag = -1;
   }
@@ -83,6 +96,11 @@ bool MacRing::holds(int32_t begin, int32_t end) const {
 }
 
 void MacRing::save(StateWriter& out) const {
+  if (!waiting_.empty()) {
+    MacRing settled = *this;
+    settled.settle();
+    return settled.save(out);
+  }
   out.array(tags_.data(), tags_.size());
   out.array(q_.data(), q_.size());
   out.array(norms_.data(), norms_.size());
@@ -92,6 +110,7 @@ void MacRing::save(StateWriter& out) const {
 }
 
 void MacRing::restore(StateReader& in, int32_t length) {
+  waiting_.clear();
   in.array(tags_, tags_.size());
   in.array(q_, q_.size());
   in.array(norms_, norms_.size());
@@ -114,7 +133,8 @@ void MacRing::list_tiles(size_t head, std::vector<kernels::PageSpan>& pages) con
 
 uint64_t MacRing::bytes() const {
   return q_.size() + out_.size() + means_.size() + norms_.size() * sizeof(float) +
-         states_.size() * sizeof(MacState) + tags_.size() * sizeof(int32_t);
+         states_.size() * sizeof(MacState) + tags_.size() * sizeof(int32_t) +
+         waiting_.capacity() * sizeof(float);
 }
 
 }  // namespace reprise

@@ -56,8 +56,11 @@ class MacRing {
   /// slots.
   bool write(int32_t position, const float* q, const float* out, std::span<const MacState> states,
              const float* means = nullptr);
-  /// Writes an entry that has no result.
+  /// Writes an entry that has no result. It waits for its neighbours, since in a tile each key
+  /// touches every line: settle() comes before what reads entries.
   bool write_query(int32_t position, const float* q);
+  /// Puts what waits into its place.
+  void settle();
   /// Forgets positions from length on.
   void truncate(int32_t length);
   /// Whether every position of [begin, end) has its entry.
@@ -113,6 +116,8 @@ class MacRing {
   std::vector<std::byte> means_;         // the same, or empty
   std::vector<float> norms_;             // [n_head][window]
   std::vector<MacState> states_;         // [n_head][window]
+  std::vector<float> waiting_;           // [rows][n_head head_dim] queries, of one tile's slots
+  size_t waiting_from_ = 0;              // slot of the first of them
 };
 
 }  // namespace reprise

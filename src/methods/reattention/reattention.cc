@@ -255,7 +255,8 @@ KeyRange ReAttentionPolicy::middle_of(const QueryRows& rows) const {
 
 int32_t ReAttentionPolicy::reads_from(const QueryRows& rows) const {
   const KeyRange middle = middle_of(rows);
-  const bool scans = middle.begin < middle.end && settings_.votes(rows.layer, rows.first(), rows.rows.size()) &&
+  const bool scans = middle.begin < middle.end &&
+                     settings_.votes(rows.layer, rows.first(), rows.rows.size()) &&
                      !keeps_spans(rows, layers_[rows.layer]);
   if (!scans) return rows.end();
   return settings_.least > 0.0f ? 0 : middle.begin;  // of which the sinks' weight is a part

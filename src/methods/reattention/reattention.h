@@ -111,12 +111,13 @@ void visit_prompts(ReAttentionOptions& o, Visitor& visit) {
                  "0 = a quarter of what the model was trained on",
                  "tokens", 0, 1 << 30},
       o.early);
-  visit(OptionSpec{"stride",
-                   "one prompt row of so many votes, for all that share what they read (chunk); 0 = "
-                   "none but the last ones (alone), so that a prompt is read without scans, of "
-                   "which answers find more",
-                   "rows", 0, 1 << 16},
-        o.stride);
+  visit(
+      OptionSpec{"stride",
+                 "one prompt row of so many votes, for all that share what they read (chunk); 0 = "
+                 "none but the last ones (alone), so that a prompt is read without scans, of "
+                 "which answers find more",
+                 "rows", 0, 1 << 16},
+      o.stride);
 }
 
 /// Which keys win.
