@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -72,6 +73,22 @@ tl::unexpected<Error> unwritable(const std::string& path, std::string_view actio
 
 bool read_at(int file, std::byte* data, size_t bytes, uint64_t offset) {
   return transfer_all(::pread, file, data, bytes, offset);
+}
+
+bool read_at(int file, Parts parts, uint64_t offset) {
+  for (PartCursor cursor(parts); !cursor.done();) {
+    const auto window = cursor.window();
+    const ssize_t done =
+        ::preadv(file, window.data(), static_cast<int>(window.size()), static_cast<off_t>(offset));
+    if (done < 0 && errno == EINTR) continue;
+    if (done <= 0) {
+      if (done == 0) errno = 0;
+      return false;
+    }
+    offset += static_cast<uint64_t>(done);
+    cursor.advance(static_cast<size_t>(done));
+  }
+  return true;
 }
 
 bool write_at(int file, const std::byte* data, size_t bytes, uint64_t offset) {

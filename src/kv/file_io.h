@@ -19,6 +19,7 @@ uint64_t total_bytes(Parts parts);
 
 /// All bytes at an offset of a file; false when that fails, errno says why (0: the file ends).
 bool read_at(int file, std::byte* data, size_t bytes, uint64_t offset);
+bool read_at(int file, Parts parts, uint64_t offset);
 bool write_at(int file, const std::byte* data, size_t bytes, uint64_t offset);
 /// Of offsets, sizes and memory, where a file is read past the system's cache (O_DIRECT).
 inline constexpr size_t kDirectAlignment = 4096;

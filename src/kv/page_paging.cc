@@ -56,8 +56,9 @@ void PagePool::start(uint32_t layer, std::span<const PageId> pages, bool urgent)
     Page& page = at(layer, id);
     page.arrival = free_arrivals_.back();
     free_arrivals_.pop_back();
-    under_way_.push_back(page.arrival);
     PageTiers::Arrival& arrival = arrivals_[page.arrival];
+    arrival.turn = static_cast<uint32_t>(under_way_.size());
+    under_way_.push_back(page.arrival);
     arrival.layer = layer;
     arrival.page = id;
     arrival.slot = page.place;
@@ -73,7 +74,9 @@ bool PagePool::arrive(uint32_t index) {
   Page& page = at(arrival.layer, arrival.page);
   const bool there = tiers_.finish(arrival);
   page.arrival = kNoArrival;
-  std::erase(under_way_, index);
+  under_way_[arrival.turn] = under_way_.back();  // there may be tens of thousands
+  arrivals_[under_way_.back()].turn = arrival.turn;
+  under_way_.pop_back();
   free_arrivals_.push_back(index);
   if (!there) return false;
   const bool resting = page.uses == 0;

@@ -13,8 +13,9 @@
 
 namespace reprise {
 
-/// A disk is fast only when it has many requests at a time. Reads start in the order in which they
-/// are asked for, urgent ones first.
+/// A disk is fast only when it has many requests at a time, or large ones. Reads start in the order
+/// in which they are asked for, urgent ones first; those that follow one another in the file become
+/// one request where there are more than requests.
 class PageReader {
  public:
   struct Read {
@@ -38,6 +39,12 @@ class PageReader {
 
  private:
   void work();
+  bool reads_in_place(const Read& read) const;
+  /// Takes the next read and those after it that can be one request with it.
+  void take_run(std::deque<Read*>& queue, std::vector<Read*>& run) const;
+  void read_run(std::span<Read* const> run) const;
+  /// What became of a read whose bytes are there.
+  Read::State checked(const Read& read) const;
 
   const int file_;
   const size_t page_bytes_;

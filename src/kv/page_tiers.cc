@@ -87,6 +87,7 @@ void PageTiers::start(std::span<Arrival* const> arrivals, bool urgent) {
     file_->describe(arrival->slot & ~kDiskPlace, frame, arrival->read);
     reads.push_back(&arrival->read);
   }
+  std::ranges::sort(reads, {}, &PageReader::Read::offset);  // neighbours are read at once
   file_->reader().start(reads, urgent);
 }
 

@@ -1,6 +1,7 @@
 #include "kv/read_faults.h"
 
 #include <sys/syscall.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -37,7 +38,7 @@ int ReadFault::count() const { return changed; }
 
 }  // namespace reprise
 
-// Takes the place of the C library's in this program.
+// These take the place of the C library's in this program.
 extern "C" {
 ssize_t pread(int file, void* data, size_t bytes, off_t offset) {
   using namespace reprise;
@@ -59,6 +60,14 @@ ssize_t pread(int file, void* data, size_t bytes, off_t offset) {
     default:
       return fail_with(EIO);
   }
+}
+// As a call for the first part.
+ssize_t preadv(int file, const iovec* parts, int count, off_t offset) {
+  if (reprise::kind >= 0) return ::pread(file, parts[0].iov_base, parts[0].iov_len, offset);
+  return ::syscall(SYS_preadv, file, parts, count, offset, 0);
+}
+ssize_t preadv64(int file, const iovec* parts, int count, off64_t offset) {
+  return ::preadv(file, parts, count, offset);
 }
 ssize_t pread64(int file, void* data, size_t bytes, off64_t offset) {
   return ::pread(file, data, bytes, offset);

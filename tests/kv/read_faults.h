@@ -5,8 +5,8 @@
 
 namespace reprise {
 
-/// While one lives, pread() of this program is changed. Files that are read in pieces must not be
-/// open for direct transfers; see hidden_file().
+/// While one lives, pread() and preadv() of this program are changed. Files that are read in pieces
+/// must not be open for direct transfers; see hidden_file().
 class ReadFault {
  public:
   /// kPieces: nothing fails, but calls are interrupted or read less than they were asked for.

@@ -2,8 +2,18 @@
 // not.
 #include "kv/read_faults.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#include <cstring>
+#include <deque>
+#include <optional>
+
+#include "kv/file_io.h"
 #include "kv/hidden_file.h"
 #include "kv/kv_testing.h"
+#include "kv/page_reader.h"
 #include "kv/paged_testing.h"
 #include "kv/session_testing.h"
 
@@ -68,6 +78,47 @@ TEST_F(ReadFaults, WhatCannotBeReadIsLostAndTheRestIsWhatItWas) {
       EXPECT_EQ(is_there(static_cast<uint32_t>(page / 20), page % 20), there[page]) << page;
     }
   }
+}
+
+// Enough of them, one after another in the file, that several become one request.
+TEST(PageReader, OneDamagedPageOfManyNeighboursIsTheOnlyOneThatFails) {
+  constexpr size_t kPages = 160, kBytes = 4096, kDamaged = 70;
+  const TemporaryFolder folder;
+  std::mt19937_64 random(5);
+  std::vector<uint64_t> written(kPages * kBytes / sizeof(uint64_t)), read(written.size());
+  for (uint64_t& word : written) word = random();
+  const auto page_of = [&](std::vector<uint64_t>& words, size_t page) {
+    return reinterpret_cast<std::byte*>(words.data()) + page * kBytes;
+  };
+  const int file = ::open(folder.file("pages").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  ASSERT_TRUE(write_at(file, page_of(written, 0), kPages * kBytes, 0));
+  for (const int fault : {-1, int{ReadFault::kPieces}, int{ReadFault::kBroken}}) {
+    SCOPED_TRACE(fault);
+    std::deque<PageReader::Read> reads(kPages);
+    std::vector<PageReader::Read*> asked;
+    for (size_t page = 0; page < kPages; ++page) {
+      reads[page].offset = page * kBytes;
+      reads[page].checksum = XXH3_64bits(page_of(written, page), kBytes) + (page == kDamaged);
+      reads[page].data = page_of(read, page);
+      asked.push_back(&reads[page]);
+    }
+    std::fill(read.begin(), read.end(), 0);
+    std::optional<ReadFault> faults;
+    if (fault >= 0) faults.emplace(static_cast<ReadFault::Kind>(fault), 3);
+    PageReader reader(file, kBytes, false);
+    reader.start(asked, true);
+    size_t failed = 0;
+    for (size_t page = 0; page < kPages; ++page) {
+      reader.wait(reads[page]);
+      const bool done = reads[page].state == PageReader::Read::kDone;
+      if (!done) ++failed;
+      EXPECT_FALSE(done && page == kDamaged);
+      EXPECT_TRUE(!done || std::memcmp(page_of(read, page), page_of(written, page), kBytes) == 0);
+    }
+    EXPECT_TRUE(failed == 1 || fault == ReadFault::kBroken);
+    EXPECT_LT(failed, kPages / 2);
+  }
+  ::close(file);
 }
 
 }  // namespace
