@@ -43,7 +43,8 @@ class PageTiers {
   void settle() { frames_.join(); }
   /// Starts to read pages from slots, which stay taken.
   struct Arrival {
-    uint32_t layer = 0, page = 0, turn = 0;  // the caller's
+    uint32_t layer = 0, page = 0;  // the caller's
+    uint32_t turn = 0;             // its place among those under way, the caller's
     Place slot = kNoPlace, frame = kNoPlace;
     PageReader::Read read;
   };
