@@ -27,10 +27,15 @@ void clear_logits(const AttendArgs& args) {
 }
 
 #if defined(__x86_64__)
-// Whether attend_decode_avx512() computes a call.
+// Whether attend_stream() computes a call.
 bool streams(const AttendArgs& args, Isa isa) {
-  if (args.phase != Phase::kDecode || isa < Isa::kAvx512) return false;
+  if (args.phase != Phase::kDecode || isa < Isa::kAvx2) return false;
   return isa != Isa::kAmx || !rounds_to_bf16(args.layout->type) || args.layout->head_dim % 32 != 0;
+}
+
+void attend_stream(std::span<const AttendArgs> heads, Isa isa, std::byte* scratch) {
+  if (isa >= Isa::kAvx512) return attend_decode_avx512(heads, scratch);
+  attend_decode_avx2(heads, scratch);
 }
 #endif
 
@@ -44,18 +49,18 @@ void attend(const AttendArgs& args, std::byte* scratch) {
     if (args.phase == Phase::kPrefill) return attend_prefill_amx(args, scratch);
     if (args.layout->head_dim % 32 == 0) return attend_decode_amx(args, scratch);
   }
-  if (streams(args, isa)) return attend_decode_avx512({&args, 1}, scratch);
+  if (streams(args, isa)) return attend_stream({&args, 1}, isa, scratch);
   if (isa >= Isa::kAvx512) return attend_prefill_avx512(args, scratch);
-  if (isa >= Isa::kAvx2) return attend_avx2(args, scratch);
+  if (isa >= Isa::kAvx2) return attend_prefill_avx2(args, scratch);
 #endif
   attend_ref(args, scratch);
 }
 
 void attend_heads(std::span<const AttendArgs> heads, std::byte* scratch) {
 #if defined(__x86_64__)
-  if (streams(heads[0], cpu_isa())) {
+  if (const Isa isa = cpu_isa(); streams(heads[0], isa)) {
     for (const AttendArgs& args : heads) clear_logits(args);
-    return attend_decode_avx512(heads, scratch);
+    return attend_stream(heads, isa, scratch);
   }
 #endif
   for (const AttendArgs& args : heads) attend(args, scratch);
@@ -72,13 +77,7 @@ size_t attend_scratch_bytes(const AttendArgs& args) {
 
 size_t next_block(const AttendArgs& args, size_t first, size_t size, PageBlock& block) {
   const PageSpan* pages = args.pages.data();
-  const size_t left = args.pages.size() - first;
   std::fill_n(block.pages, kMaxBlockPages, nullptr);
-  if (args.phase == Phase::kDecode) {
-    block.slots = std::min(size, left);
-    for (size_t i = 0; i < block.slots; ++i) block.pages[i] = pages + first + i;
-    return first + block.slots;
-  }
   const auto page_number = [&](size_t i) {
     return static_cast<size_t>(pages[i].index) / kPageTokens;
   };

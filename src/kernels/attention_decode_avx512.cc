@@ -7,6 +7,7 @@ namespace reprise::kernels {
 namespace {
 
 struct Bf16Math {
+  using Softmax = Softmax512;
   static constexpr size_t kSums = 1;
   static constexpr size_t kFetchEvery = 4, kAhead = 4;
   struct Query {

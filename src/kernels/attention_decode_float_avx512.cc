@@ -7,6 +7,7 @@ namespace {
 
 template <KvType type>
 struct FloatMath {
+  using Softmax = Softmax512;
   static constexpr size_t kSums = 2;  // of even tokens and of odd ones, side by side
   static constexpr size_t kFetchEvery = 4, kAhead = 4;
   struct Query {

@@ -22,6 +22,7 @@ inline __m512i widen_pairs(const std::byte* at) {
 inline __m256i to_pairs(__m512 x) { return _mm512_cvtepi32_epi16(_mm512_cvtps_epi32(x)); }
 
 struct Q8Math {
+  using Softmax = Softmax512;
   static constexpr size_t kSums = 1;
   static constexpr size_t kFetchEvery = 1, kAhead = 8;  // tiles are short
   struct Query {

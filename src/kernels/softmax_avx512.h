@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "kernels/arena.h"
 #include "kernels/attention.h"
 #include "kernels/attention_rows.h"
 #include "kernels/simd_avx512.h"
@@ -13,22 +14,6 @@ namespace reprise::kernels {
 static constexpr float kLog2e = 1.44269504f, kLn2 = 0.69314718f;
 // The base of a row that has seen no key: finite, so that no difference with it is NaN.
 static constexpr float kNoBase = -3.0e38f;
-
-// Hands out pieces of the scratch, each aligned to a cache line.
-class Arena {
- public:
-  explicit Arena(std::byte* scratch) : next_(reinterpret_cast<uintptr_t>(scratch)) {}
-  template <typename T>
-  T* take(size_t count) {
-    next_ = (next_ + 63) & ~static_cast<uintptr_t>(63);
-    T* piece = reinterpret_cast<T*>(next_);
-    next_ += count * sizeof(T);
-    return piece;
-  }
-
- private:
-  uintptr_t next_;
-};
 
 // out = q scale log2(e), as pairs of bf16 or as floats.
 template <bool kRounds>

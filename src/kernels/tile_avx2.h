@@ -54,6 +54,17 @@ static inline const float* q8_scales(const std::byte* tile, size_t head_dim, siz
   return reinterpret_cast<const float*>(tile + kPageTokens * head_dim) + dim / 32 * kPageTokens;
 }
 
+// The cosine and sine of one rotary pair for 8 tokens, stride floats apart: loads of both together
+// take a fifth of the instructions that gathers do.
+static inline PairVectors load_angles(const float* first, size_t stride) {
+  const auto two = [&](size_t token) {
+    const float* at = first + token * stride;
+    const __m128d one = _mm_load_sd(reinterpret_cast<const double*>(at));
+    return _mm_castpd_ps(_mm_loadh_pd(one, reinterpret_cast<const double*>(at + stride)));
+  };
+  return split_pairs(_mm256_set_m128(two(2), two(0)), _mm256_set_m128(two(6), two(4)));
+}
+
 // Dims 2 pair and 2 pair + 1 of 8 tokens from `token`, rotated if the page asks for it, and rounded
 // as rope() rounds.
 // kRotates: it may.
@@ -66,12 +77,8 @@ static inline PairVectors load_k_pair(size_t head_dim, size_t rope_pairs, const 
     k = {_mm256_mul_ps(k.first, scale), _mm256_mul_ps(k.second, scale)};
   }
   if (!kRotates || page.cos_sin == nullptr || pair >= rope_pairs) return k;
-  const float* angles = page.cos_sin + 2 * (token * rope_pairs + pair);
-  const __m256i slots = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
-  const __m256i index =
-      _mm256_mullo_epi32(slots, _mm256_set1_epi32(static_cast<int>(2 * rope_pairs)));
-  const __m256 cos = _mm256_i32gather_ps(angles, index, 4);
-  const __m256 sin = _mm256_i32gather_ps(angles + 1, index, 4);
+  const size_t stride = 2 * rope_pairs;
+  const auto [cos, sin] = load_angles(page.cos_sin + token * stride + 2 * pair, stride);
   return {_mm256_fmsub_ps(k.first, cos, _mm256_mul_ps(k.second, sin)),
           _mm256_fmadd_ps(k.second, cos, _mm256_mul_ps(k.first, sin))};
 }
@@ -100,17 +107,20 @@ static inline PairVectors load_v_pair(size_t head_dim, const std::byte* tile, si
   return v;
 }
 
-// sums[r] += a[r][0] first + a[r][1] second, of 16 lanes.
+// first_sums[r] += a[r][0] first, second_sums[r] += a[r][1] second, of 16 lanes. Both may be the
+// same.
 template <int R>
-static inline void add_products(__m256 (&sums)[R][2], const float* a, size_t stride,
-                                const PairVectors& low, const PairVectors& high) {
+[[gnu::always_inline]] static inline void add_products(__m256 (&first_sums)[R][2],
+                                                       __m256 (&second_sums)[R][2], const float* a,
+                                                       size_t stride, const PairVectors& low,
+                                                       const PairVectors& high) {
   unrolled<R>([&]<int r>() __attribute__((always_inline)) {
     const __m256 first = _mm256_broadcast_ss(a + r * stride);
     const __m256 second = _mm256_broadcast_ss(a + r * stride + 1);
-    sums[r][0] = _mm256_fmadd_ps(first, low.first, sums[r][0]);
-    sums[r][1] = _mm256_fmadd_ps(first, high.first, sums[r][1]);
-    sums[r][0] = _mm256_fmadd_ps(second, low.second, sums[r][0]);
-    sums[r][1] = _mm256_fmadd_ps(second, high.second, sums[r][1]);
+    first_sums[r][0] = _mm256_fmadd_ps(first, low.first, first_sums[r][0]);
+    first_sums[r][1] = _mm256_fmadd_ps(first, high.first, first_sums[r][1]);
+    second_sums[r][0] = _mm256_fmadd_ps(second, low.second, second_sums[r][0]);
+    second_sums[r][1] = _mm256_fmadd_ps(second, high.second, second_sums[r][1]);
   });
 }
 

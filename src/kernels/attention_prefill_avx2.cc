@@ -1,17 +1,14 @@
-// Attention with AVX2 in float: groups of up to 4 rows share every load of K and V. Logits are in
+// Prefill with AVX2 in float: groups of up to 4 rows share every load of K and V. Logits are in
 // units of log2.
 #include <cmath>
 
+#include "kernels/attention_floats_avx2.h"
 #include "kernels/attention_isa.h"
-#include "kernels/attention_rows.h"
-#include "kernels/simd_avx2.h"
-#include "kernels/tile_avx2.h"
 
 namespace reprise::kernels {
 namespace {
 
 constexpr size_t kGroupRows = 4, kBlockKeys = kMaxBlockPages * kPageTokens;
-constexpr float kLog2e = 1.44269504f, kLn2 = 0.69314718f;
 // Stands for "none yet": finite, so that a difference of two of them is zero and not NaN.
 constexpr float kNoLogit = -3.0e38f;
 
@@ -44,41 +41,18 @@ Buffers prepare(const AttendArgs& args, std::byte* scratch) {
   return b;
 }
 
-// Caps, biases and masks the logits of 8 slots from `slot`.
-inline __m256 adjust_logits(const AttendArgs& args, const PageSpan& page, uint32_t visible,
-                            int slot, __m256 x) {
-  if (args.soft_cap > 0.0f) x = capped_256(x, args.soft_cap * kLog2e);
-  if (page.bias != nullptr) {
-    x = _mm256_fmadd_ps(_mm256_loadu_ps(page.bias + slot), _mm256_set1_ps(kLog2e), x);
-  }
-  return visible == kAllSlots ? x : masked_256(x, visible >> slot);
-}
-
 // Logits of a page for R rows; raises lanes of largest[r].
 template <KvType type, int R, bool kRotates>
 void score_page(const AttendArgs& args, size_t row, const PageSpan& page, const Buffers& b,
                 float* logits, __m256* largest) {
   const size_t head_dim = args.layout->head_dim;
-  __m256 sums[R][2];
-  unrolled<2 * R>([&]<int i>()
-                      __attribute__((always_inline)) { sums[i / 2][i % 2] = _mm256_setzero_ps(); });
-  for (size_t pair = 0; pair < head_dim / 2; ++pair) {
-    add_products<R>(sums, b.q + row * head_dim + 2 * pair, head_dim,
-                    load_k_pair<type, kRotates>(head_dim, args.rope_pairs, page, pair, 0),
-                    load_k_pair<type, kRotates>(head_dim, args.rope_pairs, page, pair, 8));
-  }
+  Logits256 own[R];
+  score_tile<type, R, kRotates>(args, b.q + row * head_dim, head_dim, page, own);
   unrolled<R>([&]<int r>() __attribute__((always_inline)) {
-    const uint32_t visible = visible_slots(args, row + r, page);
-    const __m256 own[2] = {adjust_logits(args, page, visible, 0, sums[r][0]),
-                           adjust_logits(args, page, visible, 8, sums[r][1])};
-    _mm256_storeu_ps(logits + r * kBlockKeys, own[0]);
-    _mm256_storeu_ps(logits + r * kBlockKeys + 8, own[1]);
-    if (args.logits != nullptr) {
-      float* const kept = kept_logits(args, row + r, page);
-      _mm256_storeu_ps(kept, _mm256_mul_ps(own[0], _mm256_set1_ps(kLn2)));
-      _mm256_storeu_ps(kept + 8, _mm256_mul_ps(own[1], _mm256_set1_ps(kLn2)));
-    }
-    largest[r] = _mm256_max_ps(_mm256_max_ps(own[0], own[1]), largest[r]);  // NaN counts as none
+    own[r] = adjust_logits(args, row + r, page, own[r]);
+    _mm256_storeu_ps(logits + r * kBlockKeys, own[r].low);
+    _mm256_storeu_ps(logits + r * kBlockKeys + 8, own[r].high);
+    largest[r] = _mm256_max_ps(_mm256_max_ps(own[r].low, own[r].high), largest[r]);  // NaN: none
   });
 }
 
@@ -109,7 +83,7 @@ void sum_values(size_t head_dim, const PageSpan* const* pages, size_t count, con
   for (size_t i = 0; i < count; ++i) {
     const std::byte* tile = pages[i]->v;
     for (size_t pair = 0; pair < kPageTokens / 2; ++pair) {
-      add_products<R>(sums, weights + i * kPageTokens + 2 * pair, kBlockKeys,
+      add_products<R>(sums, sums, weights + i * kPageTokens + 2 * pair, kBlockKeys,
                       load_v_pair<type, kWhole>(head_dim, tile, pair, dim),
                       load_v_pair<type, kWhole>(head_dim, tile, pair, dim + 8));
     }
@@ -175,7 +149,7 @@ void finish_row(const AttendArgs& args, size_t row, const Buffers& b) {
 
 }  // namespace
 
-void attend_avx2(const AttendArgs& args, std::byte* scratch) {
+void attend_prefill_avx2(const AttendArgs& args, std::byte* scratch) {
   const Buffers b = prepare(args, scratch);
   PageBlock block;
   for (size_t page = 0; page < args.pages.size();) {

@@ -1,0 +1,170 @@
+// Decode, whatever the instruction set and whatever the pages hold: a page at a time, and of each
+// page the tiles of all KV heads of the call, in the order in which they lie. Memory follows that
+// as one stream. Logits are in units of log2.
+#pragma once
+
+#include "kernels/arena.h"
+#include "kernels/attention_isa.h"
+#include "kernels/attention_rows.h"
+
+namespace reprise::kernels {
+namespace {  // each source compiles its own, for its instruction set
+
+constexpr size_t kGroupRows = 4, kLanes = 16, kPairs = kPageTokens / 2;
+
+// What rows sum up.
+struct RowSums {
+  size_t width;   // whole vectors
+  float* values;  // [rows, width] weighted values, not normalised
+  float* base;    // [rows] what logits are relative to
+  float* totals;  // [rows, 16] weights summed lane by lane
+
+  RowSums from(size_t row) const {
+    return {width, values + row * width, base + row, totals + row * kLanes};
+  }
+};
+
+// What rows from one on read of a page.
+struct PageOfRows {
+  const AttendArgs& args;
+  size_t row;
+  const PageSpan& page;
+  bool adjusted;  // their logits are capped, biased or masked
+};
+
+// One of the calls, with what it sums up. Math says what a type of pages multiplies:
+//   Softmax            of an instruction set: Logits, those of a row and a page, which weigh()
+//   turns
+//                      into weights; clear() begins a row, finish() gives its result back
+//   Query, kSums       rows of q as they are multiplied; floats summed per dim
+//   kFetchEvery, kAhead  lines of a stream of which one is fetched (0: none), so many pages of a
+//                      head before it is read
+//   take, load         memory for a Query; its row
+//   keys               a K tile as it is multiplied
+//   score, weigh, sum  logits of a group of rows, their weights, and the values they weigh
+//   finish             the sums of a row, one per dim
+template <typename Math>
+struct Head {
+  const AttendArgs* args;
+  RowSums sums;
+  RowWindow* windows;  // [groups of rows]
+  typename Math::Query query;
+};
+
+template <typename Math>
+Head<Math> make_head(const AttendArgs& args, Arena& arena) {
+  Head<Math> h;
+  const size_t head_dim = args.layout->head_dim, rows = args.rows;
+  h.args = &args;
+  h.sums.width = (head_dim + kLanes - 1) / kLanes * kLanes * Math::kSums;
+  h.sums.values = arena.take<float>(rows * h.sums.width);
+  h.sums.base = arena.take<float>(rows);
+  h.sums.totals = arena.take<float>(rows * kLanes);
+  h.windows = arena.take<RowWindow>((rows + kGroupRows - 1) / kGroupRows);
+  h.query = Math::take(args, arena);
+  for (size_t r = 0; r < rows; ++r) {
+    Math::load(args, r, h.query);
+    Math::Softmax::clear(h.sums.from(r));
+  }
+  for (size_t row = 0; row < rows; row += kGroupRows) {
+    const size_t left = rows - row;
+    h.windows[row / kGroupRows] = row_window(args, row, left < kGroupRows ? left : kGroupRows);
+  }
+  return h;
+}
+
+// One page for R rows, if they read any of it. kDim: head_dim where it is known to the compiler,
+// which then unrolls, else 0.
+template <typename Math, int R, size_t kDim>
+void attend_group(const Head<Math>& h, size_t row, const PageSpan& page, const std::byte* keys) {
+  const RowWindow& window = h.windows[row / kGroupRows];
+  if (!sees(window, page)) return;
+  const bool adjusted = h.args->soft_cap > 0.0f || needs_adjustment(window, page);
+  const size_t head_dim = kDim != 0 ? kDim : h.args->layout->head_dim;
+  typename Math::Softmax::Logits logits[R];
+  Math::template score<R>(*h.args, h.query, row, head_dim, page, keys, logits);
+  typename Math::template Weights<R> weights;
+  const RowSums sums = h.sums.from(row);
+  Math::Softmax::template weigh<R>({*h.args, row, page, adjusted}, sums, logits);
+  for (int r = 0; r < R; ++r) Math::weigh(weights, r, logits[r]);
+  const size_t width = kDim != 0 ? kDim * Math::kSums : sums.width;
+  Math::template sum<R>(weights, head_dim, page, sums.values, width);
+}
+
+template <typename Math, int R>
+void attend_group(const Head<Math>& h, size_t row, const PageSpan& page, const std::byte* keys) {
+  switch (h.args->layout->head_dim) {
+    case 64:
+      return attend_group<Math, R, 64>(h, row, page, keys);
+    case 128:
+      return attend_group<Math, R, 128>(h, row, page, keys);
+    default:
+      return attend_group<Math, R, 0>(h, row, page, keys);
+  }
+}
+
+// One line of `every`, into the second cache: the stream that they continue brings the others.
+// Fetches of all lines into the first one stand in the stream's way, and a Zen 4 reads at two
+// thirds of its speed. A list of one KV head alone is no stream.
+inline void fetch_tile(const std::byte* tile, size_t bytes, size_t every) {
+  if (every == 0) return;
+  for (size_t at = 0; at < bytes; at += every * 64) __builtin_prefetch(tile + at, 0, 2);
+}
+
+template <typename Math>
+void attend_page(const Head<Math>& h, const PageSpan& page, const PageSpan& soon, bool stream) {
+  const size_t tile_bytes = h.args->layout->tile_bytes(), every = stream ? Math::kFetchEvery : 1;
+  fetch_tile(soon.k, tile_bytes, every);
+  fetch_tile(soon.v, tile_bytes, every);
+  const std::byte* keys = Math::keys(*h.args, h.query, page);
+  size_t row = 0;
+  for (; row + kGroupRows <= h.args->rows; row += kGroupRows) {
+    attend_group<Math, kGroupRows>(h, row, page, keys);
+  }
+  switch (h.args->rows - row) {
+    case 3:
+      return attend_group<Math, 3>(h, row, page, keys);
+    case 2:
+      return attend_group<Math, 2>(h, row, page, keys);
+    case 1:
+      return attend_group<Math, 1>(h, row, page, keys);
+  }
+}
+
+// What is read so many pages of a head later: memory takes longer than one. The last one at the
+// end.
+inline const PageSpan& page_ahead(std::span<const AttendArgs> heads, size_t page, size_t head,
+                                  size_t ahead) {
+  head += ahead;
+  for (; head >= heads.size(); head -= heads.size()) ++page;
+  const AttendArgs& args = heads[head];
+  if (page < args.pages.size()) return args.pages[page];
+  page -= args.pages.size();
+  return page < args.next.size() ? args.next[page] : args.pages[args.pages.size() - 1];
+}
+
+template <typename Math>
+void attend_decode(std::span<const AttendArgs> heads, std::byte* scratch) {
+  Arena arena(scratch);
+  auto* all = arena.take<Head<Math>>(heads.size());
+  for (size_t i = 0; i < heads.size(); ++i) all[i] = make_head<Math>(heads[i], arena);
+  for (size_t page = 0; page < heads[0].pages.size(); ++page) {
+    for (size_t i = 0; i < heads.size(); ++i) {
+      const PageSpan& soon = page_ahead(heads, page, i, Math::kAhead);
+      attend_page(all[i], heads[i].pages[page], soon, heads.size() > 1);
+    }
+  }
+  for (size_t i = 0; i < heads.size(); ++i) {
+    const Head<Math>& h = all[i];
+    const AttendArgs& args = *h.args;
+    for (size_t r = 0; r < args.rows; ++r) {
+      const RowSums sums = h.sums.from(r);
+      Math::finish(args.layout->head_dim, sums.values);
+      Math::Softmax::finish(sums, args.layout->head_dim, args.out + r * args.out_stride,
+                            args.lse + r);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace reprise::kernels
