@@ -6,7 +6,6 @@
 
 namespace reprise::kernels {
 const MatmulKernels& matmul_kernels([[maybe_unused]] Isa isa) {
-  static constexpr size_t kVectorSteps = 9;
   static constexpr auto kNothing = [] {};
   static constexpr MatmulKernels kRef = {round_codes_ref, decode_ref, round_bf16_ref, expand_ref,
                                          kVectorSteps,    kNothing,   kNothing,       multiply_ref,

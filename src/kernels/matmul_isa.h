@@ -76,6 +76,8 @@ struct DecodeJob {
 /// bf16 operands of the prefill are cut in steps of 32 columns of k; a tile is 16 rows of one step,
 /// 1 KB: activations [16 rows][32], weights [16 column pairs][16 rows][2].
 inline constexpr size_t kTileElements = 512;
+/// Steps of a pass without tile products.
+inline constexpr size_t kVectorSteps = 9;
 /// Rows of activations that are multiplied, and whose sums are written, at a time.
 inline constexpr size_t kBlockRows = 32;
 /// Sums of 16 rows and 2 panels: [2 panels][16 rows][16].

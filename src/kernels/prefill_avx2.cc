@@ -3,6 +3,7 @@
 #include "kernels/codes_avx2.h"
 #include "kernels/matmul_isa.h"
 #include "kernels/output_avx2.h"
+#include "kernels/simd_avx2.h"
 
 namespace reprise::kernels {
 namespace {
@@ -71,33 +72,64 @@ inline __m256 odd_of(__m256i pairs) {
   return _mm256_castsi256_ps(_mm256_and_si256(pairs, _mm256_set1_epi32(-65536)));
 }
 
-// 4 rows times one panel; sums points at the first row's.
-void multiply_quarter(const MultiplyJob& job, const uint16_t* x, const uint16_t* w, float* sums) {
-  constexpr size_t kRows = 4;
-  __m256 c[kRows][2];
-  for (size_t r = 0; r < kRows; ++r) {
-    for (size_t h = 0; h < 2; ++h) {
-      c[r][h] = job.first ? _mm256_setzero_ps() : _mm256_load_ps(sums + 16 * r + 8 * h);
+// Rows of activations as floats, so that each is broadcast by one load.
+template <int R>
+struct WideRows {
+  alignas(32) float values[R][kVectorSteps * kBlockCols];
+};
+
+template <int R>
+void widen(const uint16_t* x, size_t steps, WideRows<R>& out) {
+  for (size_t step = 0; step < steps; ++step, x += kTileElements) {
+    const uint16_t* from = x;
+    for (size_t r = 0; r < R; ++r, from += kBlockCols) {
+      float* to = out.values[r] + step * kBlockCols;
+      unrolled<kBlockCols / 8>([&]<int i>() __attribute__((always_inline)) {
+        const auto* eight = reinterpret_cast<const __m128i*>(from) + i;
+        const __m256i bits = _mm256_cvtepu16_epi32(_mm_load_si128(eight));
+        _mm256_store_ps(to + 8 * i, even_of(bits));
+      });
     }
   }
-  for (size_t step = 0; step < job.steps; ++step, x += kTileElements, w += kTileElements) {
-    for (size_t pair = 0; pair < 16; ++pair) {
-      const auto* at = reinterpret_cast<const __m256i*>(w + 32 * pair);
-      const __m256i low = _mm256_load_si256(at), high = _mm256_load_si256(at + 1);
-      const __m256 even[2] = {even_of(low), even_of(high)}, odd[2] = {odd_of(low), odd_of(high)};
-      for (size_t r = 0; r < kRows; ++r) {
-        int32_t two;
-        __builtin_memcpy(&two, x + r * kBlockCols + 2 * pair, sizeof two);
-        const __m256i both = _mm256_set1_epi32(two);
-        for (size_t h = 0; h < 2; ++h) {
-          c[r][h] = _mm256_fmadd_ps(even_of(both), even[h], c[r][h]);
-          c[r][h] = _mm256_fmadd_ps(odd_of(both), odd[h], c[r][h]);
-        }
-      }
-    }
+}
+
+// acc[r] += x[r][column] w, for the weights of one column of 16 rows.
+template <int R>
+[[gnu::always_inline]] inline void add_column(const WideRows<R>& x, size_t column, __m256 low,
+                                              __m256 high, __m256 (&acc)[R][2]) {
+  unrolled<R>([&]<int r>() __attribute__((always_inline)) {
+    const __m256 value = _mm256_broadcast_ss(x.values[r] + column);
+    acc[r][0] = _mm256_fmadd_ps(value, low, acc[r][0]);
+    acc[r][1] = _mm256_fmadd_ps(value, high, acc[r][1]);
+  });
+}
+
+// R rows times one panel; sums points at the first row's.
+template <int R>
+void multiply_panel(const MultiplyJob& job, const WideRows<R>& x, const uint16_t* w, float* sums) {
+  __m256 acc[R][2];
+  unrolled<2 * R>([&]<int i>() __attribute__((always_inline)) {
+    acc[i / 2][i % 2] = job.first ? _mm256_setzero_ps() : _mm256_load_ps(sums + 8 * i);
+  });
+  for (size_t column = 0; column < job.steps * kBlockCols; column += 2, w += 32) {
+    const auto* at = reinterpret_cast<const __m256i*>(w);
+    const __m256i low = _mm256_load_si256(at), high = _mm256_load_si256(at + 1);
+    add_column<R>(x, column, even_of(low), even_of(high), acc);
+    add_column<R>(x, column + 1, odd_of(low), odd_of(high), acc);
   }
-  for (size_t r = 0; r < kRows; ++r) {
-    for (size_t h = 0; h < 2; ++h) _mm256_store_ps(sums + 16 * r + 8 * h, c[r][h]);
+  unrolled<2 * R>([&]<int i>() __attribute__((always_inline)) {
+    _mm256_store_ps(sums + 8 * i, acc[i / 2][i % 2]);
+  });
+}
+
+// R rows from `row` on of a row tile times both panels.
+template <int R>
+void multiply_rows(const MultiplyJob& job, size_t tile, size_t row) {
+  WideRows<R> x;
+  widen<R>(job.x + tile * job.x_row_tile + row * kBlockCols, job.steps, x);
+  for (size_t panel = 0; panel < 2; ++panel) {
+    float* sums = job.sums + tile * kSumElements + (panel * 16 + row) * 16;
+    multiply_panel<R>(job, x, job.w + panel * job.steps * kTileElements, sums);
   }
 }
 
@@ -134,13 +166,13 @@ void expand_avx2(const PackedLayout& layout, const std::byte* panel, size_t step
   }
 }
 
+// Six rows at a time: their twelve sums keep both multipliers busy while they wait for themselves.
 void multiply_avx2(const MultiplyJob& job) {
-  for (size_t row = 0; row < job.rows; row += 4) {
-    const uint16_t* x = job.x + row / 16 * job.x_row_tile + row % 16 * kBlockCols;
-    for (size_t panel = 0; panel < 2; ++panel) {
-      float* sums = job.sums + row / 16 * kSumElements + (panel * 16 + row % 16) * 16;
-      multiply_quarter(job, x, job.w + panel * job.steps * kTileElements, sums);
-    }
+  for (size_t tile = 0; tile < (job.rows + 15) / 16; ++tile) {
+    const size_t rows = job.rows - 16 * tile;
+    multiply_rows<6>(job, tile, 0);
+    if (rows > 6) multiply_rows<5>(job, tile, 6);
+    if (rows > 11) multiply_rows<5>(job, tile, 11);
   }
 }
 
