@@ -12,18 +12,6 @@ namespace {  // each source compiles its own, for its instruction set
 
 constexpr size_t kGroupRows = 4, kLanes = 16, kPairs = kPageTokens / 2;
 
-// What rows sum up.
-struct RowSums {
-  size_t width;   // whole vectors
-  float* values;  // [rows, width] weighted values, not normalised
-  float* base;    // [rows] what logits are relative to
-  float* totals;  // [rows, 16] weights summed lane by lane
-
-  RowSums from(size_t row) const {
-    return {width, values + row * width, base + row, totals + row * kLanes};
-  }
-};
-
 // What rows from one on read of a page.
 struct PageOfRows {
   const AttendArgs& args;

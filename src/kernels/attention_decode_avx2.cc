@@ -1,31 +1,44 @@
 // Decode with AVX2 over pages of any type, in floats.
-#include <cmath>
 #include <span>
 
 #include "kernels/attention_decode.h"
-#include "kernels/attention_floats_avx2.h"
+#include "kernels/softmax_avx2.h"
+#include "kernels/tile_avx2.h"
 
 namespace reprise::kernels {
 namespace {
 
-constexpr size_t kVector = 8;
-// See softmax_avx512.h.
-constexpr float kNoBase = -3.0e38f, kReach = 60.0f;
-
-inline void scale(float* x, size_t n, __m256 factor) {
-  for (size_t i = 0; i < n; i += kVector) {
-    _mm256_storeu_ps(x + i, _mm256_mul_ps(_mm256_loadu_ps(x + i), factor));
+// logits[r] of R rows of q [head_dim] and the 16 tokens of a K tile. kRotates: the page asks for
+// it. A sum waits for one addition of every pair of dims instead of two products.
+template <KvType type, int R, bool kRotates>
+[[gnu::always_inline]] inline void score_tile(const AttendArgs& args, const float* q,
+                                              size_t head_dim, const PageSpan& page,
+                                              Logits256 (&logits)[R]) {
+  __m256 sums[R][2];  // logits may lie in memory
+  unrolled<2 * R>([&]<int i>()
+                      __attribute__((always_inline)) { sums[i / 2][i % 2] = _mm256_setzero_ps(); });
+#pragma GCC unroll 2
+  for (size_t pair = 0; pair < head_dim / 2; ++pair) {
+    const auto low = load_k_pair<type, kRotates>(head_dim, args.rope_pairs, page, pair, 0);
+    const auto high = load_k_pair<type, kRotates>(head_dim, args.rope_pairs, page, pair, 8);
+    unrolled<R>([&]<int r>() __attribute__((always_inline)) {
+      const __m256 first = _mm256_broadcast_ss(q + r * head_dim + 2 * pair);
+      const __m256 second = _mm256_broadcast_ss(q + r * head_dim + 2 * pair + 1);
+      const __m256 a = _mm256_fmadd_ps(second, low.second, _mm256_mul_ps(first, low.first));
+      const __m256 b = _mm256_fmadd_ps(second, high.second, _mm256_mul_ps(first, high.first));
+      sums[r][0] = _mm256_add_ps(sums[r][0], a);
+      sums[r][1] = _mm256_add_ps(sums[r][1], b);
+    });
   }
+  unrolled<R>([&]<int r>() __attribute__((always_inline)) {
+    logits[r] = {sums[r][0], sums[r][1]};
+  });
 }
 
 struct Softmax256 {
   using Logits = Logits256;
 
-  static void clear(const RowSums& sums) {
-    __builtin_memset(sums.values, 0, sums.width * sizeof(float));
-    __builtin_memset(sums.totals, 0, kLanes * sizeof(float));
-    *sums.base = kNoBase;
-  }
+  static void clear(const RowSums& sums) { clear_row(sums); }
 
   // All rows together: those of one wait for each other.
   template <int R>
@@ -34,54 +47,26 @@ struct Softmax256 {
     if (seen.adjusted || seen.args.logits != nullptr) adjust(seen, std::span(logits));
     __m256 beyond = _mm256_setzero_ps();
     unrolled<R>([&]<int r>() __attribute__((always_inline)) {
-      const __m256 limit = _mm256_set1_ps(sums.base[r] + kReach);
-      beyond = _mm256_or_ps(beyond, _mm256_cmp_ps(top(logits[r]), limit, _CMP_GT_OQ));
+      beyond = _mm256_or_ps(beyond, beyond_base(logits[r].top(), sums.base[r]));
     });
-    if (_mm256_movemask_ps(beyond) != 0) move_bases(sums, std::span(logits));
+    if (_mm256_movemask_ps(beyond) != 0) {
+      for (size_t r = 0; r < R; ++r) move_base(logits[r].top(), sums.from(r));
+    }
     unrolled<R>([&]<int r>() __attribute__((always_inline)) {
-      const __m256 base = _mm256_set1_ps(sums.base[r]);
-      logits[r] = {exp2_256(_mm256_sub_ps(logits[r].low, base)),
-                   exp2_256(_mm256_sub_ps(logits[r].high, base))};
-      add_to(sums.totals + r * kLanes, logits[r].low);
-      add_to(sums.totals + r * kLanes + kVector, logits[r].high);
+      logits[r] = weights_of(logits[r], sums.from(r));
     });
   }
 
   [[gnu::noinline]] static void adjust(const PageOfRows& seen, std::span<Logits256> logits) {
     for (size_t r = 0; r < logits.size(); ++r) {
-      if (seen.adjusted) logits[r] = adjust_logits(seen.args, seen.row + r, seen.page, logits[r]);
-      if (seen.args.logits != nullptr) {
-        keep_logits(seen.args, seen.row + r, seen.page, logits[r]);
-      }
+      const size_t row = seen.row + r;
+      if (seen.adjusted) logits[r] = adjust_logits(seen.args, row, seen.page, logits[r]);
+      if (seen.args.logits != nullptr) keep_logits(seen.args, row, seen.page, logits[r]);
     }
-  }
-
-  // As with AVX-512: rarely, for weights that could overflow or be lost.
-  [[gnu::noinline]] static void move_bases(const RowSums& all, std::span<const Logits256> logits) {
-    for (size_t r = 0; r < logits.size(); ++r) {
-      const RowSums sums = all.from(r);
-      const float largest = max_256(top(logits[r])), former = *sums.base;
-      if (!(largest > former + kReach)) continue;
-      const bool near = former == kNoBase && largest <= kReach && largest >= -kReach;
-      *sums.base = near ? 0.0f : __builtin_ceilf(largest);
-      const __m256 keep = exp2_256(_mm256_set1_ps(former - *sums.base));
-      scale(sums.totals, kLanes, keep);
-      scale(sums.values, sums.width, keep);
-    }
-  }
-
-  static __m256 top(const Logits256& x) { return _mm256_max_ps(x.low, x.high); }
-
-  static void add_to(float* to, __m256 x) {
-    _mm256_storeu_ps(to, _mm256_add_ps(_mm256_loadu_ps(to), x));
   }
 
   static void finish(const RowSums& sums, size_t head_dim, float* out, float* lse) {
-    const float total = sum_256(
-        _mm256_add_ps(_mm256_loadu_ps(sums.totals), _mm256_loadu_ps(sums.totals + kVector)));
-    const float inverse = total > 0.0f ? 1.0f / total : 0.0f;
-    for (size_t d = 0; d < head_dim; ++d) out[d] = sums.values[d] * inverse;
-    *lse = total > 0.0f ? *sums.base * kLn2 + logf(total) : -__builtin_inff();
+    finish_row(sums, head_dim, out, lse);
   }
 };
 
@@ -105,9 +90,7 @@ struct FloatMath {
 
   static void load(const AttendArgs& args, size_t row, const Query& query) {
     const size_t head_dim = args.layout->head_dim;
-    for (size_t d = 0; d < head_dim; ++d) {
-      query.rows[row * head_dim + d] = args.q[row * args.q_stride + d] * (args.scale * kLog2e);
-    }
+    scale_row(args.q + row * args.q_stride, head_dim, args.scale, query.rows + row * head_dim);
   }
 
   static const std::byte* keys(const AttendArgs&, const Query&, const PageSpan& page) {

@@ -1,175 +1,211 @@
-// Prefill with AVX2 in float: groups of up to 4 rows share every load of K and V. Logits are in
-// units of log2.
-#include <cmath>
-
-#include "kernels/attention_floats_avx2.h"
+// Prefill with AVX2 in floats: tiles of a unit of pages are widened once for all rows, of which
+// six at a time share every load. Logits are in units of log2.
+#include "kernels/arena.h"
 #include "kernels/attention_isa.h"
+#include "kernels/softmax_avx2.h"
+#include "kernels/tile_avx2.h"
 
 namespace reprise::kernels {
 namespace {
 
-constexpr size_t kGroupRows = 4, kBlockKeys = kMaxBlockPages * kPageTokens;
-// Stands for "none yet": finite, so that a difference of two of them is zero and not NaN.
-constexpr float kNoLogit = -3.0e38f;
+constexpr size_t kGroupRows = 6;  // whose twelve sums keep both multipliers busy
+constexpr size_t kUnitPages = 4, kUnitKeys = kUnitPages * kPageTokens;
 
 struct Buffers {
-  size_t dims;     // head_dim rounded up to 16
-  float* q;        // [rows, head_dim] times scale log2(e)
-  float* sums;     // [rows, dims] weighted values, not normalised
-  float* largest;  // [rows] largest logit so far
-  float* totals;   // [rows] sum of weights
-  float* logits;   // [kGroupRows, kBlockKeys], then weights
+  float* q;  // [rows, head_dim] times scale log2(e)
+  RowSums sums;
+  float* keys;    // [kUnitPages, head_dim, 16 tokens]
+  float* values;  // [kUnitKeys, width]
+};
+
+// The pages of a unit that exist, widened one after the other.
+struct Unit {
+  const PageSpan* pages[kUnitPages];
+  size_t count = 0;
 };
 
 Buffers prepare(const AttendArgs& args, std::byte* scratch) {
+  Arena arena(scratch);
   Buffers b;
-  const size_t head_dim = args.layout->head_dim;
-  b.dims = (head_dim + 15) / 16 * 16;
-  b.q = reinterpret_cast<float*>(scratch);
-  b.sums = b.q + args.rows * head_dim;
-  b.largest = b.sums + args.rows * b.dims;
-  b.totals = b.largest + args.rows;
-  b.logits = b.totals + args.rows;
-  for (size_t r = 0; r < args.rows; ++r) {
-    for (size_t d = 0; d < head_dim; ++d) {
-      b.q[r * head_dim + d] = args.q[r * args.q_stride + d] * (args.scale * kLog2e);
-    }
-    b.largest[r] = kNoLogit;
-    b.totals[r] = 0.0f;
+  const size_t head_dim = args.layout->head_dim, rows = args.rows;
+  const size_t width = (head_dim + 15) / 16 * 16;
+  b.q = arena.take<float>(rows * head_dim);
+  b.sums = {width, arena.take<float>(rows * width), arena.take<float>(rows),
+            arena.take<float>(rows * kPageTokens)};
+  b.keys = arena.take<float>(kUnitKeys * head_dim);
+  b.values = arena.take<float>(kUnitKeys * width);
+  for (size_t r = 0; r < rows; ++r) {
+    scale_row(args.q + r * args.q_stride, head_dim, args.scale, b.q + r * head_dim);
+    clear_row(b.sums.from(r));
   }
-  __builtin_memset(b.sums, 0, args.rows * b.dims * sizeof(float));
   return b;
 }
 
-// Logits of a page for R rows; raises lanes of largest[r].
-template <KvType type, int R, bool kRotates>
-void score_page(const AttendArgs& args, size_t row, const PageSpan& page, const Buffers& b,
-                float* logits, __m256* largest) {
+template <KvType type>
+void widen_keys(const AttendArgs& args, const PageSpan& page, float* out) {
   const size_t head_dim = args.layout->head_dim;
-  Logits256 own[R];
-  score_tile<type, R, kRotates>(args, b.q + row * head_dim, head_dim, page, own);
-  unrolled<R>([&]<int r>() __attribute__((always_inline)) {
-    own[r] = adjust_logits(args, row + r, page, own[r]);
-    _mm256_storeu_ps(logits + r * kBlockKeys, own[r].low);
-    _mm256_storeu_ps(logits + r * kBlockKeys + 8, own[r].high);
-    largest[r] = _mm256_max_ps(_mm256_max_ps(own[r].low, own[r].high), largest[r]);  // NaN: none
-  });
-}
-
-// Turns logits of `keys` keys into weights; returns the factor of what was summed before.
-float weigh(float* logits, size_t keys, float largest, float* old_largest, float* total) {
-  const float next = largest > *old_largest ? largest : *old_largest;
-  const float keep = _mm256_cvtss_f32(exp2_256(_mm256_set1_ps(*old_largest - next)));
-  const __m256 top = _mm256_set1_ps(next);
-  __m256 sum = _mm256_setzero_ps();
-  for (size_t i = 0; i < keys; i += 8) {
-    const __m256 weight = exp2_256(_mm256_sub_ps(_mm256_loadu_ps(logits + i), top));
-    sum = _mm256_add_ps(sum, weight);
-    _mm256_storeu_ps(logits + i, weight);
-  }
-  *total = *total * keep + sum_256(sum);
-  *old_largest = next;
-  return keep;
-}
-
-template <KvType type, int R, bool kWhole>
-void sum_values(size_t head_dim, const PageSpan* const* pages, size_t count, const float* weights,
-                size_t dim, const float* keep, float* out, size_t stride) {
-  __m256 sums[R][2];
-  unrolled<2 * R>([&]<int i>() __attribute__((always_inline)) {
-    const __m256 sum = _mm256_loadu_ps(out + i / 2 * stride + dim + i % 2 * 8);
-    sums[i / 2][i % 2] = _mm256_mul_ps(sum, _mm256_set1_ps(keep[i / 2]));
-  });
-  for (size_t i = 0; i < count; ++i) {
-    const std::byte* tile = pages[i]->v;
-    for (size_t pair = 0; pair < kPageTokens / 2; ++pair) {
-      add_products<R>(sums, sums, weights + i * kPageTokens + 2 * pair, kBlockKeys,
-                      load_v_pair<type, kWhole>(head_dim, tile, pair, dim),
-                      load_v_pair<type, kWhole>(head_dim, tile, pair, dim + 8));
+  for (size_t pair = 0; pair < head_dim / 2; ++pair, out += 2 * kPageTokens) {
+    for (size_t token = 0; token < kPageTokens; token += kVector) {
+      const PairVectors k = load_k_pair<type>(head_dim, args.rope_pairs, page, pair, token);
+      _mm256_storeu_ps(out + token, k.first);
+      _mm256_storeu_ps(out + kPageTokens + token, k.second);
     }
-  }
-  unrolled<2 * R>([&]<int i>() __attribute__((always_inline)) {
-    _mm256_storeu_ps(out + i / 2 * stride + dim + i % 2 * 8, sums[i / 2][i % 2]);
-  });
-}
-
-// One block for R rows.
-template <KvType type, int R>
-void attend_group(const AttendArgs& args, size_t row, const PageBlock& block, const Buffers& b) {
-  const RowWindow window = row_window(args, row, R);
-  const PageSpan* pages[kMaxBlockPages];
-  __m256 largest[R];
-  float keep[R];
-  for (__m256& x : largest) x = _mm256_set1_ps(kNoLogit);
-  size_t count = 0;
-  for (size_t slot = 0; slot < block.slots; ++slot) {
-    const PageSpan* page = block.pages[slot];
-    if (page == nullptr || !sees(window, *page)) continue;
-    const auto score =
-        page->cos_sin == nullptr ? score_page<type, R, false> : score_page<type, R, true>;
-    score(args, row, *page, b, b.logits + count * kPageTokens, largest);
-    pages[count++] = page;
-  }
-  if (count == 0) return;
-  for (int r = 0; r < R; ++r) {
-    keep[r] = weigh(b.logits + r * kBlockKeys, count * kPageTokens, max_256(largest[r]),
-                    b.largest + row + r, b.totals + row + r);
-  }
-  const size_t head_dim = args.layout->head_dim;
-  float* const sums = b.sums + row * b.dims;
-  for (size_t dim = 0; dim < b.dims; dim += 16) {
-    const auto add = dim + 16 <= head_dim ? sum_values<type, R, true> : sum_values<type, R, false>;
-    add(head_dim, pages, count, b.logits, dim, keep, sums, b.dims);
   }
 }
 
 template <KvType type>
-void attend_block(const AttendArgs& args, const PageBlock& block, const Buffers& b) {
-  size_t row = 0;
-  for (; row + kGroupRows <= args.rows; row += kGroupRows) {
-    attend_group<type, kGroupRows>(args, row, block, b);
-  }
-  switch (args.rows - row) {
-    case 3:
-      return attend_group<type, 3>(args, row, block, b);
-    case 2:
-      return attend_group<type, 2>(args, row, block, b);
-    case 1:
-      return attend_group<type, 1>(args, row, block, b);
+void widen_values(const AttendArgs& args, const PageSpan& page, size_t width, float* out) {
+  for (size_t pair = 0; pair < kPageTokens / 2; ++pair, out += 2 * width) {
+    for (size_t dim = 0; dim < width; dim += kVector) {
+      const PairVectors v = load_v_pair<type, false>(args.layout->head_dim, page.v, pair, dim);
+      _mm256_storeu_ps(out + dim, v.first);
+      _mm256_storeu_ps(out + width + dim, v.second);
+    }
   }
 }
 
-void finish_row(const AttendArgs& args, size_t row, const Buffers& b) {
-  const float total = b.totals[row], inverse = total > 0.0f ? 1.0f / total : 0.0f;
-  for (size_t d = 0; d < args.layout->head_dim; ++d) {
-    args.out[row * args.out_stride + d] = b.sums[row * b.dims + d] * inverse;
+// acc[r] += a[r stride + i] of column i, which are `columns` vectors of 16, `step` floats apart.
+template <int R>
+[[gnu::always_inline]] inline void add_columns(const float* a, size_t stride, const float* vectors,
+                                               size_t columns, size_t step, __m256 (&acc)[R][2]) {
+  for (size_t i = 0; i < columns; ++i, ++a, vectors += step) {
+    const __m256 low = _mm256_loadu_ps(vectors), high = _mm256_loadu_ps(vectors + kVector);
+    unrolled<R>([&]<int r>() __attribute__((always_inline)) {
+      const __m256 factor = _mm256_broadcast_ss(a + r * stride);
+      acc[r][0] = _mm256_fmadd_ps(factor, low, acc[r][0]);
+      acc[r][1] = _mm256_fmadd_ps(factor, high, acc[r][1]);
+    });
   }
-  args.lse[row] = total > 0.0f ? b.largest[row] * kLn2 + logf(total) : -__builtin_inff();
+}
+
+// out[r]: logits of R rows and the unit.
+template <int R>
+void score_unit(const Buffers& b, const float* q, size_t head_dim, size_t pages,
+                float (&out)[R][kUnitKeys]) {
+  for (size_t p = 0; p < pages; ++p) {
+    __m256 acc[R][2];
+    unrolled<2 * R>([&]<int i>() __attribute__((always_inline)) {
+      acc[i / 2][i % 2] = _mm256_setzero_ps();
+    });
+    add_columns<R>(q, head_dim, b.keys + p * kPageTokens * head_dim, head_dim, kPageTokens, acc);
+    unrolled<2 * R>([&]<int i>() __attribute__((always_inline)) {
+      _mm256_store_ps(out[i / 2] + p * kPageTokens + i % 2 * kVector, acc[i / 2][i % 2]);
+    });
+  }
+}
+
+inline Logits256 load_logits(const float* x) {
+  return {_mm256_load_ps(x), _mm256_load_ps(x + kVector)};
+}
+
+inline void store_logits(float* x, const Logits256& logits) {
+  _mm256_store_ps(x, logits.low);
+  _mm256_store_ps(x + kVector, logits.high);
+}
+
+// Turns the logits of a row into weights.
+void weigh(const AttendArgs& args, size_t row, const Unit& unit, bool adjusted, const RowSums& sums,
+           float* logits) {
+  __m256 top = _mm256_set1_ps(-__builtin_inff());
+  for (size_t p = 0; p < unit.count; ++p) {
+    Logits256 x = load_logits(logits + p * kPageTokens);
+    if (adjusted) {
+      x = adjust_logits(args, row, *unit.pages[p], x);
+      store_logits(logits + p * kPageTokens, x);
+    }
+    top = _mm256_max_ps(x.top(), top);  // NaN counts as none
+  }
+  if (_mm256_movemask_ps(beyond_base(top, *sums.base)) != 0) move_base(top, sums);
+  for (size_t p = 0; p < unit.count; ++p) {
+    float* const of_page = logits + p * kPageTokens;
+    store_logits(of_page, weights_of(load_logits(of_page), sums));
+  }
+}
+
+// One unit for R rows, if they see any of it.
+template <int R>
+void attend_group(const AttendArgs& args, size_t row, const Unit& unit, const Buffers& b) {
+  const RowWindow window = row_window(args, row, R);
+  bool seen = false, adjusted = args.soft_cap > 0.0f;
+  for (size_t p = 0; p < unit.count; ++p) {
+    seen |= sees(window, *unit.pages[p]);
+    adjusted |= needs_adjustment(window, *unit.pages[p]);
+  }
+  if (!seen) return;
+  const size_t head_dim = args.layout->head_dim, width = b.sums.width;
+  alignas(32) float weights[R][kUnitKeys];
+  score_unit<R>(b, b.q + row * head_dim, head_dim, unit.count, weights);
+  for (size_t r = 0; r < R; ++r) {
+    weigh(args, row + r, unit, adjusted, b.sums.from(row + r), weights[r]);
+  }
+  float* const sums = b.sums.from(row).values;
+  for (size_t dim = 0; dim < width; dim += 2 * kVector) {
+    __m256 acc[R][2];
+    unrolled<2 * R>([&]<int i>() __attribute__((always_inline)) {
+      acc[i / 2][i % 2] = _mm256_loadu_ps(sums + i / 2 * width + dim + i % 2 * kVector);
+    });
+    add_columns<R>(weights[0], kUnitKeys, b.values + dim, unit.count * kPageTokens, width, acc);
+    unrolled<2 * R>([&]<int i>() __attribute__((always_inline)) {
+      _mm256_storeu_ps(sums + i / 2 * width + dim + i % 2 * kVector, acc[i / 2][i % 2]);
+    });
+  }
+}
+
+void attend_unit(const AttendArgs& args, const Unit& unit, const Buffers& b) {
+  size_t row = 0;
+  for (; row + kGroupRows <= args.rows; row += kGroupRows) {
+    attend_group<kGroupRows>(args, row, unit, b);
+  }
+  switch (args.rows - row) {
+    case 5:
+      return attend_group<5>(args, row, unit, b);
+    case 4:
+      return attend_group<4>(args, row, unit, b);
+    case 3:
+      return attend_group<3>(args, row, unit, b);
+    case 2:
+      return attend_group<2>(args, row, unit, b);
+    case 1:
+      return attend_group<1>(args, row, unit, b);
+  }
+}
+
+template <KvType type>
+void attend_pages(const AttendArgs& args, std::byte* scratch) {
+  const Buffers b = prepare(args, scratch);
+  const size_t head_dim = args.layout->head_dim;
+  PageBlock block;
+  for (size_t page = 0; page < args.pages.size();) {
+    page = next_block(args, page, kUnitPages, block);
+    Unit unit;
+    for (size_t slot = 0; slot < block.slots; ++slot) {
+      const PageSpan* const present = block.pages[slot];
+      if (present == nullptr) continue;
+      const size_t first = unit.count * kPageTokens;
+      widen_keys<type>(args, *present, b.keys + first * head_dim);
+      widen_values<type>(args, *present, b.sums.width, b.values + first * b.sums.width);
+      unit.pages[unit.count++] = present;
+    }
+    attend_unit(args, unit, b);
+  }
+  for (size_t r = 0; r < args.rows; ++r) {
+    finish_row(b.sums.from(r), head_dim, args.out + r * args.out_stride, args.lse + r);
+  }
 }
 
 }  // namespace
 
 void attend_prefill_avx2(const AttendArgs& args, std::byte* scratch) {
-  const Buffers b = prepare(args, scratch);
-  PageBlock block;
-  for (size_t page = 0; page < args.pages.size();) {
-    page = next_block(args, page, kMaxBlockPages, block);
-    switch (args.layout->type) {
-      case KvType::kBF16:
-        attend_block<KvType::kBF16>(args, block, b);
-        break;
-      case KvType::kF16:
-        attend_block<KvType::kF16>(args, block, b);
-        break;
-      case KvType::kF32:
-        attend_block<KvType::kF32>(args, block, b);
-        break;
-      case KvType::kQ8_0:
-        attend_block<KvType::kQ8_0>(args, block, b);
-        break;
-    }
+  switch (args.layout->type) {
+    case KvType::kBF16:
+      return attend_pages<KvType::kBF16>(args, scratch);
+    case KvType::kF16:
+      return attend_pages<KvType::kF16>(args, scratch);
+    case KvType::kF32:
+      return attend_pages<KvType::kF32>(args, scratch);
+    case KvType::kQ8_0:
+      return attend_pages<KvType::kQ8_0>(args, scratch);
   }
-  for (size_t row = 0; row < args.rows; ++row) finish_row(args, row, b);
 }
 
 }  // namespace reprise::kernels

@@ -7,6 +7,18 @@
 
 namespace reprise::kernels {
 
+/// What rows sum up.
+struct RowSums {
+  size_t width;   // whole vectors
+  float* values;  // [rows, width] weighted values, not normalised
+  float* base;    // [rows] what logits are relative to
+  float* totals;  // [rows, 16] weights summed lane by lane
+
+  RowSums from(size_t row) const {
+    return {width, values + row * width, base + row, totals + row * kPageTokens};
+  }
+};
+
 /// Keys that a group of rows sees: somebody sees [first, last), everybody sees [all_first,
 /// all_last).
 struct RowWindow {
