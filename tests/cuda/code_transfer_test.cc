@@ -13,7 +13,7 @@ namespace {
 using kernels::cuda::has_device;
 
 constexpr uint32_t kDim = 64, kKvHeads = 2;
-constexpr uint32_t kNone = DeviceCodeIndex::kNone;
+constexpr uint32_t kNone = IndexedLayers::kNone;
 
 ModelConfig config_of(uint32_t layers) {
   ModelConfig config;

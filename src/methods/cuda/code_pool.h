@@ -9,6 +9,7 @@
 #include "kernels/cuda/device_buffer.h"
 #include "kernels/cuda/key_codes.h"
 #include "methods/csattention/csattention.h"
+#include "methods/cuda/indexed_layers.h"
 
 namespace reprise {
 
@@ -71,15 +72,14 @@ class DeviceCodeIndex : public CsAttentionOnDevice {
     int32_t searched = 0;  // CodedRow::searched, as if no query ever turned
   };
 
-  /// index: [n_layer] of the layers' places in it, kNone where they have none.
+  /// index: [n_layer] of the layers' places in it, IndexedLayers::kNone where they have none.
   DeviceCodeIndex(std::shared_ptr<CodePool> pool, std::vector<uint32_t> index);
   ~DeviceCodeIndex() override;
   DeviceCodeIndex(const DeviceCodeIndex&) = delete;
   DeviceCodeIndex& operator=(const DeviceCodeIndex&) = delete;
 
-  static constexpr uint32_t kNone = ~0u;
   int32_t built_end(uint32_t layer) const override {
-    return index_[layer] == kNone ? 0 : layers_[index_[layer]].built;
+    return index_[layer] == IndexedLayers::kNone ? 0 : layers_[index_[layer]].built;
   }
   uint64_t bytes() const override;
   Status fetch(KeyCodes& codes) const override;

@@ -75,7 +75,7 @@ Status DeviceCodeIndex::fetch(KeyCodes& codes) const {
   REPRISE_CHECK(bring(book.data(), book_->data(), book.size() * sizeof(float)));
   std::vector<uint32_t> layers;
   for (uint32_t layer = 0; layer < index_.size(); ++layer) {
-    if (index_[layer] == kNone) continue;
+    if (index_[layer] == IndexedLayers::kNone) continue;
     layers.push_back(layer);
     if (built_end(layer) > 0) fetch_layer(layer, book, codes);
   }
@@ -97,7 +97,7 @@ Result<bool> DeviceCodeIndex::adopt(const KeyCodes& codes, cudaStream_t stream) 
   std::vector<uint32_t> layers;
   int32_t most = 0;
   for (uint32_t layer = 0; layer < index_.size(); ++layer) {
-    if (index_[layer] == kNone) continue;
+    if (index_[layer] == IndexedLayers::kNone) continue;
     layers.push_back(layer);
     if (!codes.trained(layer)) continue;
     layers_[index_[layer]] = {codes.trained_end(layer), codes.coded(layer) / kTokens * kTokens, 0};

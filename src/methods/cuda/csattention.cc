@@ -62,15 +62,9 @@ DeviceCsAttention::DeviceCsAttention(const CsAttentionPolicy& policy, const Mode
 }
 
 Status DeviceCsAttention::reserve(const DeviceRoom& room) {
-  if (layers_.empty()) {
-    index_.assign(config_.n_layer, DeviceCodeIndex::kNone);
-    for (uint32_t layer = 0; layer < config_.n_layer; ++layer) {
-      if (config_.window[layer] > 0 || leaves_alone(layer)) continue;
-      index_[layer] = static_cast<uint32_t>(layers_.size());
-      layers_.push_back(layer);
-    }
-    shape_ = {static_cast<uint32_t>(layers_.size()), config_.n_kv_head, config_.head_dim};
-    REPRISE_CHECK(upload(std::span<const uint32_t>(layers_), model_layers_, kWhat));
+  if (layers_.places.empty()) {
+    REPRISE_CHECK(layers_.find(config_, *this));
+    shape_ = {layers_.count(), config_.n_kv_head, config_.head_dim};
   }
   const uint64_t tokens = room.pool_pages / config_.n_layer * kernels::cuda::kPageTokens;
   REPRISE_CHECK(pool_->reserve(shape_, tokens, room.sequences));
@@ -95,7 +89,7 @@ Status DeviceCsAttention::reserve(const DeviceRoom& room) {
 // Lists of rows that do not search are made before the layers.
 Status DeviceCsAttention::reserve_lists() {
   const bool periodic = rules_.period > 1;
-  const size_t layers = layers_.size(), lists = size_t{rows_} * config_.n_kv_head;
+  const size_t layers = layers_.count(), lists = size_t{rows_} * config_.n_kv_head;
   const size_t entries = (periodic ? layers : 1) * lists * capacity_;
   REPRISE_CHECK(lists_.reserve(entries, kWhat));
   if (numbered_) REPRISE_CHECK(numbers_.reserve(entries, kWhat));
@@ -142,12 +136,7 @@ Status DeviceCsAttention::begin(const DeviceRows& rows, const PagedKv& kv, cudaS
     if (group.policy != this || group.first >= rows.decode_rows) continue;
     CodeNewKeysArgs args;
     args.rows = rows_from(group.first, group.count);
-    args.rows.positions = rows.positions + group.first;
-    args.rows.capacity = rows.capacity;
-    args.kv = kv;
-    args.tables = rows.tables + size_t{group.first} * rows.capacity;
-    args.table_rows = rows.table_rows;
-    args.model_layers = model_layers_.data();
+    point_at(rows, group, layers_, kv, args);
     if (rules_.period > 1) {
       const size_t list = size_t{group.first} * config_.n_kv_head;
       args.due = due_.data() + group.first;
@@ -169,7 +158,7 @@ Status DeviceCsAttention::select(const DeviceQueries& queries, DeviceRead& read,
   args.rows = rows_from(queries.first, queries.count);
   args.rows.positions = queries.positions;
   args.rows.capacity = queries.capacity;
-  args.layer = index_[queries.layer];
+  args.layer = layers_.places[queries.layer];
   args.model_layer = queries.layer;
   args.kv = queries.kv;
   args.pages = queries.pages;
@@ -214,7 +203,7 @@ bool DeviceCsAttention::chooses(const DeviceRow& row, CodeRange* range, CodeRang
   *range = code_range(rules_, row.layer, row.position);
   const auto* index = static_cast<const DeviceCodeIndex*>(host->device().state.get());
   if (!range->chooses || index == nullptr || index->built_end(row.layer) == 0) return false;
-  const int32_t searched = index->layers()[index_[row.layer]].searched;
+  const int32_t searched = index->layers()[layers_.places[row.layer]].searched;
   *last = rules_.period > 1 && !compares() && searched > 0
               ? code_range(rules_, row.layer, searched - 1)
               : *range;

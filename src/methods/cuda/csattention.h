@@ -72,7 +72,7 @@ class DeviceCsAttention : public DevicePolicy {
   bool numbered_;
   std::vector<uint64_t> draws_;  // see TrainCodesArgs
   kernels::cuda::CodeShape shape_;
-  std::vector<uint32_t> layers_, index_;  // of the model; [n_layer] their places in an index
+  IndexedLayers layers_;
   std::shared_ptr<CodePool> pool_ = std::make_shared<CodePool>();
   kernels::cuda::PagedKv kv_;  // of the last pass
   uint32_t rows_ = 0, capacity_ = 0, block_capacity_ = 0;
@@ -82,7 +82,6 @@ class DeviceCsAttention : public DevicePolicy {
   std::vector<uint32_t> host_blocks_;               // [rows, block_capacity]
   kernels::cuda::StagedArray<kernels::cuda::CodedRow> sent_rows_;
   kernels::cuda::StagedArray<uint32_t> sent_blocks_;
-  kernels::cuda::DeviceBuffer<uint32_t> model_layers_;
   kernels::cuda::DeviceBuffer<uint2> tops_;  // scratch, see CodeSearchArgs
   kernels::cuda::DeviceBuffer<float2> scales_, parts_;
   kernels::cuda::DeviceBuffer<float> weights_;

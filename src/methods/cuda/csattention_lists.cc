@@ -57,20 +57,10 @@ DeviceCentroidLists::DeviceCentroidLists(const CsAttentionPolicy& policy, const 
     : config_(config), options_(lists_options(policy.options())), rules_(code_rules(policy)) {}
 
 Status DeviceCentroidLists::reserve(const DeviceRoom& room) {
-  if (places_.empty()) {
-    places_.assign(config_.n_layer, DeviceListIndex::kNone);
-    for (uint32_t layer = 0; layer < config_.n_layer; ++layer) {
-      if (config_.window[layer] > 0 || leaves_alone(layer)) continue;
-      places_[layer] = static_cast<uint32_t>(layers_.size());
-      layers_.push_back(layer);
-    }
-    shape_ = {static_cast<uint32_t>(layers_.size()),
-              config_.n_head,
-              config_.n_kv_head,
-              config_.head_dim,
-              options_.parts,
-              options_.centroids};
-    REPRISE_CHECK(upload(std::span<const uint32_t>(layers_), model_layers_, kWhat));
+  if (layers_.places.empty()) {
+    REPRISE_CHECK(layers_.find(config_, *this));
+    shape_ = {layers_.count(),  config_.n_head, config_.n_kv_head,
+              config_.head_dim, options_.parts, options_.centroids};
     std::mt19937_64 random(options_.seed);
     std::vector<uint64_t> draws(options_.centroids + 1);
     for (uint64_t& draw : draws) draw = random();
@@ -142,12 +132,7 @@ Status DeviceCentroidLists::begin(const DeviceRows& rows, const PagedKv& kv, cud
     if (group.policy != this || group.first >= rows.decode_rows) continue;
     OfferNewKeysArgs args;
     args.rows = rows_from(group.first, group.count);
-    args.rows.positions = rows.positions + group.first;
-    args.rows.capacity = rows.capacity;
-    args.kv = kv;
-    args.tables = rows.tables + size_t{group.first} * rows.capacity;
-    args.table_rows = rows.table_rows;
-    args.model_layers = model_layers_.data();
+    point_at(rows, group, layers_, kv, args);
     REPRISE_CUDA(offer_new_keys(args, stream), "listing keys");
   }
   return {};
@@ -158,7 +143,7 @@ ListSearchArgs DeviceCentroidLists::search_args(const DeviceQueries& queries) co
   args.rows = rows_from(queries.first, queries.count);
   args.rows.positions = queries.positions;
   args.rows.capacity = queries.capacity;
-  args.layer = places_[queries.layer];
+  args.layer = layers_.places[queries.layer];
   args.model_layer = queries.layer;
   args.pages = queries.pages;
   args.q = queries.q_exact;

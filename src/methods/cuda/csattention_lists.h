@@ -60,12 +60,11 @@ class DeviceCentroidLists : public DevicePolicy {
   CentroidListsOptions options_;
   kernels::cuda::CodeRules rules_;
   kernels::cuda::ListShape shape_;
-  std::vector<uint32_t> layers_, places_;  // of the model; [n_layer] their places in an index
+  IndexedLayers layers_;
   uint32_t rows_ = 0, capacity_ = 0, pick_capacity_ = 0;
   std::vector<Step> steps_;
   std::vector<kernels::cuda::ListIndex> host_rows_;  // [rows]
   kernels::cuda::StagedArray<kernels::cuda::ListIndex> sent_rows_;
-  kernels::cuda::DeviceBuffer<uint32_t> model_layers_;
   kernels::cuda::DeviceBuffer<uint64_t> draws_;  // see TrainCentroidsArgs
   // Scratch of builds and of searches.
   kernels::cuda::DeviceBuffer<float> points_, scores_;

@@ -43,7 +43,7 @@ Result<DeviceListIndex*> DeviceCentroidLists::index_of(const CsAttentionPolicy& 
                                                        cudaStream_t stream) {
   CsAttentionPolicy::Device& device = host.device();
   if (device.state == nullptr || device.state.use_count() > 1) {
-    auto own = std::make_shared<DeviceListIndex>(shape_, places_);
+    auto own = std::make_shared<DeviceListIndex>(shape_, layers_.places);
     if (const auto* from = static_cast<const DeviceListIndex*>(device.state.get())) {
       REPRISE_TRY(const bool has_room, own->copy(*from, device.truncated, stream));
       if (!has_room) ++device.fallbacks;
@@ -63,8 +63,8 @@ Result<DeviceListIndex*> DeviceCentroidLists::index_of(const CsAttentionPolicy& 
 // Room for what after_prefill() will write.
 Status DeviceCentroidLists::plan_prompt(const SequenceStep& step, int32_t position, Step& planned) {
   const CsAttentionPolicy& host = *planned.host;
-  if (layers_.empty() || step.prompt_end <= host.budget_at(step.prompt_end)) return {};
-  if (!host.wants_index(layers_.front(), step.prompt_end)) return {};
+  if (layers_.layers.empty() || step.prompt_end <= host.budget_at(step.prompt_end)) return {};
+  if (!host.wants_index(layers_.layers.front(), step.prompt_end)) return {};
   const int32_t end = position + static_cast<int32_t>(step.rows);
   const QueryWindow window = host.observed(step.prompt_end);
   bool has_room = true;
@@ -73,7 +73,7 @@ Status DeviceCentroidLists::plan_prompt(const SequenceStep& step, int32_t positi
   }
   if (has_room && end == step.prompt_end) {
     uint32_t stride = 0;
-    for (const uint32_t layer : layers_) {
+    for (const uint32_t layer : layers_.layers) {
       stride = std::max(stride, list_length(host.recent_end(layer, end)));
     }
     REPRISE_TRY(has_room, planned.index->reserve(stride));
@@ -88,9 +88,9 @@ ListIndex DeviceCentroidLists::plan_row(int32_t position, const Step& planned) c
   DeviceListIndex& index = *planned.index;
   if (!index.complete()) return {};
   if (index.has_samples()) index.drop_samples();
-  for (const uint32_t layer : layers_) {
+  for (const uint32_t layer : layers_.layers) {
     if (!code_range(rules_, layer, position).chooses) continue;
-    int32_t& listed = index.layers()[places_[layer]].listed;
+    int32_t& listed = index.layers()[layers_.places[layer]].listed;
     listed = std::max(listed, planned.host->recent_end(layer, position + 1));
   }
   return index.view();
@@ -99,7 +99,7 @@ ListIndex DeviceCentroidLists::plan_row(int32_t position, const Step& planned) c
 Status DeviceCentroidLists::sample(const Step& step, const DevicePrompt& prompt,
                                    cudaStream_t stream) const {
   const QueryWindow window = step.host->observed(step.prompt_end);
-  const uint32_t at = places_[prompt.layer];
+  const uint32_t at = layers_.places[prompt.layer];
   DeviceListIndex::Layer& own = step.index->layers()[at];
   const int32_t begin = prompt.rows.position;
   const int32_t end = std::min(window.end, begin + static_cast<int32_t>(prompt.rows.count));
@@ -130,7 +130,7 @@ Status DeviceCentroidLists::sample(const Step& step, const DevicePrompt& prompt,
 
 Status DeviceCentroidLists::build(const Step& step, const DevicePrompt& prompt, int32_t end,
                                   cudaStream_t stream) const {
-  const uint32_t at = places_[prompt.layer];
+  const uint32_t at = layers_.places[prompt.layer];
   DeviceListIndex::Layer& own = step.index->layers()[at];
   TrainCentroidsArgs train;
   train.shape = shape_;
@@ -168,7 +168,7 @@ Status DeviceCentroidLists::after_prefill(const DevicePrompt& prompt, cudaStream
     REPRISE_CHECK(sample(step, prompt, stream));
     return end < step.prompt_end ? Status() : build(step, prompt, end, stream);
   }
-  const uint32_t at = places_[prompt.layer];
+  const uint32_t at = layers_.places[prompt.layer];
   DeviceListIndex::Layer& own = step.index->layers()[at];
   const int32_t recent = step.host->recent_end(prompt.layer, end);
   if (own.built == 0 || recent <= own.listed) return {};

@@ -45,7 +45,7 @@ Result<DeviceCodeIndex*> DeviceCsAttention::index_of(const CsAttentionPolicy& ho
   CsAttentionPolicy::Device& device = host.device();
   const KeyCodes* const restored = host.restored();
   if (device.state == nullptr || device.state.use_count() > 1) {
-    auto own = std::make_shared<DeviceCodeIndex>(pool_, index_);
+    auto own = std::make_shared<DeviceCodeIndex>(pool_, layers_.places);
     REPRISE_CHECK(own->create(static_cast<const DeviceCodeIndex*>(device.state.get()), stream));
     device.state = std::move(own);
   }
@@ -69,7 +69,7 @@ Status DeviceCsAttention::plan_prompt(const SequenceStep& step, int32_t position
   if (end <= host.budget_at(end)) return {};
   bool builds = false, extends = false;
   int32_t recent = 0;
-  for (const uint32_t layer : layers_) {
+  for (const uint32_t layer : layers_.layers) {
     const bool wants = host.wants_index(layer, step.prompt_end);
     builds = builds || (wants && end == step.prompt_end);
     extends = extends || (!wants && planned.index->built_end(layer) > 0);
@@ -92,12 +92,12 @@ Status DeviceCsAttention::plan_row(int32_t position, Step& planned, cudaStream_t
   const int32_t end = position + 1;
   const bool chooses = code_range(rules_, 0, position).chooses;
   bool has_room = true, rebuilt = false;
-  for (uint32_t at = 0; at < layers_.size(); ++at) {
+  for (uint32_t at = 0; at < layers_.count(); ++at) {
     DeviceCodeIndex::Layer& own = index.layers()[at];
-    const int32_t shifted = end - kTokens * static_cast<int32_t>(layers_[at]);
-    if (!host.wants_index(layers_[at], shifted + host.decode_rows_observed())) continue;
-    if (chooses && own.seen > 0 && host.wants_index(layers_[at], shifted)) {
-      REPRISE_TRY(has_room, index.own_blocks(0, host.recent_end(layers_[at], end), stream));
+    const int32_t shifted = end - kTokens * static_cast<int32_t>(layers_.layers[at]);
+    if (!host.wants_index(layers_.layers[at], shifted + host.decode_rows_observed())) continue;
+    if (chooses && own.seen > 0 && host.wants_index(layers_.layers[at], shifted)) {
+      REPRISE_TRY(has_room, index.own_blocks(0, host.recent_end(layers_.layers[at], end), stream));
       if (!has_room) break;
       REPRISE_CHECK(index.own_book(stream));
       REPRISE_CHECK(build(planned, at, kv_, position, stream));
@@ -108,10 +108,11 @@ Status DeviceCsAttention::plan_row(int32_t position, Step& planned, cudaStream_t
     if (row.learn_end == 0) row.learn_begin = at;
     row.learn_end = at + 1;
   }
-  while (row.ready < layers_.size() && index.layers()[row.ready].built > 0) ++row.ready;
+  while (row.ready < layers_.count() && index.layers()[row.ready].built > 0) ++row.ready;
   if (has_room && chooses && row.ready > 0) {
     int32_t recent = 0;
-    for (const uint32_t layer : layers_) recent = std::max(recent, host.recent_end(layer, end));
+    for (const uint32_t layer : layers_.layers)
+      recent = std::max(recent, host.recent_end(layer, end));
     REPRISE_TRY(has_room, index.own_blocks(index.least_coded(), recent, stream));
   }
   if (!has_room) {
@@ -122,12 +123,13 @@ Status DeviceCsAttention::plan_row(int32_t position, Step& planned, cudaStream_t
   if (rebuilt) REPRISE_CHECK(index.send_coded(stream));
   for (uint32_t at = 0; chooses && at < row.ready; ++at) {
     DeviceCodeIndex::Layer& own = index.layers()[at];
-    own.coded = std::max(own.coded, host.recent_end(layers_[at], end));
-    if (search_holds(rules_, layers_[at], own.searched, end)) continue;
+    own.coded = std::max(own.coded, host.recent_end(layers_.layers[at], end));
+    if (search_holds(rules_, layers_.layers[at], own.searched, end)) continue;
     own.searched = end;
-    planned.due |= turn_of(layers_[at]);
+    planned.due |= turn_of(layers_.layers[at]);
   }
-  for (uint32_t at = row.learn_begin; at < row.learn_end; ++at) planned.due |= turn_of(layers_[at]);
+  for (uint32_t at = row.learn_begin; at < row.learn_end; ++at)
+    planned.due |= turn_of(layers_.layers[at]);
   row.book = index.book();
   row.moments = index.moments();
   row.coded = index.coded();
@@ -143,7 +145,7 @@ Status DeviceCsAttention::build(const Step& step, uint32_t at, PagedKv kv, int32
   args.kv = kv;
   args.shape = shape_;
   args.layer = at;
-  args.pages = sample(*step.kv, layers_[at], end);
+  args.pages = sample(*step.kv, layers_.layers[at], end);
   args.clusters = clusters_;
   args.iterations = iterations_;
   std::copy(draws_.begin(), draws_.end(), args.draws);
@@ -192,7 +194,7 @@ Status DeviceCsAttention::send_rows(uint32_t turn, cudaStream_t stream) {
 Status DeviceCsAttention::after_prefill(const DevicePrompt& prompt, cudaStream_t stream) {
   const Step& step = steps_[prompt.step];
   if (step.index == nullptr) return {};
-  const uint32_t at = index_[prompt.layer];
+  const uint32_t at = layers_.places[prompt.layer];
   DeviceCodeIndex::Layer& own = step.index->layers()[at];
   const int32_t begin = prompt.rows.position;
   const int32_t end = begin + static_cast<int32_t>(prompt.rows.count);

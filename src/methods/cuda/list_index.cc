@@ -23,7 +23,7 @@ DeviceListIndex::DeviceListIndex(const ListShape& shape, std::vector<uint32_t> p
     : shape_(shape), places_(std::move(places)), layers_(shape.layers) {}
 
 int32_t DeviceListIndex::needs_until(uint32_t layer) const {
-  if (places_[layer] == kNone) return 0;
+  if (places_[layer] == IndexedLayers::kNone) return 0;
   const Layer& own = layers_[places_[layer]];
   return std::max(own.built, own.listed);
 }

@@ -6,6 +6,7 @@
 #include "kernels/cuda/centroid_lists.h"
 #include "kernels/cuda/device_buffer.h"
 #include "methods/csattention/csattention.h"
+#include "methods/cuda/indexed_layers.h"
 
 namespace reprise {
 
@@ -19,12 +20,11 @@ class DeviceListIndex : public CsAttentionOnDevice {
     int32_t sampled = 0;  // rows of samples
   };
 
-  static constexpr uint32_t kNone = ~0u;
-  /// places: [n_layer] of the layers' places in it, kNone where they have none.
+  /// places: [n_layer] of the layers' places in it, IndexedLayers::kNone where they have none.
   DeviceListIndex(const kernels::cuda::ListShape& shape, std::vector<uint32_t> places);
 
   int32_t built_end(uint32_t layer) const override {
-    return places_[layer] == kNone ? 0 : layers_[places_[layer]].built;
+    return places_[layer] == IndexedLayers::kNone ? 0 : layers_[places_[layer]].built;
   }
   int32_t needs_until(uint32_t layer) const override;
   uint64_t bytes() const override;
