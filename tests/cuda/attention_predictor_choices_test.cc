@@ -65,9 +65,9 @@ class Walk {
       SCOPED_TRACE("row " + std::to_string(row) + ", layer " + std::to_string(layer));
       attend(sequence.layers[layer], layer, row);
     }
-    DeviceQueries all;
-    all.count = 1;
-    all.positions = positions_.get() + row;
+    DeviceQueries all = queries_of(sequence.layers[0], 0, row);
+    all.layer_rows = kRows;
+    if (!observes(row)) all.lse = lse_.get() + sequence.layers[0].q_row(row) * 4;
     ASSERT_TRUE(device_.learn(all, kLayers, nullptr));
     for (uint32_t layer = 0; layer < kLayers; ++layer) {
       SCOPED_TRACE("after row " + std::to_string(row) + ", layer " + std::to_string(layer));
@@ -96,6 +96,8 @@ class Walk {
     }
     return tables;
   }
+  // What a row read is told layer by layer, or of all layers at once.
+  static bool observes(uint32_t row) { return row % 2 == 0; }
   void begin_pass(uint32_t row) {
     const DeviceGroup group = {0, 1, &device_};
     DeviceRows rows;
@@ -113,8 +115,10 @@ class Walk {
     DeviceRead read;
     ASSERT_TRUE(device_.select(queries, read, nullptr));
     const auto got = read_lists(read, own, row, want);
-    upload(own.lse(row, got));
-    ASSERT_TRUE(device_.observe(queries, read, lse_.get() + own.q_row(row) * 4, nullptr));
+    upload(own.lse(row, got), own.q_row(row), 1);
+    if (observes(row)) {
+      ASSERT_TRUE(device_.observe(queries, read, lse_.get() + own.q_row(row) * 4, nullptr));
+    }
     if (calibrates) own.push_whole(row);
     if (!calibrates) own.push_read(row, got);
   }
@@ -133,8 +137,10 @@ class Walk {
     EXPECT_EQ(cudaStreamSynchronize(nullptr), cudaSuccess);
   }
   PagedKv kv() const { return {kv_.get(), KvType::kBF16, 2, 64}; }
-  void upload(const std::vector<float>& lse) {
-    EXPECT_EQ(cudaMemcpy(lse_.get(), lse.data(), lse.size() * 4, cudaMemcpyHostToDevice),
+  // Of some rows, counted over all layers.
+  void upload(const std::vector<float>& lse, size_t first, size_t rows) {
+    EXPECT_EQ(cudaMemcpy(lse_.get() + first * 4, lse.data() + first * 4, rows * 4 * sizeof(float),
+                         cudaMemcpyHostToDevice),
               cudaSuccess);
   }
   DeviceQueries queries_of(const Reference& own, uint32_t layer, uint32_t row) const {
@@ -158,8 +164,8 @@ class Walk {
       const auto one = own.lse(i, {all, all});
       for (size_t j = 0; j < lse.size(); ++j) lse[j] += one[j];
     }
-    upload(lse);
     const uint32_t first = own.q_row(row - rows);
+    upload(lse, first, rows);
     DevicePrompt prompt;
     prompt.layer = layer;
     prompt.rows = {0, rows, kFirst + static_cast<int32_t>(row - rows)};

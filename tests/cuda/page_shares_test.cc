@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <numeric>
 #include <random>
 
@@ -63,6 +64,18 @@ TEST_P(PageShares, AreWhatPagesOfAListGot) {
                                       lists[i], static_cast<uint32_t>(std::min(left, 16)), lse);
     ASSERT_NEAR(got[i], want.value, want.error) << i;
   }
+  // The rows as layers.
+  const DeviceArray<float> of_layers(lists.size(), 0xff);
+  args.rows = 1;
+  args.layers = kRows;
+  args.list_stride = size_t{n_kv_head} * kCapacity;
+  args.key_stride = n_kv_head;
+  args.lse_stride = n_head;
+  args.q_stride = size_t{n_head} * GetParam().head_dim;
+  args.shares = of_layers.get();
+  ASSERT_EQ(read_shares(args, nullptr), cudaSuccess);
+  const auto same = of_layers.host();
+  EXPECT_EQ(std::memcmp(same.data(), got.data(), got.size() * sizeof(float)), 0);
 }
 
 // A history in two pieces is that of its rows, one after another.

@@ -16,7 +16,6 @@ using namespace kernels::cuda;
 namespace {
 
 constexpr uint32_t kTokens = kernels::cuda::kPageTokens;
-constexpr uint32_t kLearnLayers = 8;  // that policies learn about at once
 
 }  // namespace
 
@@ -130,7 +129,6 @@ Status DeviceExecutor::reserve_parts() {
 Status DeviceExecutor::begin(const DeviceRows& rows, cudaStream_t stream) {
   rows_ = rows;
   learning_ = false;
-  learned_layers_ = 0;
   in_parts_ = std::any_of(rows.groups.begin(), rows.groups.end(),
                           [](const DeviceGroup& group) { return group.policy != nullptr; });
   REPRISE_CHECK(make_angles(stream));
@@ -150,8 +148,7 @@ Status DeviceExecutor::begin(const DeviceRows& rows, cudaStream_t stream) {
 
 Status DeviceExecutor::attend(const LayerHeads& heads, cudaStream_t stream) {
   REPRISE_CHECK(attend_rows(heads, stream));
-  const uint32_t done = heads.layer + 1;
-  return done % kLearnLayers == 0 || done == config_.n_layer ? learn(done, stream) : Status();
+  return learn(heads.layer + 1, stream);
 }
 
 Status DeviceExecutor::follow(cudaStream_t stream) {
@@ -161,16 +158,24 @@ Status DeviceExecutor::follow(cudaStream_t stream) {
 }
 
 Status DeviceExecutor::learn(uint32_t end, cudaStream_t stream) {
-  const uint32_t first = std::exchange(learned_layers_, end);
   for (const DeviceGroup& group : rows_.groups) {
     const bool decodes = group.policy != nullptr && group.first < rows_.decode_rows;
     if (!decodes || !group.policy->learns() || learns_by_layer(group)) continue;
+    const uint32_t together = group.policy->layers_learned_together();
+    if (end % together != 0 && end != config_.n_layer) continue;
+    const uint32_t first = (end - 1) / together * together;
     REPRISE_CHECK(follow(stream));
     DeviceQueries queries;
     queries.layer = first;
     queries.first = group.first;
     queries.count = group.count;
     queries.positions = rows_.positions + group.first;
+    queries.n_head = config_.n_head;
+    queries.kv = kv_;
+    queries.layer_rows = limits_.sequences;
+    const size_t row = size_t{first} * limits_.sequences + group.first;
+    queries.q = q_.data() + row * q_width();
+    if (memory_.hot() == nullptr) queries.lse = lse_.data() + row * config_.n_head;
     REPRISE_CHECK(group.policy->learn(queries, end - first, learn_stream_.get()));
   }
   return {};
@@ -325,16 +330,13 @@ Status DeviceExecutor::read_group(const LayerHeads& heads, const DeviceGroup& gr
     }
   }
   REPRISE_CHECK(read(heads, what, group.first, group.count, stream));
-  if (group.policy == nullptr || !group.policy->learns() ||
+  // What is looked up of pages in the host's memory lasts for a layer.
+  if (memory_.hot() == nullptr || group.policy == nullptr || !group.policy->learns() ||
       group.policy->leaves_alone(heads.layer)) {
     return {};
   }
-  const DeviceQueries queries = queries_of(heads, group);
   const float* lse = own_lse_ + size_t{group.first} * config_.n_head;
-  // What is looked up of pages in the host's memory lasts for a layer.
-  if (memory_.hot() != nullptr) return group.policy->observe(queries, what, lse, stream);
-  REPRISE_CHECK(follow(stream));
-  return group.policy->observe(queries, what, lse, learn_stream_.get());
+  return group.policy->observe(queries_of(heads, group), what, lse, stream);
 }
 
 }  // namespace reprise

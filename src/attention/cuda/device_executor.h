@@ -85,7 +85,7 @@ class DeviceExecutor : public DeviceAttentionOp {
   Status attend_rows(const LayerHeads& heads, cudaStream_t stream);
   /// Lets the stream that policies learn on wait for what was enqueued.
   Status follow(cudaStream_t stream);
-  /// Lets policies learn of layers before one, as far as they have not yet.
+  /// Lets policies learn of the layers before one that are due.
   Status learn(uint32_t end, cudaStream_t stream);
   /// Decode rows [first, first + count).
   Status read(const LayerHeads& heads, const DeviceRead& what, uint32_t first, uint32_t count,
@@ -141,7 +141,6 @@ class DeviceExecutor : public DeviceAttentionOp {
   bool in_parts_ = false, capped_ = false;  // prefill steps are read one by one; q_capped_ is used
   bool keys_apart_ = false;                 // keys of some rows are not rotated
   bool learning_ = false;                   // there is something on learn_stream_
-  uint32_t learned_layers_ = 0;             // of the pass
   kernels::cuda::CudaStream learn_stream_;  // beside the pass
   kernels::cuda::CudaEvent attended_, learned_;
   PositionFreeKeys position_free_;

@@ -86,6 +86,9 @@ struct DeviceQueries {
   const uint32_t* pages = nullptr;     // [count, capacity] page tables of the layer
   uint32_t capacity = 0;
   const __nv_bfloat16* q = nullptr;  // [count, n_head, head_dim] rotated, in kQueryUnit
+  // Of learn() alone: [count, n_head] natural log, over what was read; null: observe() was told.
+  const float* lse = nullptr;
+  uint32_t layer_rows = 0;  // from q and lse of a layer to those of the next one
   // For policies that attend: in float; where they are asked for: before rotation and scaling.
   const float *q_exact = nullptr, *q_plain = nullptr;
   kernels::cuda::PositionAngles angles;  // up to most_rotated_keys(), where keys are packed
@@ -197,11 +200,14 @@ class DevicePolicy {
   /// own last. It may be asked about the layer to come with the queries of this one
   /// (DeviceQueries::guess), while this layer's numbers of keys are still in use.
   virtual bool chooses_pages() const { return false; }
-  /// Whether it wants to know what decode rows read. After them observe() is told, and then learn()
-  /// about so many layers from that of the queries on, which name no pages and no keys if there are
-  /// several; both are enqueued beside what follows of the pass. predict(), if it is asked, names
-  /// what the next row will read, but for its last page.
+  /// Whether it wants to know what decode rows read. learn() is told about so many layers from that
+  /// of the queries on, which name no pages and no keys if there are several, beside what follows
+  /// of the pass. Of pages whose places last for a layer alone observe() is told before, as soon as
+  /// they are read. predict(), if it is asked, names what the next row will read, but for its last
+  /// page.
   virtual bool learns() const { return false; }
+  /// Each time the pass is let go of and waited for; what takes long is better begun early.
+  virtual uint32_t layers_learned_together() const { return std::numeric_limits<uint32_t>::max(); }
   virtual Status observe(const DeviceQueries&, const DeviceRead&, const float* /*lse*/,
                          cudaStream_t) {
     return {};

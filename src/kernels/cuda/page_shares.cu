@@ -18,13 +18,23 @@ __device__ float join(float share, float other, bool largest) {
   return largest ? fmaxf(share, other) : share + other;
 }
 
+__device__ void go_to_layer(ReadSharesArgs& a, uint32_t layer) {
+  a.lists.pages += layer * a.list_stride;
+  a.lists.keys += layer * a.key_stride;
+  a.q += layer * a.q_stride;
+  a.lse += layer * a.lse_stride;
+  a.shares += layer * a.list_stride;
+}
+
 // A warp takes pages of a list in turn; splits: blocks of a list.
 template <KvType type, uint32_t D>
 __global__ __launch_bounds__(kReadWarps *
-                             32) void read_kernel(const __grid_constant__ ReadSharesArgs a,
+                             32) void read_kernel(const __grid_constant__ ReadSharesArgs layers,
                                                   uint32_t splits) {
   allow_next_kernel();
   wait_for_kernels_before();
+  ReadSharesArgs a = layers;
+  go_to_layer(a, blockIdx.y);
   const uint32_t list = blockIdx.x / splits, lane = threadIdx.x % 32;
   const uint32_t row = list / a.kv.n_kv_head, kv_head = list % a.kv.n_kv_head;
   const uint32_t group = a.n_head / a.kv.n_kv_head;
@@ -192,14 +202,14 @@ bool has_group(uint32_t n_head, uint32_t n_kv_head) {
 cudaError_t read_shares(const ReadSharesArgs& args, cudaStream_t stream) {
   const uint32_t lists = args.rows * args.kv.n_kv_head;
   if (!has_group(args.n_head, args.kv.n_kv_head)) return cudaErrorNotSupported;
-  if (lists == 0) return cudaSuccess;
+  if (lists * args.layers == 0) return cudaSuccess;
   constexpr uint32_t kBlocks = 8;  // of a multiprocessor, while there is work
   const uint32_t most = (args.lists.capacity + kReadWarps - 1) / kReadWarps;
-  const uint32_t splits =
-      std::clamp(device_limits().multiprocessors * kBlocks / lists, 1u, std::max(most, 1u));
+  const uint32_t blocks = device_limits().multiprocessors * kBlocks / (lists * args.layers);
+  const uint32_t splits = std::clamp(blocks, 1u, std::max(most, 1u));
   return with_kv_shape(args.kv.type, args.kv.head_dim, [&](auto type, auto dim) {
-    return launch_overlapped(read_kernel<type, dim>, dim3(lists * splits), kReadWarps * 32, stream,
-                             args, splits);
+    return launch_overlapped(read_kernel<type, dim>, dim3(lists * splits, args.layers),
+                             kReadWarps * 32, stream, args, splits);
   });
 }
 

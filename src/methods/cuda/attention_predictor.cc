@@ -139,18 +139,24 @@ Status DeviceAttentionPredictor::calibrate(const DeviceQueries& queries, TopPage
   return {};
 }
 
-Status DeviceAttentionPredictor::observe(const DeviceQueries& queries, const DeviceRead& read,
-                                         const float* lse, cudaStream_t stream) {
+ReadSharesArgs DeviceAttentionPredictor::shares_args(const DeviceQueries& queries) const {
   ReadSharesArgs args;
   args.kv = queries.kv;
-  args.lists = read.lists;
   args.rows = queries.count;
   args.n_head = config_.n_head;
   args.q = queries.q;
-  args.lse = lse;
+  args.lse = queries.lse;
   args.scale = kQueryUnit;
   args.soft_cap = config_.attention_soft_cap;
   args.largest = largest_;
+  return args;
+}
+
+Status DeviceAttentionPredictor::observe(const DeviceQueries& queries, const DeviceRead& read,
+                                         const float* lse, cudaStream_t stream) {
+  ReadSharesArgs args = shares_args(queries);
+  args.lists = read.lists;
+  args.lse = lse;
   args.shares = shares_.data() + (read.numbers - numbers_.data());
   REPRISE_CUDA(read_shares(args, stream), kWhat);
   return {};
@@ -161,6 +167,9 @@ Status DeviceAttentionPredictor::learn(const DeviceQueries& queries, uint32_t la
   for (const LayerRange& range : this->layers(queries.layer, layers)) {
     DeviceQueries own = queries;
     own.layer = range.first;
+    const size_t heads = size_t{range.first - queries.layer} * queries.layer_rows * config_.n_head;
+    own.q += heads * config_.head_dim;
+    if (own.lse != nullptr) own.lse += heads;
     REPRISE_CHECK(learn_range(own, range.count, stream));
   }
   return {};
@@ -169,6 +178,17 @@ Status DeviceAttentionPredictor::learn(const DeviceQueries& queries, uint32_t la
 Status DeviceAttentionPredictor::learn_range(const DeviceQueries& queries, uint32_t layers,
                                              cudaStream_t stream) {
   const Lists read = lists(queries, false);
+  if (queries.lse != nullptr) {
+    ReadSharesArgs shares = shares_args(queries);
+    shares.lists = key_lists(queries, read);
+    shares.shares = shares_.data() + (read.numbers - numbers_.data());
+    shares.layers = layers;
+    shares.list_stride = lists_of(1, 0);
+    shares.key_stride = keys_of(1, 0);
+    shares.lse_stride = size_t{queries.layer_rows} * config_.n_head;
+    shares.q_stride = shares.lse_stride * config_.head_dim;
+    REPRISE_CUDA(read_shares(shares, stream), kWhat);
+  }
   AverageSharesArgs args;
   args.numbers = read.numbers;
   args.keys = read.keys;

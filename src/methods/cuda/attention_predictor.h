@@ -25,6 +25,9 @@ class DeviceAttentionPredictor : public DevicePolicy {
   Status select(const DeviceQueries& queries, DeviceRead& read, cudaStream_t stream) override;
   bool chooses_pages() const override { return true; }
   bool learns() const override { return true; }
+  uint32_t layers_learned_together() const override {
+    return net_ ? 8 : DevicePolicy::layers_learned_together();
+  }
   Status observe(const DeviceQueries& queries, const DeviceRead& read, const float* lse,
                  cudaStream_t stream) override;
   Status learn(const DeviceQueries& queries, uint32_t layers, cudaStream_t stream) override;
@@ -87,6 +90,8 @@ class DeviceAttentionPredictor : public DevicePolicy {
   /// Whether rows of prompts are scored, because votes for keys do not tell what is wanted.
   bool scores_rows() const { return largest_ || net_; }
   uint32_t scored_rows(const DeviceRoom& room) const;
+  /// What pages of lists got.
+  kernels::cuda::ReadSharesArgs shares_args(const DeviceQueries& queries) const;
   /// Of layers with one budget.
   Status learn_range(const DeviceQueries& queries, uint32_t layers, cudaStream_t stream);
   /// Scores every key for the rows that have their turn, and chooses by that.
