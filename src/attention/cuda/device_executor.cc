@@ -82,7 +82,10 @@ Status DeviceExecutor::set_policies(std::vector<DevicePolicy*> policies, uint32_
     REPRISE_CHECK(q_plain_.reserve(limits_.rows * q_width(), "plain queries"));
   }
   if (any(&DevicePolicy::position_free)) REPRISE_CHECK(reserve_position_free(capacity));
-  if (memory_.hot() != nullptr) REPRISE_CHECK(memory_.hot()->reserve(limits_.sequences, capacity));
+  if (memory_.hot() != nullptr) {
+    REPRISE_CHECK(memory_.hot()->reserve(limits_.sequences, capacity));
+    reads_.resize(size_t{HotPages::kListLayers} * limits_.sequences);
+  }
   if (memory_.has_host_pages()) REPRISE_CHECK(reserve_copies(capacity));
   return policies_.empty() ? Status() : reserve_parts();
 }
@@ -148,6 +151,7 @@ Status DeviceExecutor::begin(const DeviceRows& rows, cudaStream_t stream) {
 
 Status DeviceExecutor::attend(const LayerHeads& heads, cudaStream_t stream) {
   REPRISE_CHECK(attend_rows(heads, stream));
+  REPRISE_CHECK(expect_next_token(heads.layer + 1, stream));
   return learn(heads.layer + 1, stream);
 }
 
@@ -160,22 +164,14 @@ Status DeviceExecutor::follow(cudaStream_t stream) {
 Status DeviceExecutor::learn(uint32_t end, cudaStream_t stream) {
   for (const DeviceGroup& group : rows_.groups) {
     const bool decodes = group.policy != nullptr && group.first < rows_.decode_rows;
-    if (!decodes || !group.policy->learns() || learns_by_layer(group)) continue;
+    if (!decodes || !group.policy->learns() || expects_token(group)) continue;
     const uint32_t together = group.policy->layers_learned_together();
     if (end % together != 0 && end != config_.n_layer) continue;
     const uint32_t first = (end - 1) / together * together;
     REPRISE_CHECK(follow(stream));
-    DeviceQueries queries;
-    queries.layer = first;
-    queries.first = group.first;
-    queries.count = group.count;
-    queries.positions = rows_.positions + group.first;
-    queries.n_head = config_.n_head;
-    queries.kv = kv_;
+    DeviceQueries queries = queries_of(first, group);
     queries.layer_rows = limits_.sequences;
-    const size_t row = size_t{first} * limits_.sequences + group.first;
-    queries.q = q_.data() + row * q_width();
-    if (memory_.hot() == nullptr) queries.lse = lse_.data() + row * config_.n_head;
+    if (memory_.hot() == nullptr) queries.lse = lse_of(first, group);
     REPRISE_CHECK(group.policy->learn(queries, end - first, learn_stream_.get()));
   }
   return {};
@@ -210,7 +206,7 @@ Status DeviceExecutor::attend_rows(const LayerHeads& heads, cudaStream_t stream)
       REPRISE_CHECK(prefill_step(heads, group.first + i, group.policy, stream));
     }
   }
-  return expect_next_token(heads, stream);
+  return {};
 }
 
 Status DeviceExecutor::store(const LayerHeads& heads, cudaStream_t stream) {
@@ -293,19 +289,24 @@ Status DeviceExecutor::read_in_float(const LayerHeads& heads, cudaStream_t strea
   return {};
 }
 
-DeviceQueries DeviceExecutor::queries_of(const LayerHeads& heads, const DeviceGroup& group) const {
-  const size_t at = group.first * q_width();
+DeviceQueries DeviceExecutor::queries_of(uint32_t layer, const DeviceGroup& group) const {
   DeviceQueries queries;
-  queries.layer = heads.layer;
+  queries.layer = layer;
   queries.n_head = config_.n_head;
   queries.first = group.first;
   queries.count = group.count;
   queries.positions = rows_.positions + group.first;
   queries.keys = keys_.data() + group.first;
-  queries.pages = rows_.table(heads.layer) + size_t{group.first} * rows_.capacity;
+  queries.pages = rows_.table(layer) + size_t{group.first} * rows_.capacity;
   queries.capacity = rows_.capacity;
-  queries.q = own_q_ + at;
+  queries.q = q_.data() + (size_t{layer} * limits_.sequences + group.first) * q_width();
   queries.kv = kv_;
+  return queries;
+}
+
+DeviceQueries DeviceExecutor::queries_of(const LayerHeads& heads, const DeviceGroup& group) const {
+  const size_t at = group.first * q_width();
+  DeviceQueries queries = queries_of(heads.layer, group);
   if (group.policy->reads_plain_queries()) queries.q_plain = plain_queries(heads) + at;
   if (group.policy->packs()) queries.angles = position_free_.positions(layer_rope_[heads.layer]);
   if (group.policy->attends()) queries.q_exact = q_exact_.data() + at;
@@ -330,13 +331,17 @@ Status DeviceExecutor::read_group(const LayerHeads& heads, const DeviceGroup& gr
     }
   }
   REPRISE_CHECK(read(heads, what, group.first, group.count, stream));
-  // What is looked up of pages in the host's memory lasts for a layer.
+  // What is looked up of pages in the host's memory lasts for some layers.
   if (memory_.hot() == nullptr || group.policy == nullptr || !group.policy->learns() ||
       group.policy->leaves_alone(heads.layer)) {
     return {};
   }
-  const float* lse = own_lse_ + size_t{group.first} * config_.n_head;
-  return group.policy->observe(queries_of(heads, group), what, lse, stream);
+  if (expects_token(group)) {
+    read_of(heads.layer, group) = what;
+    return {};
+  }
+  return group.policy->observe(queries_of(heads.layer, group), what, lse_of(heads.layer, group),
+                               stream);
 }
 
 }  // namespace reprise

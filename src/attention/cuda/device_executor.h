@@ -95,14 +95,25 @@ class DeviceExecutor : public DeviceAttentionOp {
   Status read_in_float(const LayerHeads& heads, cudaStream_t stream);
   bool in_float() const { return kv_.type == kernels::cuda::KvType::kF32; }
   DeviceQueries queries_of(const LayerHeads& heads, const DeviceGroup& group) const;
+  /// Of a layer of the pass that was computed: what policies learn from.
+  DeviceQueries queries_of(uint32_t layer, const DeviceGroup& group) const;
+  const float* lse_of(uint32_t layer, const DeviceGroup& group) const {
+    return lse_.data() + (size_t{layer} * limits_.sequences + group.first) * config_.n_head;
+  }
   // Where pages lie in the host's memory, see HotPages.
   bool has_hot_pages(const DeviceGroup& group, uint32_t layer) const;
   Status find_hot_pages(const DeviceGroup& group, const DeviceQueries& queries, DeviceRead& what,
                         cudaStream_t stream);
   Status expect_next_layer(const DeviceGroup& group, DeviceQueries queries, cudaStream_t stream);
-  Status expect_next_token(const LayerHeads& heads, cudaStream_t stream);
-  /// Whether every layer's pages of the next token are asked for as soon as they are known.
-  bool learns_by_layer(const DeviceGroup& group) const;
+  /// Of the layers before one that are due.
+  Status expect_next_token(uint32_t end, cudaStream_t stream);
+  Status expect_next_token(uint32_t layer, const DeviceGroup& group);
+  /// Whether pages of the next token are asked for as soon as they are known.
+  bool expects_token(const DeviceGroup& group) const;
+  /// What a group read in one of the last layers.
+  DeviceRead& read_of(uint32_t layer, const DeviceGroup& group) {
+    return reads_[size_t{layer % HotPages::kListLayers} * limits_.sequences + group.first];
+  }
   Status merge_more(float* out, uint32_t first, uint32_t rows, cudaStream_t stream);
   /// Of steps [step, step + steps), which have so many rows.
   kernels::cuda::PagedPrefillArgs prefill_args(const LayerHeads& heads, uint32_t step,
@@ -140,7 +151,8 @@ class DeviceExecutor : public DeviceAttentionOp {
   DeviceRows rows_;
   bool in_parts_ = false, capped_ = false;  // prefill steps are read one by one; q_capped_ is used
   bool keys_apart_ = false;                 // keys of some rows are not rotated
-  bool learning_ = false;                   // there is something on learn_stream_
+  std::vector<DeviceRead> reads_;  // [HotPages::kListLayers, sequences] of groups' first rows
+  bool learning_ = false;          // there is something on learn_stream_
   kernels::cuda::CudaStream learn_stream_;  // beside the pass
   kernels::cuda::CudaEvent attended_, learned_;
   PositionFreeKeys position_free_;

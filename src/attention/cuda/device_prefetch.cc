@@ -1,6 +1,7 @@
 // The part of the executor that brings pages from the host's memory before they are read.
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "attention/cuda/device_executor.h"
 #include "base/try.h"
@@ -40,30 +41,44 @@ Status DeviceExecutor::expect_next_layer(const DeviceGroup& group, DeviceQueries
   return hot.fetch(next, 0, false);
 }
 
-bool DeviceExecutor::learns_by_layer(const DeviceGroup& group) const {
+bool DeviceExecutor::expects_token(const DeviceGroup& group) const {
   return memory_.hot() != nullptr && limits_.prefetch == Prefetch::kToken &&
          group.policy->chooses_pages();
 }
 
-/// After all groups of a layer: what is brought takes the place of what they may have read.
-Status DeviceExecutor::expect_next_token(const LayerHeads& heads, cudaStream_t stream) {
-  const auto asks = [&](const DeviceGroup& group) {
-    return has_hot_pages(group, heads.layer) && learns_by_layer(group);
-  };
-  if (!std::any_of(rows_.groups.begin(), rows_.groups.end(), asks)) return {};
-  HotPages& hot = *memory_.hot();
-  REPRISE_CHECK(hot.follow(stream));
-  uint32_t ahead = 0;
-  for (const DeviceGroup& group : rows_.groups) {
-    if (!asks(group) || !group.policy->learns()) continue;
-    const DeviceQueries queries = queries_of(heads, group);
-    DeviceRead next;
-    REPRISE_CHECK(group.policy->learn(queries, 1, hot.stream()));
-    REPRISE_CHECK(group.policy->predict(queries, next, hot.stream()));
-    ahead = 1;
-    REPRISE_CHECK(hot.expect(heads.layer, group.count, next.lists, ahead));
+/// After all groups of some layers: what is brought takes the place of what they may have read. The
+/// pass is let go of once for all of them, as launches on both sides of that do not overlap.
+Status DeviceExecutor::expect_next_token(uint32_t end, cudaStream_t stream) {
+  if (memory_.hot() == nullptr) return {};
+  if (end % HotPages::kListLayers != 0 && end != config_.n_layer) return {};
+  bool follows = false;
+  for (uint32_t layer = (end - 1) / HotPages::kListLayers * HotPages::kListLayers; layer < end;
+       ++layer) {
+    const auto asks = [&](const DeviceGroup& group) {
+      return has_hot_pages(group, layer) && expects_token(group);
+    };
+    if (!std::any_of(rows_.groups.begin(), rows_.groups.end(), asks)) continue;
+    if (!std::exchange(follows, true)) REPRISE_CHECK(memory_.hot()->follow(stream));
+    uint32_t ahead = 0;
+    for (const DeviceGroup& group : rows_.groups) {
+      if (!asks(group) || !group.policy->learns()) continue;
+      ahead = 1;
+      REPRISE_CHECK(expect_next_token(layer, group));
+    }
+    REPRISE_CHECK(memory_.hot()->fetch(layer, ahead, ahead == 0));
   }
-  return hot.fetch(heads.layer, ahead, ahead == 0);
+  return {};
+}
+
+Status DeviceExecutor::expect_next_token(uint32_t layer, const DeviceGroup& group) {
+  HotPages& hot = *memory_.hot();
+  const DeviceQueries queries = queries_of(layer, group);
+  const DeviceRead& read = read_of(layer, group);
+  REPRISE_CHECK(group.policy->observe(queries, read, lse_of(layer, group), hot.stream()));
+  REPRISE_CHECK(group.policy->learn(queries, 1, hot.stream()));
+  DeviceRead next;
+  REPRISE_CHECK(group.policy->predict(queries, next, hot.stream()));
+  return hot.expect(layer, group.count, next.lists, 1);
 }
 
 Status DeviceExecutor::reserve_copies(uint32_t capacity) {

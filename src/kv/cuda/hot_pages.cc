@@ -64,8 +64,10 @@ Status HotPages::allocate() {
 }
 
 Status HotPages::reserve(uint32_t sequences, uint32_t capacity) {
+  sequences_ = sequences;
   capacity_ = capacity;
-  return found_.reserve(size_t{sequences} * size_.n_kv_head * capacity, "lists of keys");
+  const size_t lists = size_t{kListLayers} * sequences * size_.n_kv_head;
+  return found_.reserve(lists * capacity, "lists of keys");
 }
 
 Status HotPages::begin(const StoredRows& rows, cudaStream_t stream) {
@@ -86,7 +88,8 @@ Status HotPages::find(uint32_t layer, uint32_t first_row, uint32_t rows, bool fe
   args.pages = lists.pages;
   args.keys = lists.keys;
   args.capacity = lists.capacity;
-  args.found = found_.data() + size_t{first_row} * size_.n_kv_head * capacity_;
+  const size_t row = size_t{layer % kListLayers} * sequences_ + first_row;
+  args.found = found_.data() + row * size_.n_kv_head * capacity_;
   args.fetch = fetch;
   REPRISE_CUDA(look_up_hot_parts(parts_, args, stream), kWhat);
   lists.pages = args.found;

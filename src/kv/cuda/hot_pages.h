@@ -34,8 +34,10 @@ class HotPages {
   Status begin(const kernels::cuda::StoredRows& rows, cudaStream_t stream);
   /// Pages whose content came from elsewhere.
   Status forget(const kernels::cuda::PageIds& pages, cudaStream_t stream);
+  /// Layers of which lists that find() made stay.
+  static constexpr uint32_t kListLayers = 4;
   /// Makes lists, of which each KV head has one, name slots where there are; what they point to
-  /// stays until the next call for these rows. fetch: fetch() brings what has none.
+  /// stays for kListLayers layers. fetch: fetch() brings what has none.
   Status find(uint32_t layer, uint32_t first_row, uint32_t rows, bool fetch,
               kernels::cuda::KeyLists& lists, cudaStream_t stream);
 
@@ -65,7 +67,7 @@ class HotPages {
 
   Size size_;
   std::byte* pages_;
-  uint32_t capacity_ = 0;
+  uint32_t sequences_ = 0, capacity_ = 0;
   bool follows_ = false;  // since the last join()
   kernels::cuda::HotParts parts_;
   kernels::cuda::CudaStream stream_;
@@ -75,7 +77,7 @@ class HotPages {
   kernels::cuda::DeviceBuffer<uint32_t> wants_, gifts_, step_;          // likewise
   kernels::cuda::DeviceBuffer<kernels::cuda::HotCounts> counts_;        // [1]
   kernels::cuda::PinnedBuffer<kernels::cuda::HotCounts> counted_;       // [1]
-  kernels::cuda::DeviceBuffer<uint32_t> found_;  // [sequences, n_kv_head, capacity]
+  kernels::cuda::DeviceBuffer<uint32_t> found_;  // [kListLayers, sequences, n_kv_head, capacity]
 };
 
 }  // namespace reprise
