@@ -73,7 +73,7 @@ class Walk {
       SCOPED_TRACE("after row " + std::to_string(row) + ", layer " + std::to_string(layer));
       Reference& own = sequence.layers[layer];
       DeviceRead read;
-      ASSERT_TRUE(device_.predict(queries_of(own, layer, row), read, nullptr));
+      ASSERT_TRUE(device_.predict(queries_of(own, layer, row), std::span(&read, 1), nullptr));
       read_lists(read, own, row + 1, own.choose(row + 1, false));
     }
   }

@@ -68,7 +68,7 @@ TEST_P(PageShares, AreWhatPagesOfAListGot) {
   const DeviceArray<float> of_layers(lists.size(), 0xff);
   args.rows = 1;
   args.layers = kRows;
-  args.list_stride = size_t{n_kv_head} * kCapacity;
+  args.page_stride = args.share_stride = size_t{n_kv_head} * kCapacity;
   args.key_stride = n_kv_head;
   args.lse_stride = n_head;
   args.q_stride = size_t{n_head} * GetParam().head_dim;

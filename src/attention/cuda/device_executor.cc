@@ -82,10 +82,7 @@ Status DeviceExecutor::set_policies(std::vector<DevicePolicy*> policies, uint32_
     REPRISE_CHECK(q_plain_.reserve(limits_.rows * q_width(), "plain queries"));
   }
   if (any(&DevicePolicy::position_free)) REPRISE_CHECK(reserve_position_free(capacity));
-  if (memory_.hot() != nullptr) {
-    REPRISE_CHECK(memory_.hot()->reserve(limits_.sequences, capacity));
-    reads_.resize(size_t{HotPages::kListLayers} * limits_.sequences);
-  }
+  if (memory_.hot() != nullptr) REPRISE_CHECK(memory_.hot()->reserve(limits_.sequences, capacity));
   if (memory_.has_host_pages()) REPRISE_CHECK(reserve_copies(capacity));
   return policies_.empty() ? Status() : reserve_parts();
 }
@@ -170,7 +167,6 @@ Status DeviceExecutor::learn(uint32_t end, cudaStream_t stream) {
     const uint32_t first = (end - 1) / together * together;
     REPRISE_CHECK(follow(stream));
     DeviceQueries queries = queries_of(first, group);
-    queries.layer_rows = limits_.sequences;
     if (memory_.hot() == nullptr) queries.lse = lse_of(first, group);
     REPRISE_CHECK(group.policy->learn(queries, end - first, learn_stream_.get()));
   }
@@ -298,7 +294,9 @@ DeviceQueries DeviceExecutor::queries_of(uint32_t layer, const DeviceGroup& grou
   queries.positions = rows_.positions + group.first;
   queries.keys = keys_.data() + group.first;
   queries.pages = rows_.table(layer) + size_t{group.first} * rows_.capacity;
+  queries.page_stride = size_t{rows_.table_rows} * rows_.capacity;
   queries.capacity = rows_.capacity;
+  queries.layer_rows = limits_.sequences;
   queries.q = q_.data() + (size_t{layer} * limits_.sequences + group.first) * q_width();
   queries.kv = kv_;
   return queries;
@@ -333,11 +331,7 @@ Status DeviceExecutor::read_group(const LayerHeads& heads, const DeviceGroup& gr
   REPRISE_CHECK(read(heads, what, group.first, group.count, stream));
   // What is looked up of pages in the host's memory lasts for some layers.
   if (memory_.hot() == nullptr || group.policy == nullptr || !group.policy->learns() ||
-      group.policy->leaves_alone(heads.layer)) {
-    return {};
-  }
-  if (expects_token(group)) {
-    read_of(heads.layer, group) = what;
+      group.policy->leaves_alone(heads.layer) || expects_token(group)) {
     return {};
   }
   return group.policy->observe(queries_of(heads.layer, group), what, lse_of(heads.layer, group),

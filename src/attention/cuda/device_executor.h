@@ -107,13 +107,9 @@ class DeviceExecutor : public DeviceAttentionOp {
   Status expect_next_layer(const DeviceGroup& group, DeviceQueries queries, cudaStream_t stream);
   /// Of the layers before one that are due.
   Status expect_next_token(uint32_t end, cudaStream_t stream);
-  Status expect_next_token(uint32_t layer, const DeviceGroup& group);
+  Status expect_next_token(uint32_t layer, const DeviceGroup& group, std::span<DeviceRead> layers);
   /// Whether pages of the next token are asked for as soon as they are known.
   bool expects_token(const DeviceGroup& group) const;
-  /// What a group read in one of the last layers.
-  DeviceRead& read_of(uint32_t layer, const DeviceGroup& group) {
-    return reads_[size_t{layer % HotPages::kListLayers} * limits_.sequences + group.first];
-  }
   Status merge_more(float* out, uint32_t first, uint32_t rows, cudaStream_t stream);
   /// Of steps [step, step + steps), which have so many rows.
   kernels::cuda::PagedPrefillArgs prefill_args(const LayerHeads& heads, uint32_t step,
@@ -151,8 +147,7 @@ class DeviceExecutor : public DeviceAttentionOp {
   DeviceRows rows_;
   bool in_parts_ = false, capped_ = false;  // prefill steps are read one by one; q_capped_ is used
   bool keys_apart_ = false;                 // keys of some rows are not rotated
-  std::vector<DeviceRead> reads_;  // [HotPages::kListLayers, sequences] of groups' first rows
-  bool learning_ = false;          // there is something on learn_stream_
+  bool learning_ = false;                   // there is something on learn_stream_
   kernels::cuda::CudaStream learn_stream_;  // beside the pass
   kernels::cuda::CudaEvent attended_, learned_;
   PositionFreeKeys position_free_;

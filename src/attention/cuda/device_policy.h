@@ -89,6 +89,10 @@ struct DeviceQueries {
   // Of learn() alone: [count, n_head] natural log, over what was read; null: observe() was told.
   const float* lse = nullptr;
   uint32_t layer_rows = 0;  // from q and lse of a layer to those of the next one
+  // Likewise: pages as they were read, in place of those of its lists, and how far those of the
+  // next layer are.
+  const uint32_t* found = nullptr;
+  size_t found_stride = 0, page_stride = 0;  // page_stride: from pages to those of the next layer
   // For policies that attend: in float; where they are asked for: before rotation and scaling.
   const float *q_exact = nullptr, *q_plain = nullptr;
   kernels::cuda::PositionAngles angles;  // up to most_rotated_keys(), where keys are packed
@@ -203,8 +207,9 @@ class DevicePolicy {
   /// Whether it wants to know what decode rows read. learn() is told about so many layers from that
   /// of the queries on, which name no pages and no keys if there are several, beside what follows
   /// of the pass. Of pages whose places last for a layer alone observe() is told before, as soon as
-  /// they are read. predict(), if it is asked, names what the next row will read, but for its last
-  /// page.
+  /// they are read. predict(), if it is asked, names what the next row will read in layers from
+  /// that of the queries on, at most HotPages::kListLayers, but for its last page; learn() was told
+  /// what was read.
   virtual bool learns() const { return false; }
   /// Each time the pass is let go of and waited for; what takes long is better begun early.
   virtual uint32_t layers_learned_together() const { return std::numeric_limits<uint32_t>::max(); }
@@ -213,7 +218,9 @@ class DevicePolicy {
     return {};
   }
   virtual Status learn(const DeviceQueries&, uint32_t /*layers*/, cudaStream_t) { return {}; }
-  virtual Status predict(const DeviceQueries&, DeviceRead& /*read*/, cudaStream_t) { return {}; }
+  virtual Status predict(const DeviceQueries&, std::span<DeviceRead> /*layers*/, cudaStream_t) {
+    return {};
+  }
   /// Whether it computes decode rows itself: attend() is called in place of select().
   virtual bool attends() const { return false; }
   /// Whether it asks for queries before rotation.

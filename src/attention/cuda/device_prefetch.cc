@@ -51,34 +51,49 @@ bool DeviceExecutor::expects_token(const DeviceGroup& group) const {
 Status DeviceExecutor::expect_next_token(uint32_t end, cudaStream_t stream) {
   if (memory_.hot() == nullptr) return {};
   if (end % HotPages::kListLayers != 0 && end != config_.n_layer) return {};
+  const uint32_t first = (end - 1) / HotPages::kListLayers * HotPages::kListLayers;
+  const auto asks = [&](const DeviceGroup& group, uint32_t layer) {
+    return has_hot_pages(group, layer) && expects_token(group);
+  };
+  uint32_t asked[HotPages::kListLayers] = {}, ahead[HotPages::kListLayers] = {};  // groups; steps
   bool follows = false;
-  for (uint32_t layer = (end - 1) / HotPages::kListLayers * HotPages::kListLayers; layer < end;
-       ++layer) {
-    const auto asks = [&](const DeviceGroup& group) {
-      return has_hot_pages(group, layer) && expects_token(group);
-    };
-    if (!std::any_of(rows_.groups.begin(), rows_.groups.end(), asks)) continue;
-    if (!std::exchange(follows, true)) REPRISE_CHECK(memory_.hot()->follow(stream));
-    uint32_t ahead = 0;
-    for (const DeviceGroup& group : rows_.groups) {
-      if (!asks(group) || !group.policy->learns()) continue;
-      ahead = 1;
-      REPRISE_CHECK(expect_next_token(layer, group));
+  for (const DeviceGroup& group : rows_.groups) {
+    uint32_t layers = 0;
+    for (uint32_t layer = first; layer < end; ++layer) {
+      if (!asks(group, layer)) continue;
+      ++asked[layer - first];
+      ++layers;
     }
-    REPRISE_CHECK(memory_.hot()->fetch(layer, ahead, ahead == 0));
+    if (layers == 0) continue;
+    if (!std::exchange(follows, true)) REPRISE_CHECK(memory_.hot()->follow(stream));
+    if (!group.policy->learns()) continue;
+    DeviceRead next[HotPages::kListLayers];
+    REPRISE_CHECK(expect_next_token(first, group, std::span(next, end - first)));
+    for (uint32_t layer = first; layer < end; ++layer) {
+      if (!asks(group, layer)) continue;
+      ahead[layer - first] = 1;
+      REPRISE_CHECK(memory_.hot()->expect(layer, group.count, next[layer - first].lists, 1));
+    }
+  }
+  for (uint32_t layer = first; layer < end; ++layer) {
+    if (asked[layer - first] == 0) continue;
+    const uint32_t steps = ahead[layer - first];
+    REPRISE_CHECK(memory_.hot()->fetch(layer, steps, steps == 0));
   }
   return {};
 }
 
-Status DeviceExecutor::expect_next_token(uint32_t layer, const DeviceGroup& group) {
+/// Lets a policy learn about some layers, and say what it will read there.
+Status DeviceExecutor::expect_next_token(uint32_t layer, const DeviceGroup& group,
+                                         std::span<DeviceRead> layers) {
   HotPages& hot = *memory_.hot();
-  const DeviceQueries queries = queries_of(layer, group);
-  const DeviceRead& read = read_of(layer, group);
-  REPRISE_CHECK(group.policy->observe(queries, read, lse_of(layer, group), hot.stream()));
-  REPRISE_CHECK(group.policy->learn(queries, 1, hot.stream()));
-  DeviceRead next;
-  REPRISE_CHECK(group.policy->predict(queries, next, hot.stream()));
-  return hot.expect(layer, group.count, next.lists, 1);
+  DeviceQueries queries = queries_of(layer, group);
+  queries.lse = lse_of(layer, group);
+  queries.found = hot.found(layer, group.first);
+  queries.found_stride = hot.found_stride();
+  const auto count = static_cast<uint32_t>(layers.size());
+  REPRISE_CHECK(group.policy->learn(queries, count, hot.stream()));
+  return group.policy->predict(queries, layers, hot.stream());
 }
 
 Status DeviceExecutor::reserve_copies(uint32_t capacity) {

@@ -19,11 +19,11 @@ __device__ float join(float share, float other, bool largest) {
 }
 
 __device__ void go_to_layer(ReadSharesArgs& a, uint32_t layer) {
-  a.lists.pages += layer * a.list_stride;
+  a.lists.pages += layer * a.page_stride;
   a.lists.keys += layer * a.key_stride;
   a.q += layer * a.q_stride;
   a.lse += layer * a.lse_stride;
-  a.shares += layer * a.list_stride;
+  a.shares += layer * a.share_stride;
 }
 
 // A warp takes pages of a list in turn; splits: blocks of a list.

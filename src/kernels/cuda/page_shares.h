@@ -33,7 +33,7 @@ struct ReadSharesArgs {
   float* shares = nullptr;  // [rows, n_kv_head, capacity] out: mean over a KV head's query heads
   // Layers, and how many elements lie from one's arrays to the next one's.
   uint32_t layers = 1;
-  size_t list_stride = 0, key_stride = 0, q_stride = 0, lse_stride = 0;
+  size_t page_stride = 0, share_stride = 0, key_stride = 0, q_stride = 0, lse_stride = 0;
 };
 
 /// Attention that each page of a list got. cudaErrorNotSupported as paged_decode().

@@ -88,8 +88,7 @@ Status HotPages::find(uint32_t layer, uint32_t first_row, uint32_t rows, bool fe
   args.pages = lists.pages;
   args.keys = lists.keys;
   args.capacity = lists.capacity;
-  const size_t row = size_t{layer % kListLayers} * sequences_ + first_row;
-  args.found = found_.data() + row * size_.n_kv_head * capacity_;
+  args.found = found_.data() + (found(layer, first_row) - found_.data());
   args.fetch = fetch;
   REPRISE_CUDA(look_up_hot_parts(parts_, args, stream), kWhat);
   lists.pages = args.found;

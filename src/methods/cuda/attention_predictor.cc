@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/try.h"
+#include "kv/cuda/hot_pages.h"
 #include "methods/attention_predictor/average.h"
 
 namespace reprise {
@@ -45,9 +46,9 @@ Status DeviceAttentionPredictor::reserve(const DeviceRoom& room) {
   REPRISE_CHECK(numbers_.reserve(config_.n_layer * lists, kWhat));
   REPRISE_CHECK(shares_.reserve(config_.n_layer * lists, kWhat));
   REPRISE_CHECK(lists_.reserve(config_.n_layer * lists, kWhat));
-  REPRISE_CHECK(next_lists_.reserve(lists, kWhat));
+  REPRISE_CHECK(next_lists_.reserve(HotPages::kListLayers * lists, kWhat));
   REPRISE_CHECK(keys_.reserve(config_.n_layer * rows, kWhat));
-  REPRISE_CHECK(next_keys_.reserve(rows, kWhat));
+  REPRISE_CHECK(next_keys_.reserve(HotPages::kListLayers * rows, kWhat));
   REPRISE_CHECK(sent_slots_.reserve(room.sequences, kWhat));
   const size_t scored = scored_rows(room);
   REPRISE_CHECK(logs_.reserve((largest_ ? 2 : 1) * scored * config_.n_head * room.capacity, kWhat));
@@ -170,6 +171,7 @@ Status DeviceAttentionPredictor::learn(const DeviceQueries& queries, uint32_t la
     const size_t heads = size_t{range.first - queries.layer} * queries.layer_rows * config_.n_head;
     own.q += heads * config_.head_dim;
     if (own.lse != nullptr) own.lse += heads;
+    if (own.found != nullptr) own.found += (range.first - queries.layer) * own.found_stride;
     REPRISE_CHECK(learn_range(own, range.count, stream));
   }
   return {};
@@ -183,7 +185,11 @@ Status DeviceAttentionPredictor::learn_range(const DeviceQueries& queries, uint3
     shares.lists = key_lists(queries, read);
     shares.shares = shares_.data() + (read.numbers - numbers_.data());
     shares.layers = layers;
-    shares.list_stride = lists_of(1, 0);
+    shares.page_stride = shares.share_stride = lists_of(1, 0);
+    if (queries.found != nullptr) {
+      shares.lists.pages = queries.found;
+      shares.page_stride = queries.found_stride;
+    }
     shares.key_stride = keys_of(1, 0);
     shares.lse_stride = size_t{queries.layer_rows} * config_.n_head;
     shares.q_stride = shares.lse_stride * config_.head_dim;

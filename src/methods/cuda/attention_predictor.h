@@ -31,7 +31,8 @@ class DeviceAttentionPredictor : public DevicePolicy {
   Status observe(const DeviceQueries& queries, const DeviceRead& read, const float* lse,
                  cudaStream_t stream) override;
   Status learn(const DeviceQueries& queries, uint32_t layers, cudaStream_t stream) override;
-  Status predict(const DeviceQueries& queries, DeviceRead& read, cudaStream_t stream) override;
+  Status predict(const DeviceQueries& queries, std::span<DeviceRead> layers,
+                 cudaStream_t stream) override;
   uint64_t keys_read(const DeviceRow& row) const override;
   uint64_t index_bytes_read(const DeviceRow& row) const override;
 

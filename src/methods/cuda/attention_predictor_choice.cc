@@ -3,6 +3,7 @@
 #include <bit>
 
 #include "base/try.h"
+#include "kv/cuda/hot_pages.h"
 #include "methods/cuda/attention_predictor.h"
 
 namespace reprise {
@@ -57,9 +58,10 @@ std::vector<DeviceAttentionPredictor::LayerRange> DeviceAttentionPredictor::laye
 DeviceAttentionPredictor::Lists DeviceAttentionPredictor::lists(const DeviceQueries& queries,
                                                                 bool next) const {
   if (next) {
+    const uint32_t layer = queries.layer % HotPages::kListLayers;
     const size_t row = size_t{queries.first} * config_.n_kv_head;
-    return {next_lists_.data() + row * list_capacity(queries.layer), nullptr,
-            next_keys_.data() + row};
+    return {next_lists_.data() + lists_of(layer, 0) + row * list_capacity(queries.layer), nullptr,
+            next_keys_.data() + keys_of(layer, queries.first)};
   }
   const size_t list = lists_of(queries.layer, queries.first);
   return {lists_.data() + list, numbers_.data() + list,
@@ -130,13 +132,25 @@ Status DeviceAttentionPredictor::select(const DeviceQueries& queries, DeviceRead
   return {};
 }
 
-Status DeviceAttentionPredictor::predict(const DeviceQueries& queries, DeviceRead& read,
+Status DeviceAttentionPredictor::predict(const DeviceQueries& queries, std::span<DeviceRead> layers,
                                          cudaStream_t stream) {
-  const Lists own = lists(queries, true);
-  TopPagesArgs top = choice(queries, own);
-  top.rows.positions = queries.keys;  // that a row reads are the next row's position
-  REPRISE_CUDA(top_pages(top, stream), kWhat);
-  read.lists = key_lists(queries, own);
+  const uint32_t first = queries.layer;
+  for (const LayerRange& range : this->layers(first, static_cast<uint32_t>(layers.size()))) {
+    DeviceQueries own = queries;
+    own.layer = range.first;
+    own.pages += (range.first - first) * queries.page_stride;
+    TopPagesArgs top = choice(own, lists(own, true));
+    top.rows.positions = queries.keys;  // that a row reads are the next row's position
+    top.layers = range.count;
+    top.page_stride = queries.page_stride;
+    top.score_stride = layer_averages();
+    top.list_stride = lists_of(1, 0);
+    top.key_stride = keys_of(1, 0);
+    REPRISE_CUDA(top_pages(top, stream), kWhat);
+    for (; own.layer < range.first + range.count; ++own.layer) {
+      layers[own.layer - first].lists = key_lists(own, lists(own, true));
+    }
+  }
   return {};
 }
 
