@@ -67,7 +67,7 @@ class Walk {
     }
     DeviceQueries all = queries_of(sequence.layers[0], 0, row);
     all.layer_rows = kRows;
-    if (!observes(row)) all.lse = lse_.get() + sequence.layers[0].q_row(row) * 4;
+    all.lse = lse_.get() + sequence.layers[0].q_row(row) * 4;
     ASSERT_TRUE(device_.learn(all, kLayers, nullptr));
     for (uint32_t layer = 0; layer < kLayers; ++layer) {
       SCOPED_TRACE("after row " + std::to_string(row) + ", layer " + std::to_string(layer));
@@ -96,8 +96,6 @@ class Walk {
     }
     return tables;
   }
-  // What a row read is told layer by layer, or of all layers at once.
-  static bool observes(uint32_t row) { return row % 2 == 0; }
   void begin_pass(uint32_t row) {
     const DeviceGroup group = {0, 1, &device_};
     DeviceRows rows;
@@ -116,9 +114,6 @@ class Walk {
     ASSERT_TRUE(device_.select(queries, read, nullptr));
     const auto got = read_lists(read, own, row, want);
     upload(own.lse(row, got), own.q_row(row), 1);
-    if (observes(row)) {
-      ASSERT_TRUE(device_.observe(queries, read, lse_.get() + own.q_row(row) * 4, nullptr));
-    }
     if (calibrates) own.push_whole(row);
     if (!calibrates) own.push_read(row, got);
   }

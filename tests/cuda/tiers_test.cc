@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <random>
 
+#include "attention/cuda/device_policy.h"
 #include "cuda/engine_testing.h"
 #include "kernels/cuda/page_copy.h"
 #include "kernels/cuda/split_memory.h"
@@ -356,6 +357,29 @@ TEST_P(CudaHotPages, PagesChangeHandsBetweenSequences) {
     EXPECT_EQ(run(*small, 10 * round), run(*ample, 10 * round)) << round;
   }
   print("hot", answer_of(*small, request_of(tiny_prompt(20), 2)).memory.kv);
+}
+
+// More layers than policies are asked about at once, and not a multiple of them.
+TEST_F(CudaTiers, HotPagesOfManyLayers) {
+  constexpr uint32_t kLayers = 2 * DevicePolicy::kPredictedLayers + 3;
+  for (const std::string prefetch : {"layer", "token"}) {
+    EngineOptions with_room = cuda_options();
+    with_room.model = tiny_model({.head_dim = 64, .layers = kLayers});
+    EngineOptions options = with_room;
+    options.kv_memory = 250 * kTokenBytes * kLayers / 2;
+    options.kv_host = 6000 * kTokenBytes * kLayers / 2;
+    options.kv_hot = 400 * kTokenBytes * kLayers / 2;
+    options.kv_prefetch = prefetch;
+    const auto ample = tiny_engine(with_room), small = tiny_engine(options);
+    for (const std::string policy : {"attention_predictor:budget=128,period=0",
+                                     "attention_predictor:budget=192,layers=3:128/9:64"}) {
+      const Request request = request_of(tiny_prompt(1500), 100);
+      const auto want = answer_of(*ample, request, policy).tokens;
+      for (int run = 0; run < 3; ++run) {
+        EXPECT_EQ(answer_of(*small, request, policy).tokens, want) << prefetch << " " << policy;
+      }
+    }
+  }
 }
 
 TEST_F(CudaTiers, HotPagesNeedRoomInEveryLayer) {

@@ -166,9 +166,7 @@ Status DeviceExecutor::learn(uint32_t end, cudaStream_t stream) {
     if (end % together != 0 && end != config_.n_layer) continue;
     const uint32_t first = (end - 1) / together * together;
     REPRISE_CHECK(follow(stream));
-    DeviceQueries queries = queries_of(first, group);
-    if (memory_.hot() == nullptr) queries.lse = lse_of(first, group);
-    REPRISE_CHECK(group.policy->learn(queries, end - first, learn_stream_.get()));
+    REPRISE_CHECK(group.policy->learn(read_of(first, group), end - first, learn_stream_.get()));
   }
   return {};
 }
@@ -302,6 +300,16 @@ DeviceQueries DeviceExecutor::queries_of(uint32_t layer, const DeviceGroup& grou
   return queries;
 }
 
+DeviceQueries DeviceExecutor::read_of(uint32_t layer, const DeviceGroup& group) const {
+  DeviceQueries queries = queries_of(layer, group);
+  queries.lse = lse_.data() + (size_t{layer} * limits_.sequences + group.first) * config_.n_head;
+  if (HotPages* const hot = memory_.hot()) {
+    queries.found = hot->found(layer, group.first);
+    queries.found_stride = hot->found_stride();
+  }
+  return queries;
+}
+
 DeviceQueries DeviceExecutor::queries_of(const LayerHeads& heads, const DeviceGroup& group) const {
   const size_t at = group.first * q_width();
   DeviceQueries queries = queries_of(heads.layer, group);
@@ -328,14 +336,7 @@ Status DeviceExecutor::read_group(const LayerHeads& heads, const DeviceGroup& gr
       REPRISE_CHECK(find_hot_pages(group, queries, what, stream));
     }
   }
-  REPRISE_CHECK(read(heads, what, group.first, group.count, stream));
-  // What is looked up of pages in the host's memory lasts for some layers.
-  if (memory_.hot() == nullptr || group.policy == nullptr || !group.policy->learns() ||
-      group.policy->leaves_alone(heads.layer) || expects_token(group)) {
-    return {};
-  }
-  return group.policy->observe(queries_of(heads.layer, group), what, lse_of(heads.layer, group),
-                               stream);
+  return read(heads, what, group.first, group.count, stream);
 }
 
 }  // namespace reprise

@@ -95,11 +95,9 @@ class DeviceExecutor : public DeviceAttentionOp {
   Status read_in_float(const LayerHeads& heads, cudaStream_t stream);
   bool in_float() const { return kv_.type == kernels::cuda::KvType::kF32; }
   DeviceQueries queries_of(const LayerHeads& heads, const DeviceGroup& group) const;
-  /// Of a layer of the pass that was computed: what policies learn from.
   DeviceQueries queries_of(uint32_t layer, const DeviceGroup& group) const;
-  const float* lse_of(uint32_t layer, const DeviceGroup& group) const {
-    return lse_.data() + (size_t{layer} * limits_.sequences + group.first) * config_.n_head;
-  }
+  /// What policies learn about a layer that was computed, and those after it.
+  DeviceQueries read_of(uint32_t layer, const DeviceGroup& group) const;
   // Where pages lie in the host's memory, see HotPages.
   bool has_hot_pages(const DeviceGroup& group, uint32_t layer) const;
   Status find_hot_pages(const DeviceGroup& group, const DeviceQueries& queries, DeviceRead& what,
@@ -107,7 +105,8 @@ class DeviceExecutor : public DeviceAttentionOp {
   Status expect_next_layer(const DeviceGroup& group, DeviceQueries queries, cudaStream_t stream);
   /// Of the layers before one that are due.
   Status expect_next_token(uint32_t end, cudaStream_t stream);
-  Status expect_next_token(uint32_t layer, const DeviceGroup& group, std::span<DeviceRead> layers);
+  /// A bit for each of the layers [first, end) in which a group reads hot pages.
+  uint32_t hot_layers(const DeviceGroup& group, uint32_t first, uint32_t end) const;
   /// Whether pages of the next token are asked for as soon as they are known.
   bool expects_token(const DeviceGroup& group) const;
   Status merge_more(float* out, uint32_t first, uint32_t rows, cudaStream_t stream);

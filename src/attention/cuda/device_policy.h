@@ -86,13 +86,13 @@ struct DeviceQueries {
   const uint32_t* pages = nullptr;     // [count, capacity] page tables of the layer
   uint32_t capacity = 0;
   const __nv_bfloat16* q = nullptr;  // [count, n_head, head_dim] rotated, in kQueryUnit
-  // Of learn() alone: [count, n_head] natural log, over what was read; null: observe() was told.
+  // What learn() is told besides: [count, n_head] natural log, over what was read, and where pages
+  // of the policy's lists were read, if not there.
   const float* lse = nullptr;
-  uint32_t layer_rows = 0;  // from q and lse of a layer to those of the next one
-  // Likewise: pages as they were read, in place of those of its lists, and how far those of the
-  // next layer are.
   const uint32_t* found = nullptr;
-  size_t found_stride = 0, page_stride = 0;  // page_stride: from pages to those of the next layer
+  // From one layer's to the next one's: rows of q and lse, elements of found and pages.
+  uint32_t layer_rows = 0;
+  size_t found_stride = 0, page_stride = 0;
   // For policies that attend: in float; where they are asked for: before rotation and scaling.
   const float *q_exact = nullptr, *q_plain = nullptr;
   kernels::cuda::PositionAngles angles;  // up to most_rotated_keys(), where keys are packed
@@ -205,18 +205,14 @@ class DevicePolicy {
   /// (DeviceQueries::guess), while this layer's numbers of keys are still in use.
   virtual bool chooses_pages() const { return false; }
   /// Whether it wants to know what decode rows read. learn() is told about so many layers from that
-  /// of the queries on, which name no pages and no keys if there are several, beside what follows
-  /// of the pass. Of pages whose places last for a layer alone observe() is told before, as soon as
-  /// they are read. predict(), if it is asked, names what the next row will read in layers from
-  /// that of the queries on, at most HotPages::kListLayers, but for its last page; learn() was told
-  /// what was read.
+  /// of the queries on, beside what follows of the pass. predict(), if it is asked then, names what
+  /// the next row will read in as many layers, kPredictedLayers at most from a multiple of it on,
+  /// but for its last page.
   virtual bool learns() const { return false; }
-  /// Each time the pass is let go of and waited for; what takes long is better begun early.
+  static constexpr uint32_t kPredictedLayers = 8;
+  /// At most. Each time the pass is let go of and waited for; what takes long is better begun
+  /// early.
   virtual uint32_t layers_learned_together() const { return std::numeric_limits<uint32_t>::max(); }
-  virtual Status observe(const DeviceQueries&, const DeviceRead&, const float* /*lse*/,
-                         cudaStream_t) {
-    return {};
-  }
   virtual Status learn(const DeviceQueries&, uint32_t /*layers*/, cudaStream_t) { return {}; }
   virtual Status predict(const DeviceQueries&, std::span<DeviceRead> /*layers*/, cudaStream_t) {
     return {};

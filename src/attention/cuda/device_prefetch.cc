@@ -1,7 +1,6 @@
 // The part of the executor that brings pages from the host's memory before they are read.
 #include <algorithm>
 #include <numeric>
-#include <utility>
 
 #include "attention/cuda/device_executor.h"
 #include "base/try.h"
@@ -46,54 +45,43 @@ bool DeviceExecutor::expects_token(const DeviceGroup& group) const {
          group.policy->chooses_pages();
 }
 
+uint32_t DeviceExecutor::hot_layers(const DeviceGroup& group, uint32_t first, uint32_t end) const {
+  uint32_t layers = 0;
+  for (uint32_t layer = first; layer < end; ++layer) {
+    if (has_hot_pages(group, layer)) layers |= 1u << (layer - first);
+  }
+  return layers;
+}
+
 /// After all groups of some layers: what is brought takes the place of what they may have read. The
 /// pass is let go of once for all of them, as launches on both sides of that do not overlap.
 Status DeviceExecutor::expect_next_token(uint32_t end, cudaStream_t stream) {
-  if (memory_.hot() == nullptr) return {};
-  if (end % HotPages::kListLayers != 0 && end != config_.n_layer) return {};
-  const uint32_t first = (end - 1) / HotPages::kListLayers * HotPages::kListLayers;
-  const auto asks = [&](const DeviceGroup& group, uint32_t layer) {
-    return has_hot_pages(group, layer) && expects_token(group);
-  };
-  uint32_t asked[HotPages::kListLayers] = {}, ahead[HotPages::kListLayers] = {};  // groups; steps
-  bool follows = false;
+  constexpr uint32_t kLayers = DevicePolicy::kPredictedLayers;
+  if (memory_.hot() == nullptr || (end % kLayers != 0 && end != config_.n_layer)) return {};
+  HotPages& hot = *memory_.hot();
+  const uint32_t first = (end - 1) / kLayers * kLayers;
+  uint32_t read = 0, known = 0;  // layers that groups read, and of which they know the next lists
   for (const DeviceGroup& group : rows_.groups) {
-    uint32_t layers = 0;
-    for (uint32_t layer = first; layer < end; ++layer) {
-      if (!asks(group, layer)) continue;
-      ++asked[layer - first];
-      ++layers;
-    }
-    if (layers == 0) continue;
-    if (!std::exchange(follows, true)) REPRISE_CHECK(memory_.hot()->follow(stream));
+    const uint32_t own = hot_layers(group, first, end);
+    if (own == 0 || !expects_token(group)) continue;
+    if (read == 0) REPRISE_CHECK(hot.follow(stream));
+    read |= own;
     if (!group.policy->learns()) continue;
-    DeviceRead next[HotPages::kListLayers];
-    REPRISE_CHECK(expect_next_token(first, group, std::span(next, end - first)));
-    for (uint32_t layer = first; layer < end; ++layer) {
-      if (!asks(group, layer)) continue;
-      ahead[layer - first] = 1;
-      REPRISE_CHECK(memory_.hot()->expect(layer, group.count, next[layer - first].lists, 1));
+    known |= own;
+    DeviceRead next[kLayers];
+    const DeviceQueries queries = read_of(first, group);
+    REPRISE_CHECK(group.policy->learn(queries, end - first, hot.stream()));
+    REPRISE_CHECK(group.policy->predict(queries, std::span(next, end - first), hot.stream()));
+    for (uint32_t i = 0; i < end - first; ++i) {
+      if ((own >> i & 1) == 0) continue;
+      REPRISE_CHECK(hot.expect(first + i, group.count, next[i].lists, 1));
     }
   }
-  for (uint32_t layer = first; layer < end; ++layer) {
-    if (asked[layer - first] == 0) continue;
-    const uint32_t steps = ahead[layer - first];
-    REPRISE_CHECK(memory_.hot()->fetch(layer, steps, steps == 0));
+  for (uint32_t i = 0; i < end - first; ++i) {
+    const uint32_t ahead = known >> i & 1;
+    if ((read >> i & 1) != 0) REPRISE_CHECK(hot.fetch(first + i, ahead, ahead == 0));
   }
   return {};
-}
-
-/// Lets a policy learn about some layers, and say what it will read there.
-Status DeviceExecutor::expect_next_token(uint32_t layer, const DeviceGroup& group,
-                                         std::span<DeviceRead> layers) {
-  HotPages& hot = *memory_.hot();
-  DeviceQueries queries = queries_of(layer, group);
-  queries.lse = lse_of(layer, group);
-  queries.found = hot.found(layer, group.first);
-  queries.found_stride = hot.found_stride();
-  const auto count = static_cast<uint32_t>(layers.size());
-  REPRISE_CHECK(group.policy->learn(queries, count, hot.stream()));
-  return group.policy->predict(queries, layers, hot.stream());
 }
 
 Status DeviceExecutor::reserve_copies(uint32_t capacity) {

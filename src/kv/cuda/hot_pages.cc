@@ -66,7 +66,7 @@ Status HotPages::allocate() {
 Status HotPages::reserve(uint32_t sequences, uint32_t capacity) {
   sequences_ = sequences;
   capacity_ = capacity;
-  const size_t lists = size_t{kListLayers} * sequences * size_.n_kv_head;
+  const size_t lists = size_t{size_.layers} * sequences * size_.n_kv_head;
   return found_.reserve(lists * capacity, "lists of keys");
 }
 
@@ -88,7 +88,7 @@ Status HotPages::find(uint32_t layer, uint32_t first_row, uint32_t rows, bool fe
   args.pages = lists.pages;
   args.keys = lists.keys;
   args.capacity = lists.capacity;
-  args.found = found_.data() + (found(layer, first_row) - found_.data());
+  args.found = found(layer, first_row);
   args.fetch = fetch;
   REPRISE_CUDA(look_up_hot_parts(parts_, args, stream), kWhat);
   lists.pages = args.found;

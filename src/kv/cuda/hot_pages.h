@@ -34,17 +34,15 @@ class HotPages {
   Status begin(const kernels::cuda::StoredRows& rows, cudaStream_t stream);
   /// Pages whose content came from elsewhere.
   Status forget(const kernels::cuda::PageIds& pages, cudaStream_t stream);
-  /// Layers of which lists that find() made stay.
-  static constexpr uint32_t kListLayers = 8;
   /// Makes lists, of which each KV head has one, name slots where there are; what they point to
-  /// stays for kListLayers layers. fetch: fetch() brings what has none.
+  /// stays until the next pass, as streams beside this one look at it. fetch: fetch() brings what
+  /// has none.
   Status find(uint32_t layer, uint32_t first_row, uint32_t rows, bool fetch,
               kernels::cuda::KeyLists& lists, cudaStream_t stream);
 
   /// Where find() put lists of a layer; from one layer's to the next one's.
-  const uint32_t* found(uint32_t layer, uint32_t first_row) const {
-    return found_.data() + (layer % kListLayers) * found_stride() +
-           size_t{first_row} * size_.n_kv_head * capacity_;
+  uint32_t* found(uint32_t layer, uint32_t first_row) {
+    return found_.data() + layer * found_stride() + size_t{first_row} * size_.n_kv_head * capacity_;
   }
   size_t found_stride() const { return size_t{sequences_} * size_.n_kv_head * capacity_; }
 
@@ -84,7 +82,7 @@ class HotPages {
   kernels::cuda::DeviceBuffer<uint32_t> wants_, gifts_, step_;          // likewise
   kernels::cuda::DeviceBuffer<kernels::cuda::HotCounts> counts_;        // [1]
   kernels::cuda::PinnedBuffer<kernels::cuda::HotCounts> counted_;       // [1]
-  kernels::cuda::DeviceBuffer<uint32_t> found_;  // [kListLayers, sequences, n_kv_head, capacity]
+  kernels::cuda::DeviceBuffer<uint32_t> found_;  // [layers, sequences, n_kv_head, capacity]
 };
 
 }  // namespace reprise

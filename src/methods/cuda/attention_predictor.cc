@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "base/try.h"
-#include "kv/cuda/hot_pages.h"
 #include "methods/attention_predictor/average.h"
 
 namespace reprise {
@@ -46,9 +45,9 @@ Status DeviceAttentionPredictor::reserve(const DeviceRoom& room) {
   REPRISE_CHECK(numbers_.reserve(config_.n_layer * lists, kWhat));
   REPRISE_CHECK(shares_.reserve(config_.n_layer * lists, kWhat));
   REPRISE_CHECK(lists_.reserve(config_.n_layer * lists, kWhat));
-  REPRISE_CHECK(next_lists_.reserve(HotPages::kListLayers * lists, kWhat));
+  REPRISE_CHECK(next_lists_.reserve(kPredictedLayers * lists, kWhat));
   REPRISE_CHECK(keys_.reserve(config_.n_layer * rows, kWhat));
-  REPRISE_CHECK(next_keys_.reserve(HotPages::kListLayers * rows, kWhat));
+  REPRISE_CHECK(next_keys_.reserve(kPredictedLayers * rows, kWhat));
   REPRISE_CHECK(sent_slots_.reserve(room.sequences, kWhat));
   const size_t scored = scored_rows(room);
   REPRISE_CHECK(logs_.reserve((largest_ ? 2 : 1) * scored * config_.n_head * room.capacity, kWhat));
@@ -140,9 +139,11 @@ Status DeviceAttentionPredictor::calibrate(const DeviceQueries& queries, TopPage
   return {};
 }
 
-ReadSharesArgs DeviceAttentionPredictor::shares_args(const DeviceQueries& queries) const {
+ReadSharesArgs DeviceAttentionPredictor::shares_args(const DeviceQueries& queries,
+                                                     const Lists& read, uint32_t layers) const {
   ReadSharesArgs args;
   args.kv = queries.kv;
+  args.lists = key_lists(queries, read);
   args.rows = queries.count;
   args.n_head = config_.n_head;
   args.q = queries.q;
@@ -150,17 +151,17 @@ ReadSharesArgs DeviceAttentionPredictor::shares_args(const DeviceQueries& querie
   args.scale = kQueryUnit;
   args.soft_cap = config_.attention_soft_cap;
   args.largest = largest_;
-  return args;
-}
-
-Status DeviceAttentionPredictor::observe(const DeviceQueries& queries, const DeviceRead& read,
-                                         const float* lse, cudaStream_t stream) {
-  ReadSharesArgs args = shares_args(queries);
-  args.lists = read.lists;
-  args.lse = lse;
   args.shares = shares_.data() + (read.numbers - numbers_.data());
-  REPRISE_CUDA(read_shares(args, stream), kWhat);
-  return {};
+  args.layers = layers;
+  args.page_stride = args.share_stride = lists_of(1, 0);
+  if (queries.found != nullptr) {
+    args.lists.pages = queries.found;
+    args.page_stride = queries.found_stride;
+  }
+  args.key_stride = keys_of(1, 0);
+  args.lse_stride = size_t{queries.layer_rows} * config_.n_head;
+  args.q_stride = args.lse_stride * config_.head_dim;
+  return args;
 }
 
 Status DeviceAttentionPredictor::learn(const DeviceQueries& queries, uint32_t layers,
@@ -170,7 +171,7 @@ Status DeviceAttentionPredictor::learn(const DeviceQueries& queries, uint32_t la
     own.layer = range.first;
     const size_t heads = size_t{range.first - queries.layer} * queries.layer_rows * config_.n_head;
     own.q += heads * config_.head_dim;
-    if (own.lse != nullptr) own.lse += heads;
+    own.lse += heads;
     if (own.found != nullptr) own.found += (range.first - queries.layer) * own.found_stride;
     REPRISE_CHECK(learn_range(own, range.count, stream));
   }
@@ -180,21 +181,7 @@ Status DeviceAttentionPredictor::learn(const DeviceQueries& queries, uint32_t la
 Status DeviceAttentionPredictor::learn_range(const DeviceQueries& queries, uint32_t layers,
                                              cudaStream_t stream) {
   const Lists read = lists(queries, false);
-  if (queries.lse != nullptr) {
-    ReadSharesArgs shares = shares_args(queries);
-    shares.lists = key_lists(queries, read);
-    shares.shares = shares_.data() + (read.numbers - numbers_.data());
-    shares.layers = layers;
-    shares.page_stride = shares.share_stride = lists_of(1, 0);
-    if (queries.found != nullptr) {
-      shares.lists.pages = queries.found;
-      shares.page_stride = queries.found_stride;
-    }
-    shares.key_stride = keys_of(1, 0);
-    shares.lse_stride = size_t{queries.layer_rows} * config_.n_head;
-    shares.q_stride = shares.lse_stride * config_.head_dim;
-    REPRISE_CUDA(read_shares(shares, stream), kWhat);
-  }
+  REPRISE_CUDA(read_shares(shares_args(queries, read, layers), stream), kWhat);
   AverageSharesArgs args;
   args.numbers = read.numbers;
   args.keys = read.keys;

@@ -25,11 +25,10 @@ class DeviceAttentionPredictor : public DevicePolicy {
   Status select(const DeviceQueries& queries, DeviceRead& read, cudaStream_t stream) override;
   bool chooses_pages() const override { return true; }
   bool learns() const override { return true; }
+  /// A network takes longer than what is left of a pass after its layers.
   uint32_t layers_learned_together() const override {
     return net_ ? 8 : DevicePolicy::layers_learned_together();
   }
-  Status observe(const DeviceQueries& queries, const DeviceRead& read, const float* lse,
-                 cudaStream_t stream) override;
   Status learn(const DeviceQueries& queries, uint32_t layers, cudaStream_t stream) override;
   Status predict(const DeviceQueries& queries, std::span<DeviceRead> layers,
                  cudaStream_t stream) override;
@@ -91,8 +90,9 @@ class DeviceAttentionPredictor : public DevicePolicy {
   /// Whether rows of prompts are scored, because votes for keys do not tell what is wanted.
   bool scores_rows() const { return largest_ || net_; }
   uint32_t scored_rows(const DeviceRoom& room) const;
-  /// What pages of lists got.
-  kernels::cuda::ReadSharesArgs shares_args(const DeviceQueries& queries) const;
+  /// What pages of lists got, in so many layers.
+  kernels::cuda::ReadSharesArgs shares_args(const DeviceQueries& queries, const Lists& read,
+                                            uint32_t layers) const;
   /// Of layers with one budget.
   Status learn_range(const DeviceQueries& queries, uint32_t layers, cudaStream_t stream);
   /// Scores every key for the rows that have their turn, and chooses by that.
@@ -125,7 +125,7 @@ class DeviceAttentionPredictor : public DevicePolicy {
   kernels::cuda::DeviceBuffer<float> history_rows_, parts_;
   kernels::cuda::DeviceBuffer<kernels::cuda::ScoreNetImage> device_net_;
   kernels::cuda::DeviceBuffer<float> logs_;  // as WholeSharesArgs, of a layer
-  // [n_layer, sequences, n_kv_head, longest_list or 1]; of the next rows: of one layer
+  // [n_layer, sequences, n_kv_head, longest_list or 1]; of the next rows: [kPredictedLayers, ...]
   kernels::cuda::DeviceBuffer<uint32_t> numbers_, lists_, next_lists_;
   kernels::cuda::DeviceBuffer<float> shares_;
   kernels::cuda::DeviceBuffer<int32_t> keys_, next_keys_;

@@ -3,7 +3,6 @@
 #include <bit>
 
 #include "base/try.h"
-#include "kv/cuda/hot_pages.h"
 #include "methods/cuda/attention_predictor.h"
 
 namespace reprise {
@@ -58,7 +57,7 @@ std::vector<DeviceAttentionPredictor::LayerRange> DeviceAttentionPredictor::laye
 DeviceAttentionPredictor::Lists DeviceAttentionPredictor::lists(const DeviceQueries& queries,
                                                                 bool next) const {
   if (next) {
-    const uint32_t layer = queries.layer % HotPages::kListLayers;
+    const uint32_t layer = queries.layer % kPredictedLayers;
     const size_t row = size_t{queries.first} * config_.n_kv_head;
     return {next_lists_.data() + lists_of(layer, 0) + row * list_capacity(queries.layer), nullptr,
             next_keys_.data() + keys_of(layer, queries.first)};
