@@ -39,6 +39,19 @@ struct Head {
   typename Math::Query query;
 };
 
+// What Maths that multiply floats with tiles as they are stored have in common.
+struct FloatRows {
+  struct Query {
+    float* rows;  // [rows, head_dim]
+  };
+  static Query take(const AttendArgs& args, Arena& arena) {
+    return {arena.take<float>(args.rows * args.layout->head_dim)};
+  }
+  static const std::byte* keys(const AttendArgs&, const Query&, const PageSpan& page) {
+    return page.k;
+  }
+};
+
 template <typename Math>
 Head<Math> make_head(const AttendArgs& args, Arena& arena) {
   Head<Math> h;

@@ -71,30 +71,19 @@ struct Softmax256 {
 };
 
 template <KvType type>
-struct FloatMath {
+struct FloatMath : FloatRows {
   using Softmax = Softmax256;
   static constexpr size_t kSums = 1;
   // Fetches make a Zen 3 forget the stream: it reads at two thirds of its speed.
   static constexpr size_t kFetchEvery = 0, kAhead = 4;
-  struct Query {
-    float* rows;  // [rows, head_dim]
-  };
   template <int R>
   struct Weights {
     alignas(32) float tokens[R][kPageTokens];
   };
 
-  static Query take(const AttendArgs& args, Arena& arena) {
-    return {arena.take<float>(args.rows * args.layout->head_dim)};
-  }
-
   static void load(const AttendArgs& args, size_t row, const Query& query) {
     const size_t head_dim = args.layout->head_dim;
     scale_row(args.q + row * args.q_stride, head_dim, args.scale, query.rows + row * head_dim);
-  }
-
-  static const std::byte* keys(const AttendArgs&, const Query&, const PageSpan& page) {
-    return page.k;
   }
 
   template <int R>

@@ -6,30 +6,19 @@ namespace reprise::kernels {
 namespace {
 
 template <KvType type>
-struct FloatMath {
+struct FloatMath : FloatRows {
   using Softmax = Softmax512;
   static constexpr size_t kSums = 2;  // of even tokens and of odd ones, side by side
   static constexpr size_t kFetchEvery = 4, kAhead = 4;
-  struct Query {
-    float* rows;  // [rows, head_dim]
-  };
   template <int R>
   struct Weights {
     alignas(64) float tokens[R][kPageTokens];
   };
 
-  static Query take(const AttendArgs& args, Arena& arena) {
-    return {arena.take<float>(args.rows * args.layout->head_dim)};
-  }
-
   static void load(const AttendArgs& args, size_t row, const Query& query) {
     const size_t head_dim = args.layout->head_dim;
     auto* out = reinterpret_cast<uint32_t*>(query.rows + row * head_dim);
     scale_row<false>(args.q + row * args.q_stride, head_dim, args.scale, out);
-  }
-
-  static const std::byte* keys(const AttendArgs&, const Query&, const PageSpan& page) {
-    return page.k;
   }
 
   template <int R>

@@ -54,8 +54,8 @@ static inline const float* q8_scales(const std::byte* tile, size_t head_dim, siz
   return reinterpret_cast<const float*>(tile + kPageTokens * head_dim) + dim / 32 * kPageTokens;
 }
 
-// The cosine and sine of one rotary pair for 8 tokens, stride floats apart: loads of both together
-// take a fifth of the instructions that gathers do.
+// The cosine and sine of one rotary pair for 8 tokens, stride floats apart. Gathers would load each
+// of them by itself.
 static inline PairVectors load_angles(const float* first, size_t stride) {
   const auto two = [&](size_t token) {
     const float* at = first + token * stride;
@@ -107,20 +107,17 @@ static inline PairVectors load_v_pair(size_t head_dim, const std::byte* tile, si
   return v;
 }
 
-// first_sums[r] += a[r][0] first, second_sums[r] += a[r][1] second, of 16 lanes. Both may be the
-// same.
+// sums[r] += a[r][0] first + a[r][1] second, of 16 lanes.
 template <int R>
-[[gnu::always_inline]] static inline void add_products(__m256 (&first_sums)[R][2],
-                                                       __m256 (&second_sums)[R][2], const float* a,
-                                                       size_t stride, const PairVectors& low,
-                                                       const PairVectors& high) {
+static inline void add_products(__m256 (&sums)[R][2], const float* a, size_t stride,
+                                const PairVectors& low, const PairVectors& high) {
   unrolled<R>([&]<int r>() __attribute__((always_inline)) {
     const __m256 first = _mm256_broadcast_ss(a + r * stride);
     const __m256 second = _mm256_broadcast_ss(a + r * stride + 1);
-    first_sums[r][0] = _mm256_fmadd_ps(first, low.first, first_sums[r][0]);
-    first_sums[r][1] = _mm256_fmadd_ps(first, high.first, first_sums[r][1]);
-    second_sums[r][0] = _mm256_fmadd_ps(second, low.second, second_sums[r][0]);
-    second_sums[r][1] = _mm256_fmadd_ps(second, high.second, second_sums[r][1]);
+    sums[r][0] = _mm256_fmadd_ps(first, low.first, sums[r][0]);
+    sums[r][1] = _mm256_fmadd_ps(first, high.first, sums[r][1]);
+    sums[r][0] = _mm256_fmadd_ps(second, low.second, sums[r][0]);
+    sums[r][1] = _mm256_fmadd_ps(second, high.second, sums[r][1]);
   });
 }
 
