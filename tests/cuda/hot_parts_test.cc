@@ -93,44 +93,76 @@ class HotPartsTest : public testing::Test {
     return all;
   }
 
-  // Lists of a layer; looks up whether hits, misses and slots are as the state says. Returns what
-  // each head misses.
-  std::vector<std::set<uint32_t>> look_up(uint32_t layer, const std::vector<List>& lists,
-                                          uint32_t ahead) {
+  using Missed = std::vector<std::set<uint32_t>>;  // of each head
+
+  // A layer's lists on the device.
+  struct Sent {
+    Sent(uint32_t own_layer, const std::vector<List>& own_lists)
+        : layer(own_layer), lists(own_lists) {}
+
+    static std::vector<uint32_t> pages_of(const std::vector<List>& lists) {
+      std::vector<uint32_t> all(lists.size() * kCapacity);
+      for (size_t i = 0; i < lists.size(); ++i) {
+        std::copy(lists[i].pages.begin(), lists[i].pages.end(), &all[i * kCapacity]);
+      }
+      return all;
+    }
+    static std::vector<int32_t> keys_of(const std::vector<List>& lists) {
+      std::vector<int32_t> all;
+      for (const List& list : lists) all.push_back(list.keys);
+      return all;
+    }
+
+    uint32_t layer;
+    const std::vector<List>& lists;
+    DeviceArray<uint32_t> pages{pages_of(lists)}, found{lists.size() * kCapacity};
+    DeviceArray<int32_t> keys{keys_of(lists)};
+  };
+
+  // Looks up lists of layers and whether hits, misses and slots are as the state says. Returns what
+  // each head of each layer misses.
+  std::vector<Missed> look_up(const std::vector<uint32_t>& layers,
+                              const std::vector<std::vector<List>>& lists, uint32_t ahead) {
     const auto before = state();
     const HotCounts counted = on_->counts.host().front();
-    std::vector<uint32_t> pages(lists.size() * kCapacity);
-    std::vector<int32_t> keys;
-    for (size_t i = 0; i < lists.size(); ++i) {
-      std::copy(lists[i].pages.begin(), lists[i].pages.end(), &pages[i * kCapacity]);
-      keys.push_back(lists[i].keys);
-    }
-    const DeviceArray<uint32_t> device_pages(pages), found(pages.size());
-    const DeviceArray<int32_t> device_keys(keys);
     HotLookUp args;
-    args.layer = layer;
     args.rows = kRows;
-    args.pages = device_pages.get();
-    args.keys = device_keys.get();
-    args.capacity = kCapacity;
-    args.found = ahead == 0 ? found.get() : nullptr;
     args.fetch = true;
     args.ahead = ahead;
+    std::vector<std::unique_ptr<Sent>> sent;
+    for (const uint32_t layer : layers) {
+      const Sent& own = *sent.emplace_back(std::make_unique<Sent>(layer, lists[layer]));
+      args.lists[args.layers++] = {layer, kCapacity, own.pages.get(), own.keys.get(),
+                                   ahead == 0 ? own.found.get() : nullptr};
+    }
     EXPECT_EQ(look_up_hot_parts(hot_, args, nullptr), cudaSuccess);
-    const auto slots = on_->slots.host(), places = found.host(), used = on_->used.host();
-    std::vector<std::set<uint32_t>> missed(kHeads);
+    std::vector<Missed> missed(kLayers, Missed(kHeads));
     uint64_t hits = 0, misses = 0;
-    for (size_t i = 0; i < lists.size(); ++i) {
-      const size_t head = i % kHeads;
-      const Held& own = before[index(layer, static_cast<uint32_t>(head))];
-      for (size_t n = 0; n < lists[i].pages.size(); ++n) {
-        const uint32_t frame = lists[i].pages[n];
-        const bool cached = n + 1 < lists[i].pages.size() && frame >= kFirstHost;
+    for (const auto& own : sent) {
+      hits += check_found(*own, before, ahead, missed[own->layer], misses);
+    }
+    const HotCounts after = on_->counts.host().front();
+    EXPECT_EQ(after.hits - counted.hits, ahead == 0 ? hits : 0);
+    EXPECT_EQ(after.misses - counted.misses, ahead == 0 ? misses : 0);
+    return missed;
+  }
+
+  // Returns hits; adds what is missed.
+  uint64_t check_found(const Sent& sent, const std::vector<Held>& before, uint32_t ahead,
+                       Missed& missed, uint64_t& misses) const {
+    const auto slots = on_->slots.host(), places = sent.found.host(), used = on_->used.host();
+    uint64_t hits = 0;
+    for (size_t i = 0; i < sent.lists.size(); ++i) {
+      const size_t head = i % kHeads, own = index(sent.layer, static_cast<uint32_t>(head));
+      const std::vector<uint32_t>& pages = sent.lists[i].pages;
+      for (size_t n = 0; n < pages.size(); ++n) {
+        const uint32_t frame = pages[n];
+        const bool cached = n + 1 < pages.size() && frame >= kFirstHost;
         uint32_t place = frame;
-        if (cached && own.contains(frame)) {
+        if (cached && before[own].contains(frame)) {
           place = slots[(frame - kFirstHost) * kHeads + head];
-          const size_t slot = place - kFirstSlot - layer * kSlots;
-          EXPECT_EQ(used[index(layer, static_cast<uint32_t>(head)) * kSlots + slot], now_ + ahead);
+          const size_t slot = place - kFirstSlot - sent.layer * kSlots;
+          EXPECT_EQ(used[own * kSlots + slot], now_ + ahead);
           ++hits;
         } else if (cached) {
           missed[head].insert(frame);
@@ -140,50 +172,60 @@ class HotPartsTest : public testing::Test {
         EXPECT_EQ(places[i * kCapacity + n], place) << "list " << i << ", " << n;
       }
     }
-    const HotCounts after = on_->counts.host().front();
-    EXPECT_EQ(after.hits - counted.hits, ahead == 0 ? hits : 0);
-    EXPECT_EQ(after.misses - counted.misses, ahead == 0 ? misses : 0);
-    return missed;
+    return hits;
   }
 
-  void fetch(uint32_t layer, uint32_t ahead, uint32_t most,
-             const std::vector<std::set<uint32_t>>& missed) {
+  void fetch(const std::vector<uint32_t>& layers, uint32_t ahead, uint32_t most,
+             const std::vector<Missed>& missed) {
     // Slots are needed as of the look-up; what is to come is not there yet.
     const auto held = on_->held.host(), used = on_->used.host();
-    ASSERT_EQ(fetch_hot_parts(hot_, {layer, ahead, most, on_->pages.get(), kPartBytes}, nullptr),
-              cudaSuccess);
+    HotFetch args;
+    for (const uint32_t layer : layers) args.layers[args.count++] = layer;
+    args.ahead = ahead;
+    args.most = most;
+    args.pages = on_->pages.get();
+    args.part_bytes = kPartBytes;
+    ASSERT_EQ(fetch_hot_parts(hot_, args, nullptr), cudaSuccess);
     const auto after = state();
     const auto slots = on_->slots.host();
     ASSERT_EQ(std::count(slots.begin(), slots.end(), kSlotToCome), 0);
-    for (uint32_t head = 0; head < kHeads; ++head) {
-      SCOPED_TRACE("head " + std::to_string(head));
-      Held before;
-      for (size_t i = 0; i < kSlots; ++i) {
-        const size_t at = index(layer, head) * kSlots + i;
-        if (held[at] != kNoSlot) before[held[at]] = used[at];
+    for (const uint32_t layer : layers) {
+      for (uint32_t head = 0; head < kHeads; ++head) {
+        SCOPED_TRACE("layer " + std::to_string(layer) + ", head " + std::to_string(head));
+        Held before;
+        for (size_t i = 0; i < kSlots; ++i) {
+          const size_t at = index(layer, head) * kSlots + i;
+          if (held[at] != kNoSlot) before[held[at]] = used[at];
+        }
+        check_brought(before, after[index(layer, head)], missed[layer][head], now_ + ahead, most);
       }
-      std::vector<uint32_t> idle, given_up;  // when what may be, and is, given up was needed
-      for (const auto& [frame, when] : before) {
-        if (when < now_ + ahead) idle.push_back(when);
-        if (!after[index(layer, head)].contains(frame)) given_up.push_back(when);
-      }
-      const size_t empty = kSlots - before.size();
-      const size_t found = before.size() - idle.size(), allowed = std::max<size_t>(found, most);
-      const size_t wanted = std::min({missed[head].size(), size_t{kSlots}, allowed});
-      const size_t brought = std::min(wanted, empty + idle.size());
-      std::sort(idle.begin(), idle.end());
-      size_t came = 0;
-      for (const auto& [frame, when] : after[index(layer, head)]) {
-        if (before.contains(frame)) continue;
-        EXPECT_TRUE(missed[head].contains(frame)) << frame;
-        EXPECT_EQ(when, now_ + ahead);
-        ++came;
-      }
-      std::sort(given_up.begin(), given_up.end());
-      EXPECT_EQ(came, brought);
-      idle.resize(brought - std::min(brought, empty));  // the least recently needed
-      EXPECT_EQ(given_up, idle);
     }
+  }
+
+  // Of a head: what it held, holds and missed.
+  static void check_brought(const Held& before, const Held& after, const std::set<uint32_t>& missed,
+                            uint32_t now, size_t most) {
+    std::vector<uint32_t> idle, given_up;  // when what may be, and is, given up was needed
+    for (const auto& [frame, when] : before) {
+      if (when < now) idle.push_back(when);
+      if (!after.contains(frame)) given_up.push_back(when);
+    }
+    const size_t empty = kSlots - before.size();
+    const size_t found = before.size() - idle.size(), allowed = std::max(found, most);
+    const size_t wanted = std::min({missed.size(), size_t{kSlots}, allowed});
+    const size_t brought = std::min(wanted, empty + idle.size());
+    std::sort(idle.begin(), idle.end());
+    size_t came = 0;
+    for (const auto& [frame, when] : after) {
+      if (before.contains(frame)) continue;
+      EXPECT_TRUE(missed.contains(frame)) << frame;
+      EXPECT_EQ(when, now);
+      ++came;
+    }
+    std::sort(given_up.begin(), given_up.end());
+    EXPECT_EQ(came, brought);
+    idle.resize(brought - std::min(brought, empty));  // the least recently needed
+    EXPECT_EQ(given_up, idle);
   }
 
   void begin_step(const std::vector<int32_t>& positions, const std::vector<uint32_t>& table) {
@@ -232,18 +274,21 @@ TEST_F(HotPartsTest, TheLeastRecentlyNeededMakeRoom) {
   for (int step = 0; step < 50 && !HasFailure(); ++step) {
     SCOPED_TRACE("step " + std::to_string(step));
     begin_step({-1, int32_t{kCapacity} * 16}, table);  // neither stores a key
-    for (uint32_t layer = 0; layer < kLayers; ++layer) {
-      change(layer, lists[layer], random);
-      auto missed = look_up(layer, lists[layer], 0);
+    const auto groups = step % 2 == 0 ? std::vector<std::vector<uint32_t>>{{1}, {0}}
+                                      : std::vector<std::vector<uint32_t>>{{1, 0}};
+    for (const std::vector<uint32_t>& layers : groups) {
+      for (const uint32_t layer : layers) change(layer, lists[layer], random);
+      auto missed = look_up(layers, lists, 0);
       const uint32_t ahead = step % 3 == 2 ? 1 : 0;
       if (ahead == 1) {  // what the next step reads is known
-        change(layer, lists[layer], random);
-        const auto more = look_up(layer, lists[layer], 1);
-        for (uint32_t head = 0; head < kHeads; ++head) {
-          missed[head].insert(more[head].begin(), more[head].end());
+        for (const uint32_t layer : layers) change(layer, lists[layer], random);
+        const auto more = look_up(layers, lists, 1);
+        for (uint32_t i = 0; i < kLayers * kHeads; ++i) {
+          const auto& heads = more[i / kHeads][i % kHeads];
+          missed[i / kHeads][i % kHeads].insert(heads.begin(), heads.end());
         }
       }
-      fetch(layer, ahead, step % 3 == 1 ? 5 : ~0u, missed);
+      fetch(layers, ahead, step % 3 == 1 ? 5 : ~0u, missed);
     }
   }
   EXPECT_GT(on_->counts.host().front().hits, 1000u);
@@ -252,18 +297,17 @@ TEST_F(HotPartsTest, TheLeastRecentlyNeededMakeRoom) {
 
 TEST_F(HotPartsTest, PagesThatAreWrittenAreForgotten) {
   std::mt19937 random(2);
-  std::vector<List> lists(kRows * kHeads);
+  std::vector<std::vector<List>> lists(kLayers, std::vector<List>(kRows * kHeads));
   std::vector<uint32_t> table(kLayers * kRows * kCapacity);
   begin_step({-1, -1}, table);
   for (uint32_t layer = 0; layer < kLayers; ++layer) {
-    for (List& list : lists) {
+    for (List& list : lists[layer]) {
       list.pages.resize(21);
       std::iota(list.pages.begin(), list.pages.end(), kFirstHost + layer * 30);
       list.keys = 21 * 16;
     }
-    const auto missed = look_up(layer, lists, 0);
-    fetch(layer, 0, ~0u, missed);
   }
+  fetch({0, 1}, 0, ~0u, look_up({0, 1}, lists, 0));
   // Row 0 stores in page 5 of its table, row 1 in page 2; other entries are not looked at.
   std::fill(table.begin(), table.end(), kFirstHost + 1);
   const uint32_t stored[kLayers][kRows] = {{kFirstHost + 3, kFirstHost + 19}, {kFirstHost + 40, 2}};
@@ -294,8 +338,11 @@ TEST_F(HotPartsTest, PagesThatAreWrittenAreForgotten) {
 }
 
 TEST_F(HotPartsTest, PartsThatNoKernelCopiesAreRefused) {
-  EXPECT_EQ(fetch_hot_parts(hot_, {0, 0, ~0u, on_->pages.get(), 40}, nullptr),
-            cudaErrorInvalidValue);
+  HotFetch args;
+  args.count = 1;
+  args.pages = on_->pages.get();
+  args.part_bytes = 40;
+  EXPECT_EQ(fetch_hot_parts(hot_, args, nullptr), cudaErrorInvalidValue);
 }
 
 }  // namespace

@@ -143,7 +143,7 @@ Status DeviceExecutor::begin(const DeviceRows& rows, cudaStream_t stream) {
   for (DevicePolicy* policy : policies_) {
     if (!rows.scattered) REPRISE_CHECK(policy->begin(rows, kv_, stream));
   }
-  return {};
+  return find_early_pages(stream);
 }
 
 Status DeviceExecutor::attend(const LayerHeads& heads, cudaStream_t stream) {

@@ -100,13 +100,16 @@ class DeviceExecutor : public DeviceAttentionOp {
   DeviceQueries read_of(uint32_t layer, const DeviceGroup& group) const;
   // Where pages lie in the host's memory, see HotPages.
   bool has_hot_pages(const DeviceGroup& group, uint32_t layer) const;
+  /// Whether the group's pages are known before the layers.
+  bool finds_early(const DeviceGroup& group, uint32_t layer) const;
+  Status find_early_pages(cudaStream_t stream);
   Status find_hot_pages(const DeviceGroup& group, const DeviceQueries& queries, DeviceRead& what,
                         cudaStream_t stream);
   Status expect_next_layer(const DeviceGroup& group, DeviceQueries queries, cudaStream_t stream);
   /// Of the layers before one that are due.
   Status expect_next_token(uint32_t end, cudaStream_t stream);
-  /// A bit for each of the layers [first, end) in which a group reads hot pages.
-  uint32_t hot_layers(const DeviceGroup& group, uint32_t first, uint32_t end) const;
+  /// Asks for what the next rows of a group read in layers [first, end).
+  Status expect_rows(const DeviceGroup& group, uint32_t first, uint32_t end);
   /// Whether pages of the next token are asked for as soon as they are known.
   bool expects_token(const DeviceGroup& group) const;
   Status merge_more(float* out, uint32_t first, uint32_t rows, cudaStream_t stream);

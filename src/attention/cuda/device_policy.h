@@ -204,6 +204,9 @@ class DevicePolicy {
   /// own last. It may be asked about the layer to come with the queries of this one
   /// (DeviceQueries::guess), while this layer's numbers of keys are still in use.
   virtual bool chooses_pages() const { return false; }
+  /// Whether select() names what begin() chose, of rows that decode: it may be asked before the
+  /// layers, with queries that are not there yet.
+  virtual bool chooses_early(const DeviceGroup&, uint32_t /*layer*/) const { return false; }
   /// Whether it wants to know what decode rows read. learn() is told about so many layers from that
   /// of the queries on, beside what follows of the pass. predict(), if it is asked then, names what
   /// the next row will read in as many layers, kPredictedLayers at most from a multiple of it on,

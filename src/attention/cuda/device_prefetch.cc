@@ -14,10 +14,37 @@ bool DeviceExecutor::has_hot_pages(const DeviceGroup& group, uint32_t layer) con
          !group.policy->leaves_alone(layer);
 }
 
+bool DeviceExecutor::finds_early(const DeviceGroup& group, uint32_t layer) const {
+  return !brings_next_layer(limits_.prefetch) && has_hot_pages(group, layer) &&
+         group.policy->chooses_early(group, layer);
+}
+
+Status DeviceExecutor::find_early_pages(cudaStream_t stream) {
+  for (const DeviceGroup& group : rows_.groups) {
+    std::vector<LayerLists> known;
+    for (uint32_t layer = 0; layer < config_.n_layer; ++layer) {
+      if (!finds_early(group, layer)) continue;
+      REPRISE_CHECK(memory_.await(layer));  // slots of what arrives are not forgotten yet
+      DeviceRead what;
+      REPRISE_CHECK(group.policy->select(queries_of(layer, group), what, stream));
+      known.push_back({layer, what.lists});
+    }
+    if (known.empty()) continue;
+    REPRISE_CHECK(memory_.hot()->find(known, group.first, group.count,
+                                      limits_.prefetch == Prefetch::kToken, stream));
+  }
+  return {};
+}
+
 Status DeviceExecutor::find_hot_pages(const DeviceGroup& group, const DeviceQueries& queries,
                                       DeviceRead& what, cudaStream_t stream) {
-  REPRISE_CHECK(memory_.hot()->find(queries.layer, group.first, group.count,
-                                    limits_.prefetch == Prefetch::kToken, what.lists, stream));
+  HotPages& hot = *memory_.hot();
+  if (!finds_early(group, queries.layer)) {
+    const LayerLists own = {queries.layer, what.lists};
+    REPRISE_CHECK(hot.find({&own, 1}, group.first, group.count,
+                           limits_.prefetch == Prefetch::kToken, stream));
+  }
+  what.lists.pages = hot.found(queries.layer, group.first);
   if (!brings_next_layer(limits_.prefetch)) return {};
   return expect_next_layer(group, queries, stream);
 }
@@ -36,8 +63,9 @@ Status DeviceExecutor::expect_next_layer(const DeviceGroup& group, DeviceQueries
   if (limits_.prefetch == Prefetch::kLayerOnce) REPRISE_CHECK(hot.forget(next));
   DeviceRead what;
   REPRISE_CHECK(group.policy->select(queries, what, hot.stream()));
-  REPRISE_CHECK(hot.expect(next, group.count, what.lists, 0));
-  return hot.fetch(next, 0, false);
+  const LayerLists wanted = {next, what.lists};
+  REPRISE_CHECK(hot.expect({&wanted, 1}, group.count, 0));
+  return hot.fetch({&next, 1}, 0, false);
 }
 
 bool DeviceExecutor::expects_token(const DeviceGroup& group) const {
@@ -45,12 +73,17 @@ bool DeviceExecutor::expects_token(const DeviceGroup& group) const {
          group.policy->chooses_pages();
 }
 
-uint32_t DeviceExecutor::hot_layers(const DeviceGroup& group, uint32_t first, uint32_t end) const {
-  uint32_t layers = 0;
+Status DeviceExecutor::expect_rows(const DeviceGroup& group, uint32_t first, uint32_t end) {
+  HotPages& hot = *memory_.hot();
+  DeviceRead next[DevicePolicy::kPredictedLayers];
+  const DeviceQueries queries = read_of(first, group);
+  REPRISE_CHECK(group.policy->learn(queries, end - first, hot.stream()));
+  REPRISE_CHECK(group.policy->predict(queries, std::span(next, end - first), hot.stream()));
+  std::vector<LayerLists> wanted;
   for (uint32_t layer = first; layer < end; ++layer) {
-    if (has_hot_pages(group, layer)) layers |= 1u << (layer - first);
+    if (has_hot_pages(group, layer)) wanted.push_back({layer, next[layer - first].lists});
   }
-  return layers;
+  return hot.expect(wanted, group.count, 1);
 }
 
 /// After all groups of some layers: what is brought takes the place of what they may have read. The
@@ -60,28 +93,29 @@ Status DeviceExecutor::expect_next_token(uint32_t end, cudaStream_t stream) {
   if (memory_.hot() == nullptr || (end % kLayers != 0 && end != config_.n_layer)) return {};
   HotPages& hot = *memory_.hot();
   const uint32_t first = (end - 1) / kLayers * kLayers;
-  uint32_t read = 0, known = 0;  // layers that groups read, and of which they know the next lists
-  for (const DeviceGroup& group : rows_.groups) {
-    const uint32_t own = hot_layers(group, first, end);
-    if (own == 0 || !expects_token(group)) continue;
-    if (read == 0) REPRISE_CHECK(hot.follow(stream));
-    read |= own;
-    if (!group.policy->learns()) continue;
-    known |= own;
-    DeviceRead next[kLayers];
-    const DeviceQueries queries = read_of(first, group);
-    REPRISE_CHECK(group.policy->learn(queries, end - first, hot.stream()));
-    REPRISE_CHECK(group.policy->predict(queries, std::span(next, end - first), hot.stream()));
-    for (uint32_t i = 0; i < end - first; ++i) {
-      if ((own >> i & 1) == 0) continue;
-      REPRISE_CHECK(hot.expect(first + i, group.count, next[i].lists, 1));
+  std::vector<uint32_t> known, read;  // layers whose next lists some group knows, and the others
+  for (uint32_t layer = first; layer < end; ++layer) {
+    const auto reads = [&](bool knows) {
+      return std::ranges::any_of(rows_.groups, [&](const DeviceGroup& group) {
+        return has_hot_pages(group, layer) && expects_token(group) &&
+               group.policy->learns() == knows;
+      });
+    };
+    if (reads(true)) {
+      known.push_back(layer);
+    } else if (reads(false)) {
+      read.push_back(layer);
     }
   }
-  for (uint32_t i = 0; i < end - first; ++i) {
-    const uint32_t ahead = known >> i & 1;
-    if ((read >> i & 1) != 0) REPRISE_CHECK(hot.fetch(first + i, ahead, ahead == 0));
+  if (known.empty() && read.empty()) return {};
+  REPRISE_CHECK(hot.follow(stream));
+  for (const DeviceGroup& group : rows_.groups) {
+    const bool reads = group.first < rows_.decode_rows && group.policy != nullptr;
+    if (!reads || !expects_token(group) || !group.policy->learns()) continue;
+    REPRISE_CHECK(expect_rows(group, first, end));
   }
-  return {};
+  REPRISE_CHECK(hot.fetch(known, 1, false));
+  return hot.fetch(read, 0, true);
 }
 
 Status DeviceExecutor::reserve_copies(uint32_t capacity) {

@@ -5,7 +5,7 @@
 namespace reprise::kernels::cuda {
 namespace {
 
-constexpr uint32_t kForgetThreads = 256, kLookUpThreads = 512, kAdmitThreads = 1024;
+constexpr uint32_t kForgetThreads = 256, kLookUpThreads = 256, kAdmitThreads = 256;
 constexpr uint32_t kCopyWarps = 8, kCopyBlocks = 16;
 constexpr uint32_t kAges = 64;  // steps since a slot was needed; the oldest are one age
 
@@ -78,21 +78,22 @@ __device__ void want(const HotParts& hot, uint32_t layer, uint32_t head, uint32_
     *slot_of(hot, frame, head) = kNoSlot;
 }
 
-// A block per list.
+// A block per list and layer.
 __global__ __launch_bounds__(kLookUpThreads) void look_up_kernel(
     const __grid_constant__ HotParts hot, const __grid_constant__ HotLookUp a) {
   allow_next_kernel();
   wait_for_kernels_before();
+  const HotLists& own = a.lists[blockIdx.y];
   const uint32_t list = blockIdx.x, head = list % hot.n_kv_head;
-  const uint32_t pages = (static_cast<uint32_t>(a.keys[list]) + kPageTokens - 1) / kPageTokens;
-  const uint32_t step = *hot.step + a.ahead, first = hot.first_slot + a.layer * hot.layer_slots;
-  uint32_t* used = hot.used + first_slot_of(hot, a.layer, head);
+  const uint32_t pages = (static_cast<uint32_t>(own.keys[list]) + kPageTokens - 1) / kPageTokens;
+  const uint32_t step = *hot.step + a.ahead, first = hot.first_slot + own.layer * hot.layer_slots;
+  uint32_t* used = hot.used + first_slot_of(hot, own.layer, head);
   uint32_t hits = 0, misses = 0;
   for (uint32_t start = 0; start < pages; start += kLookUpThreads) {
     const uint32_t i = start + threadIdx.x;
     uint32_t frame = 0, place = 0;
     bool wants = false;
-    if (i < pages) frame = place = a.pages[size_t{list} * a.capacity + i];
+    if (i < pages) frame = place = own.pages[size_t{list} * own.capacity + i];
     uint32_t* entry = i + 1 < pages ? slot_of(hot, frame, head) : nullptr;
     if (entry != nullptr) {
       const uint32_t slot = *entry;
@@ -102,10 +103,10 @@ __global__ __launch_bounds__(kLookUpThreads) void look_up_kernel(
       if (hit) place = slot;
       if (!hit && a.fetch) wants = atomicCAS(entry, kNoSlot, kSlotToCome) == kNoSlot;
     }
-    if (i < pages && a.found != nullptr) a.found[size_t{list} * a.capacity + i] = place;
-    want(hot, a.layer, head, frame, wants);
+    if (i < pages && own.found != nullptr) own.found[size_t{list} * own.capacity + i] = place;
+    want(hot, own.layer, head, frame, wants);
   }
-  if (a.found == nullptr) return;
+  if (own.found == nullptr) return;
   hits = __reduce_add_sync(~0u, hits);
   misses = __reduce_add_sync(~0u, misses);
   if (threadIdx.x % 32 != 0) return;
@@ -124,11 +125,12 @@ struct Victims {
   uint32_t taken, tied;        // so far
 };
 
-// A block per KV head.
+// A block per KV head and layer.
 __global__ __launch_bounds__(kAdmitThreads) void admit_kernel(const __grid_constant__ HotParts hot,
                                                               const __grid_constant__ HotFetch a) {
   __shared__ Victims v;
-  const uint32_t layer = a.layer, head = blockIdx.x, list = layer * hot.n_kv_head + head;
+  const uint32_t layer = a.layers[blockIdx.y], head = blockIdx.x;
+  const uint32_t list = layer * hot.n_kv_head + head;
   const size_t first = first_slot_of(hot, layer, head);
   const uint32_t wanted = min(hot.wants[list], hot.layer_slots), step = *hot.step + a.ahead;
   if (threadIdx.x < kAges) v.ages[threadIdx.x] = 0;
@@ -166,38 +168,54 @@ __global__ __launch_bounds__(kAdmitThreads) void admit_kernel(const __grid_const
   }
 }
 
-// A warp copies a part. Few multiprocessors have enough bytes on their way for the bus, and the
-// others are left to the kernels that run meanwhile.
+// A warp copies a part.
+__device__ void copy_part(const HotParts& hot, const HotFetch& a, uint32_t layer, uint32_t head,
+                          uint32_t i) {
+  constexpr uint32_t kLoaded = 8;
+  const uint32_t lane = threadIdx.x % 32, chunks = static_cast<uint32_t>(a.part_bytes / 16);
+  const size_t at = first_slot_of(hot, layer, head) + i;
+  const auto part = [&](uint32_t frame) {
+    auto* const pages = static_cast<unsigned char*>(a.pages);
+    return reinterpret_cast<uint4*>(pages + (size_t{frame} * hot.n_kv_head + head) * a.part_bytes);
+  };
+  const uint4* from = part(hot.wanted[at]);
+  uint4* to = part(hot.given[at]);
+  for (uint32_t first = lane; first < chunks; first += 32 * kLoaded) {
+    uint4 loaded[kLoaded];
+#pragma unroll
+    for (uint32_t j = 0; j < kLoaded; ++j) {
+      if (first + j * 32 < chunks) loaded[j] = from[first + j * 32];
+    }
+#pragma unroll
+    for (uint32_t j = 0; j < kLoaded; ++j) {
+      if (first + j * 32 < chunks) to[first + j * 32] = loaded[j];
+    }
+  }
+}
+
+// Warps take parts of all lists in turn. Few multiprocessors have enough bytes on their way for the
+// bus, and the others are left to the kernels that run meanwhile.
 __global__ __launch_bounds__(kCopyWarps * 32) void copy_kernel(const __grid_constant__ HotParts hot,
                                                                const __grid_constant__ HotFetch a) {
-  constexpr uint32_t kLoaded = 8;
-  const uint32_t lane = threadIdx.x % 32, heads = hot.n_kv_head;
-  const uint32_t* gifts = hot.gifts + a.layer * heads;
-  const auto chunks = static_cast<uint32_t>(a.part_bytes / 16);
-  uint32_t most = 0;
-  for (uint32_t head = 0; head < heads; ++head) most = max(most, gifts[head]);
-  const uint32_t warp = blockIdx.x * kCopyWarps + threadIdx.x / 32;
-  for (uint32_t unit = warp; unit < most * heads; unit += gridDim.x * kCopyWarps) {
-    const uint32_t head = unit % heads, i = unit / heads;
-    if (i >= gifts[head]) continue;
-    const size_t at = first_slot_of(hot, a.layer, head) + i;
-    const auto part = [&](uint32_t frame) {
-      auto* const pages = static_cast<unsigned char*>(a.pages);
-      return reinterpret_cast<uint4*>(pages + (size_t{frame} * heads + head) * a.part_bytes);
-    };
-    const uint4* from = part(hot.wanted[at]);
-    uint4* to = part(hot.given[at]);
-    for (uint32_t first = lane; first < chunks; first += 32 * kLoaded) {
-      uint4 loaded[kLoaded];
-#pragma unroll
-      for (uint32_t j = 0; j < kLoaded; ++j) {
-        if (first + j * 32 < chunks) loaded[j] = from[first + j * 32];
-      }
-#pragma unroll
-      for (uint32_t j = 0; j < kLoaded; ++j) {
-        if (first + j * 32 < chunks) to[first + j * 32] = loaded[j];
-      }
+  const uint32_t lane = threadIdx.x % 32, heads = hot.n_kv_head, lists = a.count * heads;
+  const uint32_t warps = gridDim.x * kCopyWarps;
+  uint32_t next = blockIdx.x * kCopyWarps + threadIdx.x / 32;  // counts from the first of 32 lists
+  for (uint32_t first = 0; first < lists; first += 32) {
+    const uint32_t list = first + lane;
+    const uint32_t own =
+        list < lists ? hot.gifts[a.layers[list / heads] * heads + list % heads] : 0;
+    uint32_t until = own;  // of lists up to the lane's
+    for (uint32_t step = 1; step < 32; step *= 2) {
+      const uint32_t left = __shfl_up_sync(~0u, until, step);
+      if (lane >= step) until += left;
     }
+    const uint32_t parts = __shfl_sync(~0u, until, 31);
+    for (; next < parts; next += warps) {
+      const uint32_t behind = __popc(__ballot_sync(~0u, until <= next)), from = first + behind;
+      const uint32_t i = next - __shfl_sync(~0u, until - own, behind);
+      copy_part(hot, a, a.layers[from / heads], from % heads, i);
+    }
+    next -= parts;
   }
 }
 
@@ -227,14 +245,15 @@ cudaError_t forget_hot_layer(const HotParts& hot, uint32_t layer, cudaStream_t s
 }
 
 cudaError_t look_up_hot_parts(const HotParts& hot, const HotLookUp& args, cudaStream_t stream) {
-  if (args.rows == 0) return cudaSuccess;
-  return launch_overlapped(look_up_kernel, dim3(args.rows * hot.n_kv_head), kLookUpThreads, stream,
-                           hot, args);
+  if (args.rows == 0 || args.layers == 0) return cudaSuccess;
+  return launch_overlapped(look_up_kernel, dim3(args.rows * hot.n_kv_head, args.layers),
+                           kLookUpThreads, stream, hot, args);
 }
 
 cudaError_t fetch_hot_parts(const HotParts& hot, const HotFetch& args, cudaStream_t stream) {
   if (args.part_bytes % 16 != 0) return cudaErrorInvalidValue;
-  admit_kernel<<<hot.n_kv_head, kAdmitThreads, 0, stream>>>(hot, args);
+  if (args.count == 0) return cudaSuccess;
+  admit_kernel<<<dim3(hot.n_kv_head, args.count), kAdmitThreads, 0, stream>>>(hot, args);
   copy_kernel<<<kCopyBlocks, kCopyWarps * 32, 0, stream>>>(hot, args);
   return cudaGetLastError();
 }

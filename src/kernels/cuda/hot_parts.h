@@ -57,15 +57,23 @@ cudaError_t forget_hot_pages(const HotParts& hot, const PageIds& pages, cudaStre
 /// All that a layer holds is forgotten; nobody reads it meanwhile.
 cudaError_t forget_hot_layer(const HotParts& hot, uint32_t layer, cudaStream_t stream);
 
-struct HotLookUp {
-  uint32_t layer = 0;
-  uint32_t rows = 0;                // each with n_kv_head lists
+/// Layers that one launch serves.
+inline constexpr uint32_t kHotLayers = 32;
+
+/// What a layer's rows read.
+struct HotLists {
+  uint32_t layer = 0, capacity = 0;
   const uint32_t* pages = nullptr;  // [rows, n_kv_head, capacity]
   const int32_t* keys = nullptr;    // [rows, n_kv_head] tokens of a list
-  uint32_t capacity = 0;
   uint32_t* found = nullptr;  // as pages, if not null, out: slots in place of pages that have one
-  bool fetch = false;         // what has no slot is wanted
-  uint32_t ahead = 0;         // steps from now to that in which the lists are read
+};
+
+struct HotLookUp {
+  HotLists lists[kHotLayers];
+  uint32_t layers = 0;  // that have lists
+  uint32_t rows = 0;    // each with n_kv_head lists in a layer
+  bool fetch = false;   // what has no slot is wanted
+  uint32_t ahead = 0;   // steps from now to that in which the lists are read
 };
 
 /// The last page of a list is the row's own and is never looked up. Hits and misses are counted
@@ -73,7 +81,8 @@ struct HotLookUp {
 cudaError_t look_up_hot_parts(const HotParts& hot, const HotLookUp& args, cudaStream_t stream);
 
 struct HotFetch {
-  uint32_t layer = 0;
+  uint32_t layers[kHotLayers] = {};
+  uint32_t count = 0;  // of layers
   uint32_t ahead = 0;  // as HotLookUp
   // Parts of a KV head, or as many as it found in this step if that is more: for what was read in
   // place, which crosses the bus a second time.
@@ -82,7 +91,7 @@ struct HotFetch {
   uint64_t part_bytes = 0;  // a multiple of 16, otherwise cudaErrorInvalidValue
 };
 
-/// Gives slots to what is wanted in a layer, those that were not needed for longest and are not
+/// Gives slots to what is wanted in layers, those that were not needed for longest and are not
 /// needed in the step `ahead` from now, and copies the parts there.
 cudaError_t fetch_hot_parts(const HotParts& hot, const HotFetch& args, cudaStream_t stream);
 

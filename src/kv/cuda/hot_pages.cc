@@ -1,5 +1,7 @@
 #include "kv/cuda/hot_pages.h"
 
+#include <algorithm>
+
 #include "base/try.h"
 
 namespace reprise {
@@ -80,19 +82,26 @@ Status HotPages::forget(const PageIds& pages, cudaStream_t stream) {
   return {};
 }
 
-Status HotPages::find(uint32_t layer, uint32_t first_row, uint32_t rows, bool fetch,
-                      KeyLists& lists, cudaStream_t stream) {
-  HotLookUp args;
-  args.layer = layer;
-  args.rows = rows;
-  args.pages = lists.pages;
-  args.keys = lists.keys;
-  args.capacity = lists.capacity;
-  args.found = found(layer, first_row);
-  args.fetch = fetch;
-  REPRISE_CUDA(look_up_hot_parts(parts_, args, stream), kWhat);
-  lists.pages = args.found;
+Status HotPages::look_up(std::span<const LayerLists> layers, HotLookUp args,
+                         std::optional<uint32_t> found_row, cudaStream_t stream) {
+  for (; !layers.empty(); layers = layers.subspan(args.layers)) {
+    args.layers = static_cast<uint32_t>(std::min<size_t>(layers.size(), kHotLayers));
+    for (uint32_t i = 0; i < args.layers; ++i) {
+      const auto& [layer, lists] = layers[i];
+      args.lists[i] = {layer, lists.capacity, lists.pages, lists.keys,
+                       found_row ? found(layer, *found_row) : nullptr};
+    }
+    REPRISE_CUDA(look_up_hot_parts(parts_, args, stream), kWhat);
+  }
   return {};
+}
+
+Status HotPages::find(std::span<const LayerLists> layers, uint32_t first_row, uint32_t rows,
+                      bool fetch, cudaStream_t stream) {
+  HotLookUp args;
+  args.rows = rows;
+  args.fetch = fetch;
+  return look_up(layers, args, first_row, stream);
 }
 
 Status HotPages::follow(cudaStream_t passes) {
@@ -106,22 +115,25 @@ Status HotPages::forget(uint32_t layer) {
   return {};
 }
 
-Status HotPages::expect(uint32_t layer, uint32_t rows, const KeyLists& lists, uint32_t ahead) {
+Status HotPages::expect(std::span<const LayerLists> layers, uint32_t rows, uint32_t ahead) {
   HotLookUp args;
-  args.layer = layer;
   args.rows = rows;
-  args.pages = lists.pages;
-  args.keys = lists.keys;
-  args.capacity = lists.capacity;
   args.fetch = true;
   args.ahead = ahead;
-  REPRISE_CUDA(look_up_hot_parts(parts_, args, stream_.get()), kWhat);
-  return {};
+  return look_up(layers, args, {}, stream_.get());
 }
 
-Status HotPages::fetch(uint32_t layer, uint32_t ahead, bool late) {
-  const HotFetch args = {layer, ahead, late ? kLateParts : ~0u, pages_, size_.part_bytes};
-  REPRISE_CUDA(fetch_hot_parts(parts_, args, stream_.get()), kWhat);
+Status HotPages::fetch(std::span<const uint32_t> layers, uint32_t ahead, bool late) {
+  HotFetch args;
+  args.ahead = ahead;
+  args.most = late ? kLateParts : ~0u;
+  args.pages = pages_;
+  args.part_bytes = size_.part_bytes;
+  for (; !layers.empty(); layers = layers.subspan(args.count)) {
+    args.count = static_cast<uint32_t>(std::min<size_t>(layers.size(), kHotLayers));
+    std::ranges::copy(layers.first(args.count), args.layers);
+    REPRISE_CUDA(fetch_hot_parts(parts_, args, stream_.get()), kWhat);
+  }
   return {};
 }
 

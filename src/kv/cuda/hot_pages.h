@@ -7,6 +7,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <span>
 
 #include "kernels/cuda/cuda_stream.h"
 #include "kernels/cuda/device_buffer.h"
@@ -14,6 +16,12 @@
 #include "reprise/kv_tiers.h"
 
 namespace reprise {
+
+/// Lists of a layer, of which each KV head has one.
+struct LayerLists {
+  uint32_t layer = 0;
+  kernels::cuda::KeyLists lists;
+};
 
 class HotPages {
  public:
@@ -34,11 +42,10 @@ class HotPages {
   Status begin(const kernels::cuda::StoredRows& rows, cudaStream_t stream);
   /// Pages whose content came from elsewhere.
   Status forget(const kernels::cuda::PageIds& pages, cudaStream_t stream);
-  /// Makes lists, of which each KV head has one, name slots where there are; what they point to
-  /// stays until the next pass, as streams beside this one look at it. fetch: fetch() brings what
-  /// has none.
-  Status find(uint32_t layer, uint32_t first_row, uint32_t rows, bool fetch,
-              kernels::cuda::KeyLists& lists, cudaStream_t stream);
+  /// Puts lists of rows at found(), with slots where there are; they stay until the next pass, as
+  /// streams beside this one look at them. fetch: fetch() brings what has none.
+  Status find(std::span<const LayerLists> layers, uint32_t first_row, uint32_t rows, bool fetch,
+              cudaStream_t stream);
 
   /// Where find() put lists of a layer; from one layer's to the next one's.
   uint32_t* found(uint32_t layer, uint32_t first_row) {
@@ -53,11 +60,10 @@ class HotPages {
   /// What a layer holds.
   Status forget(uint32_t layer);
   /// Lists that will be read so many steps from now.
-  Status expect(uint32_t layer, uint32_t rows, const kernels::cuda::KeyLists& lists,
-                uint32_t ahead);
-  /// Brings what is wanted of a layer, in place of what is not needed then. late: it was read in
+  Status expect(std::span<const LayerLists> layers, uint32_t rows, uint32_t ahead);
+  /// Brings what is wanted of layers, in place of what is not needed then. late: it was read in
   /// place.
-  Status fetch(uint32_t layer, uint32_t ahead, bool late);
+  Status fetch(std::span<const uint32_t> layers, uint32_t ahead, bool late);
   /// Lets the passes' stream wait for what was brought.
   Status join(cudaStream_t passes);
   /// Of every pass, after its layers.
@@ -69,6 +75,9 @@ class HotPages {
  private:
   explicit HotPages(const Size& size, std::byte* pages);
   Status allocate();
+  /// found_row: the first row of found() that is written, if any.
+  Status look_up(std::span<const LayerLists> layers, kernels::cuda::HotLookUp args,
+                 std::optional<uint32_t> found_row, cudaStream_t stream);
 
   Size size_;
   std::byte* pages_;

@@ -24,6 +24,11 @@ class DeviceAttentionPredictor : public DevicePolicy {
   Status after_prefill(const DevicePrompt& prompt, cudaStream_t stream) override;
   Status select(const DeviceQueries& queries, DeviceRead& read, cudaStream_t stream) override;
   bool chooses_pages() const override { return true; }
+  /// Unless a row may calibrate.
+  bool chooses_early(const DeviceGroup& group, uint32_t layer) const override {
+    const uint64_t due = variant(group);
+    return due == 0 || (due & captured_turn(layer)) == 0;
+  }
   bool learns() const override { return true; }
   /// A network takes longer than what is left of a pass after its layers.
   uint32_t layers_learned_together() const override {

@@ -120,9 +120,8 @@ Status DeviceAttentionPredictor::select(const DeviceQueries& queries, DeviceRead
   const Lists own = lists(queries, false);
   read.lists = key_lists(queries, own);
   read.numbers = own.numbers;
-  const uint64_t due = variant({queries.first, queries.count, nullptr});
   // A guess has no queries of its own.
-  if (queries.guess || due == 0 || (due & captured_turn(queries.layer)) == 0) return {};
+  if (queries.guess || chooses_early({queries.first, queries.count}, queries.layer)) return {};
   TopPagesArgs top = choice(queries, own);
   top.turns = turns_of(queries.layer);
   if (scores_) return calibrate(queries, top, stream);
