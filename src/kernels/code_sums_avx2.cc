@@ -5,6 +5,7 @@
 
 #include "kernels/code_sums_isa.h"
 #include "kernels/code_tables.h"
+#include "kernels/simd_avx2.h"
 
 namespace reprise::kernels {
 namespace {
@@ -93,12 +94,7 @@ struct Products {  // of a query with the centroids of a part
     x = _mm_min_ps(x, _mm_movehl_ps(x, x));
     return _mm_cvtss_f32(_mm_min_ss(x, _mm_movehdup_ps(x)));
   }
-  float highest() const {
-    const __m256 all = _mm256_max_ps(first, second);
-    __m128 x = _mm_max_ps(_mm256_castps256_ps128(all), _mm256_extractf128_ps(all, 1));
-    x = _mm_max_ps(x, _mm_movehl_ps(x, x));
-    return _mm_cvtss_f32(_mm_max_ss(x, _mm_movehdup_ps(x)));
-  }
+  float highest() const { return max_256(_mm256_max_ps(first, second)); }
   void store(float low, float levels, uint8_t* entries) const {
     const __m256i a = rounded(first, low, levels), b = rounded(second, low, levels);
     const __m256i words = _mm256_permute4x64_epi64(_mm256_packus_epi32(a, b), 0xd8);

@@ -3,6 +3,7 @@
 #include "kernels/codes_avx2.h"
 #include "kernels/matmul_isa.h"
 #include "kernels/output_avx2.h"
+#include "kernels/simd_avx2.h"
 
 namespace reprise::kernels {
 namespace {
@@ -157,9 +158,7 @@ inline float largest_magnitude(const __m256 values[4]) {
   for (size_t i = 0; i < 4; ++i) {
     largest = _mm256_max_ps(largest, _mm256_andnot_ps(sign, values[i]));
   }
-  __m128 max = _mm_max_ps(_mm256_castps256_ps128(largest), _mm256_extractf128_ps(largest, 1));
-  max = _mm_max_ps(max, _mm_movehl_ps(max, max));
-  return _mm_cvtss_f32(_mm_max_ss(max, _mm_movehdup_ps(max)));
+  return max_256(largest);
 }
 
 }  // namespace

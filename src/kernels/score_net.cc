@@ -50,6 +50,7 @@ void score_net_project(const ScoreNet& net, const float* const (&in)[3], size_t 
                        float* out) {
 #if defined(__x86_64__)
   if (cpu_isa() >= Isa::kAvx512) return score_net_project_avx512(net, in, columns, out);
+  if (cpu_isa() == Isa::kAvx2) return score_net_project_avx2(net, in, columns, out);
 #endif
   score_net_project_ref(net, in, columns, out);
 }

@@ -12,6 +12,7 @@ struct ScoreNetScratch {
   std::vector<float> inner;        // [rows + 2, columns + 2, inner], zeros around
   std::vector<float> outer;        // [rows, columns, outer] before the ReLU
   std::vector<float> inner_slope;  // of the loss, like inner
+  std::vector<float> outer_slope;  // [rows + 2, columns + 2, outer], zeros around
 };
 
 /// forecast[c] = mean over rows of the projections + bias3, of a window [rows, columns] of scores.

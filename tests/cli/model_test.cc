@@ -50,8 +50,9 @@ TEST_F(ModelTest, ATrainedNetworkForecastsForItsModelAlone) {
               recovery["network"][i].get<double>());
   }
   const std::string policy = "attention_predictor:budget=128,file=" + net;
+  const std::string asked = folder_.write("asked.txt", document(100));
   const std::vector<std::string> ask = {
-      "run", "-f", text, "-p", "How many items?", "-n", "4", "-c", "8K", "--policy", policy};
+      "run", "-f", asked, "-p", "How many items?", "-n", "4", "-c", "8K", "--policy", policy};
   const Outcome answer = run(with_model(ask));
   EXPECT_EQ(answer.code, 0) << answer.err;
   std::vector<std::string> other = ask;
@@ -80,9 +81,10 @@ TEST_F(ModelTest, ThePublishedNetworkStandsBesideOthers) {
     EXPECT_GT(recovery[row][1], 0.3) << row;
   }
   EXPECT_NE(recovery["network"], recovery["doc.txt.plain"]);
+  const std::string asked = folder_.write("asked.txt", document(100));
   const Outcome answer =
-      run(with_model({"run", "-f", text, "-p", "How many items?", "-n", "4", "-c", "8K", "--policy",
-                      "attention_predictor:mode=paper,budget=256,file=" + cnn}));
+      run(with_model({"run", "-f", asked, "-p", "How many items?", "-n", "4", "-c", "8K",
+                      "--policy", "attention_predictor:mode=paper,budget=256,file=" + cnn}));
   EXPECT_EQ(answer.code, 0) << answer.err;
 }
 

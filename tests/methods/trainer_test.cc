@@ -11,50 +11,6 @@ namespace {
 
 using Flat = std::array<float, sizeof(kernels::ScoreNet) / sizeof(float)>;
 
-kernels::ScoreNet random_net(uint32_t seed) {
-  std::mt19937 random(seed);
-  std::normal_distribution<float> normal(0.0f, 0.3f);
-  Flat values;
-  for (float& x : values) x = normal(random);
-  return std::bit_cast<kernels::ScoreNet>(values);
-}
-
-TEST(ScoreNetGradient, EqualsFiniteDifferences) {
-  constexpr size_t kRows = 6, kColumns = 9;
-  const kernels::ScoreNet net = random_net(1);
-  std::mt19937 random(2);
-  std::uniform_real_distribution<float> share(0.0f, 1.0f);
-  std::vector<float> window(kRows * kColumns), weight(kColumns), forecast(kColumns);
-  for (float& x : window) x = share(random);
-  for (float& x : weight) x = share(random) - 0.5f;
-  weight[3] = 0.0f;
-  kernels::ScoreNetScratch scratch;
-  const auto loss = [&](const kernels::ScoreNet& at) {  // linear in the forecast
-    kernels::score_net_forward(at, window.data(), kRows, kColumns, scratch, forecast.data());
-    double sum = 0.0;
-    for (size_t c = 0; c < kColumns; ++c) sum += double{weight[c]} * forecast[c];
-    return sum;
-  };
-  loss(net);
-  kernels::ScoreNet gradient;
-  kernels::score_net_backward(net, window.data(), kRows, kColumns, weight.data(), scratch,
-                              gradient);
-  const auto slopes = std::bit_cast<Flat>(gradient);
-  const float step = 2e-3f;
-  int far = 0;
-  for (size_t w = 0; w < slopes.size(); w += 1 + w / 40) {
-    auto more = std::bit_cast<Flat>(net), less = more;
-    more[w] += step;
-    less[w] -= step;
-    const double difference = (loss(std::bit_cast<kernels::ScoreNet>(more)) -
-                               loss(std::bit_cast<kernels::ScoreNet>(less))) /
-                              (2.0 * step);
-    // A step may cross the kink of a ReLU; then the difference is off by a part of one slope.
-    far += std::fabs(difference - slopes[w]) > 2e-3 + 0.02 * std::fabs(difference) ? 1 : 0;
-  }
-  EXPECT_LE(far, 4);
-}
-
 /// A bright block that moves right by one every second row; the rest is even.
 Recording moving(uint32_t seed) {
   std::mt19937 random(seed);
