@@ -14,7 +14,7 @@ struct RowSums {
   float* base;    // [rows] what logits are relative to
   float* totals;  // [rows, 16] weights summed lane by lane
 
-  RowSums from(size_t row) const {
+  [[gnu::always_inline]] RowSums from(size_t row) const {
     return {width, values + row * width, base + row, totals + row * kPageTokens};
   }
 };
