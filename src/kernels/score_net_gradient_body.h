@@ -13,49 +13,6 @@ static inline size_t inner_at(size_t row, size_t column, size_t columns) {
   return (row * (columns + 2) + column) * kNetInner;
 }
 
-static void forward_body(const ScoreNet& net, const float* window, size_t rows, size_t columns,
-                         ScoreNetScratch& scratch, float* forecast) {
-  float* const inner = scratch.inner.data();
-  float* const outer = scratch.outer.data();
-  for (size_t r = 0; r < rows; ++r) {
-    for (size_t c = 0; c < columns; ++c) {
-      float* to = inner + inner_at(r + 1, c + 1, columns);
-      for (size_t i = 0; i < kNetInner; ++i) to[i] = net.bias1[i];
-      for (size_t tap = 0; tap < kNetTaps; ++tap) {
-        const size_t row = r + tap / 3, column = c + tap % 3;  // one more than what is read
-        if (row == 0 || row > rows || column == 0 || column > columns) continue;
-        const float value = window[(row - 1) * columns + column - 1];
-        for (size_t i = 0; i < kNetInner; ++i) to[i] += value * net.conv1[tap * kNetInner + i];
-      }
-      for (size_t i = 0; i < kNetInner; ++i) to[i] = to[i] > 0.0f ? to[i] : 0.0f;
-    }
-  }
-  for (size_t c = 0; c < columns; ++c) forecast[c] = 0.0f;
-  for (size_t r = 0; r < rows; ++r) {
-    for (size_t c = 0; c < columns; ++c) {
-      float sums[kNetOuter];
-      for (size_t o = 0; o < kNetOuter; ++o) sums[o] = net.bias2[o];
-      for (size_t tap = 0; tap < kNetTaps; ++tap) {
-        const float* from = inner + inner_at(r + tap / 3, c + tap % 3, columns);
-        const float* weights = net.conv2.data() + tap * kNetInner * kNetOuter;
-        for (size_t i = 0; i < kNetInner; ++i) {
-          for (size_t o = 0; o < kNetOuter; ++o) sums[o] += from[i] * weights[i * kNetOuter + o];
-        }
-      }
-      float* to = outer + (r * columns + c) * kNetOuter;
-      float part = 0.0f;
-      for (size_t o = 0; o < kNetOuter; ++o) {
-        to[o] = sums[o];
-        part += net.conv3[o] * (sums[o] > 0.0f ? sums[o] : 0.0f);
-      }
-      forecast[c] += part;
-    }
-  }
-  for (size_t c = 0; c < columns; ++c) {
-    forecast[c] = forecast[c] / static_cast<float>(rows) + net.bias3;
-  }
-}
-
 // As many floats as a register holds, that compilers keep there from loop to loop.
 #if defined(__AVX512F__)
 static constexpr size_t kNetLanes = 16;
@@ -74,6 +31,74 @@ static inline NetLanes load_lanes(const float* from) {
 
 static inline void store_lanes(float* to, NetLanes lanes) {
   __builtin_memcpy(to, &lanes, sizeof lanes);
+}
+
+// The first convolution.
+static inline void forward_inner(const ScoreNet& net, const float* window, size_t rows,
+                                 size_t columns, float* inner) {
+  for (size_t r = 0; r < rows; ++r) {
+    for (size_t c = 0; c < columns; ++c) {
+      float* to = inner + inner_at(r + 1, c + 1, columns);
+      for (size_t i = 0; i < kNetInner; ++i) to[i] = net.bias1[i];
+      for (size_t tap = 0; tap < kNetTaps; ++tap) {
+        const size_t row = r + tap / 3, column = c + tap % 3;  // one more than what is read
+        if (row == 0 || row > rows || column == 0 || column > columns) continue;
+        const float value = window[(row - 1) * columns + column - 1];
+        for (size_t i = 0; i < kNetInner; ++i) to[i] += value * net.conv1[tap * kNetInner + i];
+      }
+      for (size_t i = 0; i < kNetInner; ++i) to[i] = to[i] > 0.0f ? to[i] : 0.0f;
+    }
+  }
+}
+
+// The second convolution of N neighbouring columns of a row.
+template <size_t N>
+static inline void forward_outer(const ScoreNet& net, const float* inner, size_t r, size_t c,
+                                 size_t columns, float* outer) {
+  constexpr size_t kVectors = kNetOuter / kNetLanes;
+  NetLanes sums[N][kVectors];
+  for (size_t v = 0; v < kVectors; ++v) {
+    for (size_t n = 0; n < N; ++n) sums[n][v] = load_lanes(net.bias2.data() + v * kNetLanes);
+  }
+  for (size_t tap = 0; tap < kNetTaps; ++tap) {
+    const float* from = inner + inner_at(r + tap / 3, c + tap % 3, columns);
+    const float* weights = net.conv2.data() + tap * kNetInner * kNetOuter;
+    for (size_t i = 0; i < kNetInner; ++i, weights += kNetOuter) {
+      for (size_t v = 0; v < kVectors; ++v) {
+        const NetLanes own = load_lanes(weights + v * kNetLanes);
+        for (size_t n = 0; n < N; ++n) sums[n][v] += from[n * kNetInner + i] * own;
+      }
+    }
+  }
+  for (size_t n = 0; n < N; ++n) {
+    float* to = outer + (r * columns + c + n) * kNetOuter;
+    for (size_t v = 0; v < kVectors; ++v) store_lanes(to + v * kNetLanes, sums[n][v]);
+  }
+}
+
+static void forward_body(const ScoreNet& net, const float* window, size_t rows, size_t columns,
+                         ScoreNetScratch& scratch, float* forecast) {
+  constexpr size_t kTogether = 2;
+  float* const inner = scratch.inner.data();
+  float* const outer = scratch.outer.data();
+  forward_inner(net, window, rows, columns, inner);
+  for (size_t c = 0; c < columns; ++c) forecast[c] = 0.0f;
+  for (size_t r = 0; r < rows; ++r) {
+    size_t c = 0;
+    for (; c + kTogether <= columns; c += kTogether) {
+      forward_outer<kTogether>(net, inner, r, c, columns, outer);
+    }
+    for (; c < columns; ++c) forward_outer<1>(net, inner, r, c, columns, outer);
+    for (c = 0; c < columns; ++c) {
+      const float* own = outer + (r * columns + c) * kNetOuter;
+      for (size_t o = 0; o < kNetOuter; ++o) {
+        forecast[c] += net.conv3[o] * (own[o] > 0.0f ? own[o] : 0.0f);
+      }
+    }
+  }
+  for (size_t c = 0; c < columns; ++c) {
+    forecast[c] = forecast[c] / static_cast<float>(rows) + net.bias3;
+  }
 }
 
 // Where the outer channels of a row and a column stand; -1 is the frame of zeros.

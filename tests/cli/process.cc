@@ -21,7 +21,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr auto kPatience = std::chrono::minutes(5);  // sanitizers on a small machine
+constexpr auto kPatience = std::chrono::minutes(15);  // sanitizers on a small machine
 
 std::string variable(const char* name) {
   const char* value = std::getenv(name);
