@@ -4,29 +4,9 @@
 
 #include "kernels/cpu.h"
 #include "kernels/score_net_isa.h"
+#include "kernels/score_net_row.h"
 
 namespace reprise::kernels {
-
-// A thirtieth of the work: plain code serves every instruction set.
-void score_net_inner(const ScoreNet& net, const float* const (&in)[3], size_t columns, float* out) {
-  std::fill_n(out, kNetInner, 0.0f);
-  std::fill_n(out + (columns + 1) * kNetInner, kNetInner, 0.0f);
-  for (size_t column = 0; column < columns; ++column) {
-    std::array<float, kNetInner> sums = net.bias1;
-    for (size_t row = 0; row < 3; ++row) {
-      if (in[row] == nullptr) continue;
-      for (size_t shift = 0; shift < 3; ++shift) {
-        const size_t from = column + shift;  // one more than the column that is read
-        if (from == 0 || from > columns) continue;
-        const float value = in[row][from - 1];
-        const float* weights = &net.conv1[(row * 3 + shift) * kNetInner];
-        for (size_t c = 0; c < kNetInner; ++c) sums[c] += weights[c] * value;
-      }
-    }
-    float* to = out + (column + 1) * kNetInner;
-    for (size_t c = 0; c < kNetInner; ++c) to[c] = std::max(0.0f, sums[c]);
-  }
-}
 
 void score_net_project_ref(const ScoreNet& net, const float* const (&in)[3], size_t columns,
                            float* out) {
@@ -44,6 +24,14 @@ void score_net_project_ref(const ScoreNet& net, const float* const (&in)[3], siz
     out[column] = 0.0f;
     for (size_t c = 0; c < kNetOuter; ++c) out[column] += net.conv3[c] * std::max(0.0f, sums[c]);
   }
+}
+
+void score_net_inner(const ScoreNet& net, const float* const (&in)[3], size_t columns, float* out) {
+#if defined(__x86_64__)
+  if (cpu_isa() >= Isa::kAvx512) return score_net_inner_avx512(net, in, columns, out);
+  if (cpu_isa() == Isa::kAvx2) return score_net_inner_avx2(net, in, columns, out);
+#endif
+  inner_row(net, in, columns, out);
 }
 
 void score_net_project(const ScoreNet& net, const float* const (&in)[3], size_t columns,

@@ -1,5 +1,6 @@
 // Score network with AVX-512: 8 columns share every load of the weights of 32 channels.
 #include "kernels/score_net_isa.h"
+#include "kernels/score_net_row.h"
 #include "kernels/simd_avx512.h"
 
 namespace reprise::kernels {
@@ -37,6 +38,11 @@ void project(const ScoreNet& net, const float* const (&in)[3], size_t first, flo
 }
 
 }  // namespace
+
+void score_net_inner_avx512(const ScoreNet& net, const float* const (&in)[3], size_t columns,
+                            float* out) {
+  inner_row(net, in, columns, out);
+}
 
 void score_net_project_avx512(const ScoreNet& net, const float* const (&in)[3], size_t columns,
                               float* out) {

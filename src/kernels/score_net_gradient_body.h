@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kernels/score_net_gradient.h"
+#include "kernels/score_net_row.h"
 
 namespace reprise::kernels {
 
@@ -11,44 +12,6 @@ static constexpr size_t kNetTaps = 3 * 3;
 // Where the inner channels of a row and a column stand; -1 is the frame of zeros.
 static inline size_t inner_at(size_t row, size_t column, size_t columns) {
   return (row * (columns + 2) + column) * kNetInner;
-}
-
-// As many floats as a register holds, that compilers keep there from loop to loop.
-#if defined(__AVX512F__)
-static constexpr size_t kNetLanes = 16;
-#elif defined(__AVX2__)
-static constexpr size_t kNetLanes = 8;
-#else
-static constexpr size_t kNetLanes = 4;
-#endif
-typedef float NetLanes __attribute__((vector_size(kNetLanes * sizeof(float))));
-
-static inline NetLanes load_lanes(const float* from) {
-  NetLanes lanes;
-  __builtin_memcpy(&lanes, from, sizeof lanes);
-  return lanes;
-}
-
-static inline void store_lanes(float* to, NetLanes lanes) {
-  __builtin_memcpy(to, &lanes, sizeof lanes);
-}
-
-// The first convolution.
-static inline void forward_inner(const ScoreNet& net, const float* window, size_t rows,
-                                 size_t columns, float* inner) {
-  for (size_t r = 0; r < rows; ++r) {
-    for (size_t c = 0; c < columns; ++c) {
-      float* to = inner + inner_at(r + 1, c + 1, columns);
-      for (size_t i = 0; i < kNetInner; ++i) to[i] = net.bias1[i];
-      for (size_t tap = 0; tap < kNetTaps; ++tap) {
-        const size_t row = r + tap / 3, column = c + tap % 3;  // one more than what is read
-        if (row == 0 || row > rows || column == 0 || column > columns) continue;
-        const float value = window[(row - 1) * columns + column - 1];
-        for (size_t i = 0; i < kNetInner; ++i) to[i] += value * net.conv1[tap * kNetInner + i];
-      }
-      for (size_t i = 0; i < kNetInner; ++i) to[i] = to[i] > 0.0f ? to[i] : 0.0f;
-    }
-  }
 }
 
 // The second convolution of N neighbouring columns of a row.
@@ -81,7 +44,10 @@ static void forward_body(const ScoreNet& net, const float* window, size_t rows, 
   constexpr size_t kTogether = 2;
   float* const inner = scratch.inner.data();
   float* const outer = scratch.outer.data();
-  forward_inner(net, window, rows, columns, inner);
+  for (size_t r = 0; r < rows; ++r) {
+    const auto row = [&](size_t at) { return at < rows ? window + at * columns : nullptr; };
+    inner_row(net, {row(r - 1), row(r), row(r + 1)}, columns, inner + inner_at(r + 1, 0, columns));
+  }
   for (size_t c = 0; c < columns; ++c) forecast[c] = 0.0f;
   for (size_t r = 0; r < rows; ++r) {
     size_t c = 0;

@@ -5,6 +5,11 @@
 
 namespace reprise::kernels {
 
+void score_net_inner_avx2(const ScoreNet& net, const float* const (&in)[3], size_t columns,
+                          float* out);
+void score_net_inner_avx512(const ScoreNet& net, const float* const (&in)[3], size_t columns,
+                            float* out);
+
 void score_net_project_ref(const ScoreNet& net, const float* const (&in)[3], size_t columns,
                            float* out);
 void score_net_project_avx2(const ScoreNet& net, const float* const (&in)[3], size_t columns,
