@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <map>
+#include <random>
 
 #include "methods/reattention/agreement.h"
 #include "methods/reattention_testing.h"
@@ -39,6 +40,24 @@ TEST(Agreement, TheHeaviestRegionsAreRead) {
   }
   EXPECT_EQ(agreement.regions(2000, 1.0), (Pages{70, 60, 50, 40})) << "later ones of equal weight";
   EXPECT_EQ(Agreement::middle_of(70), 71 * 16);
+}
+
+TEST(Agreement, WhatIsForgottenAsVotesComeCountsNoMore) {
+  std::mt19937 random(5);
+  Agreement agreement;
+  for (int32_t row = 2000; row < 2060; ++row) {
+    for (int layer = 0; layer < 4; ++layer) {
+      for (int vote = 0; vote < 90; ++vote) {
+        const auto page = static_cast<int32_t>(random() % 7 == 0 ? 40 : random() % 120);
+        agreement.add_page(row, page);
+      }
+      Agreement fresh;  // is asked for the first time
+      agreement.for_votes([&](int32_t at, int32_t page) { fresh.add_page(at, page); });
+      for (const double votes : {2.0, 20.0, 60.0}) {
+        ASSERT_EQ(agreement.regions(row, votes), fresh.regions(row, votes)) << row;
+      }
+    }
+  }
 }
 
 TEST(Agreement, BeyondAMillionTokensFewerVotesAreEnough) {

@@ -20,23 +20,24 @@ const std::array<int32_t, Agreement::kRows>& Agreement::weights() {
   return all;
 }
 
+void Agreement::Count::add(const Vote& vote, int32_t sign) {
+  const int32_t back = row - vote.row;
+  if (back < 0 || back >= kRows) return;
+  const int32_t weight = sign * weights()[static_cast<size_t>(back)];
+  const auto at = std::lower_bound(pages.begin(), pages.end(), vote.page,
+                                   [](const PageWeight& a, int32_t b) { return a.page < b; });
+  if (at == pages.end() || at->page != vote.page) {
+    pages.insert(at, {vote.page, weight});
+  } else if ((at->weight += weight) == 0) {
+    pages.erase(at);
+  }
+}
+
 const std::vector<Agreement::PageWeight>& Agreement::pages_at(int32_t row) const {
   const size_t first = first_known();
-  const bool forgot = first > 0 && row - votes_[first - 1].row < kRows;  // what may be counted
-  if (count_.row != row || count_.votes > votes_.size() || forgot) count_ = {row, first, {}};
-  for (; count_.votes < votes_.size(); ++count_.votes) {
-    const auto [voted, page] = votes_[count_.votes];
-    const int32_t back = row - voted;
-    if (back < 0 || back >= kRows) continue;
-    const int32_t weight = weights()[static_cast<size_t>(back)];
-    const auto at = std::lower_bound(count_.pages.begin(), count_.pages.end(), page,
-                                     [](const PageWeight& a, int32_t b) { return a.page < b; });
-    if (at != count_.pages.end() && at->page == page) {
-      at->weight += weight;
-    } else {
-      count_.pages.insert(at, {page, weight});
-    }
-  }
+  if (count_.row != row || count_.end > votes_.size()) count_ = {row, first, first, {}};
+  for (; count_.end < votes_.size(); ++count_.end) count_.add(votes_[count_.end], 1);
+  for (; count_.first < first; ++count_.first) count_.add(votes_[count_.first], -1);
   return count_.pages;
 }
 

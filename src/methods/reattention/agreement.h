@@ -80,8 +80,10 @@ class Agreement {
   /// What was counted for a row, as its layers ask one after the other.
   struct Count {
     int32_t row = -1;
-    size_t votes = 0;
+    size_t first = 0, end = 0;      // of the votes that are counted
     std::vector<PageWeight> pages;  // ascending
+
+    void add(const Vote& vote, int32_t sign);
   };
   const std::vector<PageWeight>& pages_at(int32_t row) const;
 
