@@ -14,7 +14,7 @@ static constexpr size_t kNetLanes = 8;
 #else
 static constexpr size_t kNetLanes = 4;
 #endif
-typedef float NetLanes __attribute__((vector_size(kNetLanes * sizeof(float))));
+using NetLanes = float __attribute__((vector_size(kNetLanes * sizeof(float))));
 
 static inline NetLanes load_lanes(const float* from) {
   NetLanes lanes;
