@@ -17,7 +17,7 @@ std::atomic<int> pending{0};
 std::atomic<int> last_signal{SIGINT};
 static_assert(std::atomic<int>::is_always_lock_free, "written by a signal handler");
 
-int wake = -1;  // readable while a signal is pending: it may come when a reader is not waiting yet
+int wake = -1;  // readable from a signal on: it may come when a reader is not waiting yet
 
 void on_signal(int signal) {
   const int before = errno;
@@ -32,7 +32,8 @@ void on_signal(int signal) {
 void catch_interrupts() {
   wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   struct sigaction action = {};
-  action.sa_handler = on_signal;  // without SA_RESTART: a blocked read returns
+  action.sa_handler = on_signal;
+  action.sa_flags = SA_RESTART;  // a write goes on, however slow its reader; reading waits below
   sigemptyset(&action.sa_mask);
   sigaction(SIGINT, &action, nullptr);
   sigaction(SIGTERM, &action, nullptr);
@@ -46,16 +47,14 @@ void catch_interrupts() {
 
 bool interrupted() { return pending.load() != 0; }
 
-void acknowledge_interrupt() {
-  eventfd_t signals = 0;
-  eventfd_read(wake, &signals);
-  pending = 0;
-}
+void acknowledge_interrupt() { pending = 0; }
 
 bool wait_for_input(int file) {
   std::array<pollfd, 2> files = {{{file, POLLIN, 0}, {wake, POLLIN, 0}}};
   while (!interrupted()) {
     const int ready = poll(files.data(), files.size(), -1);
+    eventfd_t signals = 0;
+    eventfd_read(wake, &signals);  // seen, or of a signal acknowledged before
     if (interrupted()) return false;
     if (ready < 0 ? errno != EINTR : files[0].revents != 0) return true;
   }

@@ -3,9 +3,8 @@
 #include <histedit.h>
 #include <unistd.h>
 
-#include <cerrno>
+#include <array>
 #include <cstdio>
-#include <cstdlib>
 #include <cwchar>
 #include <filesystem>
 
@@ -20,35 +19,28 @@ const char* prompt(EditLine*) { return "> "; }
 
 // The next character of the terminal: 1, 0 at its end, -1 where it was interrupted. The editor's
 // own reader misses a signal that comes before it waits.
-int read_character(EditLine*, wchar_t* character) {
+int read_character(EditLine* editor, wchar_t* character) {
+  const Input* input = nullptr;
+  el_get(editor, EL_CLIENTDATA, &input);
   std::mbstate_t state = {};
-  while (wait_for_input(STDIN_FILENO)) {
+  while (true) {
     char byte = 0;
-    const ssize_t got = ::read(STDIN_FILENO, &byte, 1);
+    const ssize_t got = input->read({&byte, 1});
     if (got <= 0) return static_cast<int>(got);
     const size_t length = std::mbrtowc(character, &byte, 1, &state);
     if (length <= 1) return 1;
     if (length == static_cast<size_t>(-1)) state = {};  // no text: left out
   }
-  return -1;
-}
-
-bool read_pipe(std::string& line) {
-  char* buffer = nullptr;
-  size_t capacity = 0;
-  const ssize_t length = ::getline(&buffer, &capacity, stdin);
-  if (length >= 0) line.assign(buffer, static_cast<size_t>(length));
-  std::free(buffer);
-  return length >= 0;
 }
 
 }  // namespace
 
 struct LineEditor::Terminal {
-  explicit Terminal(std::string file) : history_file(std::move(file)) {
+  Terminal(const Input* input, std::string file) : history_file(std::move(file)) {
     el_set(editor, EL_PROMPT, &prompt);
     el_set(editor, EL_EDITOR, "emacs");
     el_set(editor, EL_SIGNAL, 0);
+    el_set(editor, EL_CLIENTDATA, input);
     el_set(editor, EL_GETCFN, &read_character);
     el_set(editor, EL_BIND, "^R", "em-inc-search-prev", nullptr);
     HistEvent event;
@@ -76,12 +68,32 @@ struct LineEditor::Terminal {
 
 LineEditor::LineEditor(const std::string& history_file) {
   if (isatty(STDIN_FILENO) != 0 && isatty(STDOUT_FILENO) != 0)
-    terminal_ = std::make_unique<Terminal>(history_file);
+    terminal_ = std::make_unique<Terminal>(&input_, history_file);
 }
 
 LineEditor::~LineEditor() = default;
 
 bool LineEditor::interactive() const { return terminal_ != nullptr; }
+
+bool LineEditor::read_pipe(std::string& line) {
+  std::array<char, 1 << 16> buffer;
+  size_t searched = 0, end = 0;
+  while ((end = ahead_.find('\n', searched)) == std::string::npos) {
+    searched = ahead_.size();
+    const ssize_t got = input_.read(buffer);
+    if (got > 0) {
+      ahead_.append(buffer.data(), static_cast<size_t>(got));
+    } else if (got < 0 || ahead_.empty()) {
+      return false;
+    } else {
+      end = ahead_.size();  // the last line may lack its newline
+      break;
+    }
+  }
+  line = ahead_.substr(0, end);
+  ahead_.erase(0, end + 1);
+  return true;
+}
 
 LineEditor::Event LineEditor::read(std::string& line) {
   line.clear();
@@ -101,10 +113,10 @@ LineEditor::Event LineEditor::read(std::string& line) {
       return Event::kEnd;
     }
     line.assign(text, static_cast<size_t>(length));
+    if (line.back() == '\n') line.pop_back();
     HistEvent event;
-    if (line != "\n") ::history(terminal_->entries, &event, H_ENTER, text);
+    if (!line.empty()) ::history(terminal_->entries, &event, H_ENTER, text);
   }
-  if (!line.empty() && line.back() == '\n') line.pop_back();
   return Event::kLine;
 }
 

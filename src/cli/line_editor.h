@@ -4,6 +4,8 @@
 #include <memory>
 #include <string>
 
+#include "cli/input.h"
+
 namespace reprise::cli {
 
 class LineEditor {
@@ -20,6 +22,10 @@ class LineEditor {
 
  private:
   struct Terminal;
+  bool read_pipe(std::string& line);
+
+  Input input_ = Input::standard();
+  std::string ahead_;                   // read from the pipe, after the last line
   std::unique_ptr<Terminal> terminal_;  // none on a pipe
 };
 

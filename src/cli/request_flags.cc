@@ -2,42 +2,35 @@
 
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
-#include <cstdio>
 #include <cstring>
 #include <filesystem>
-#include <memory>
 #include <nlohmann/json.hpp>
 
 #include "base/try.h"
-#include "cli/interrupt.h"
+#include "cli/input.h"
 #include "text/utf8.h"
 
 namespace reprise::cli {
 namespace {
 
-Result<std::string> read_stream(std::FILE* stream, std::string_view name) {
-  std::string text;
-  char buffer[1 << 16];
-  while (true) {
-    const size_t got = std::fread(buffer, 1, sizeof buffer, stream);
-    text.append(buffer, got);
-    if (interrupted()) return fail(ErrorCode::kCancelled, "stopped while reading {}", name);
-    if (std::ferror(stream) != 0)
-      return fail(ErrorCode::kFileUnreadable, "{}: {}", name, std::strerror(errno));
-    if (got < sizeof buffer) return text;
-  }
-}
-
 Result<std::string> read_file(const std::string& path) {
-  if (path == "-") return read_stream(stdin, "standard input");
-  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "rb"),
-                                                             std::fclose);
-  if (file == nullptr) {
+  const bool piped = path == "-";
+  const std::string name = piped ? "standard input" : path;
+  const Input input = piped ? Input::standard() : Input::open(path);
+  if (!input.is_open()) {
     return fail(errno == ENOENT ? ErrorCode::kFileNotFound : ErrorCode::kFileUnreadable, "{}: {}",
-                path, std::strerror(errno));
+                name, std::strerror(errno));
   }
-  return read_stream(file.get(), path);
+  std::string text;
+  std::array<char, 1 << 16> buffer;
+  ssize_t got = 0;
+  while ((got = input.read(buffer)) > 0) text.append(buffer.data(), static_cast<size_t>(got));
+  if (got < 0 && errno == EINTR)
+    return fail(ErrorCode::kCancelled, "stopped while reading {}", name);
+  if (got < 0) return fail(ErrorCode::kFileUnreadable, "{}: {}", name, std::strerror(errno));
+  return text;
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <pty.h>
+#include <sys/ioctl.h>
 #include <sys/wait.h>
 #include <termios.h>
 #include <unistd.h>
@@ -15,6 +16,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <thread>
 
 namespace reprise::test {
 namespace {
@@ -126,6 +128,18 @@ void Process::close_output() {
 }
 
 void Process::interrupt() { kill(pid_, SIGINT); }
+
+void Process::wait_until_stuck() {
+  ASSERT_GT(fcntl(out_, F_SETPIPE_SZ, 4096), 0) << "all of it is read";
+  const auto limit = std::chrono::steady_clock::now() + kPatience;
+  int unread = 0, before = -1;
+  while (unread == 0 || unread != before) {
+    ASSERT_LT(std::chrono::steady_clock::now(), limit) << "the program writes nothing";
+    before = unread;
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    ASSERT_EQ(ioctl(out_, FIONREAD, &unread), 0);
+  }
+}
 
 bool Process::wait_for_reading() {
   const auto limit = std::chrono::steady_clock::now() + kPatience;

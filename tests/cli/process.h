@@ -38,6 +38,8 @@ class Process {
   bool wait_for_output(const std::string& text);
   bool wait_for_errors(const std::string& text);
   void interrupt();
+  /// Of an output that is a pipe: waits, reading nothing, until it can take no more.
+  void wait_until_stuck();
   /// On a terminal: waits until every key goes to the program, which comes after its prompt.
   bool wait_for_reading();
   /// On a terminal: keys as their bytes.
