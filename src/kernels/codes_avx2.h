@@ -19,41 +19,38 @@ inline __m256i take_bits(__m256i plane, int from, int to, int mask) {
   return _mm256_slli_epi16(low, to);
 }
 
-/// Byte 4r + c of codes[j] is the code (or IQ4_NL's value) of row r, column 4j + c. plane points at
-/// the half's first byte.
+/// Byte 4r + c of word j of a block is the code (or IQ4_NL's value) of row r, column 4j + c. plane
+/// points at the half's first byte.
 template <TensorType kType>
-inline void load_codes(const std::byte* plane, __m256i codes[8]) {
+[[gnu::always_inline]] inline __m256i load_word(const std::byte* plane, size_t j) {
   constexpr QuantFormat kFormat = *quant_format(kType);
-  if constexpr (kFormat.bits == 8) {
-    for (size_t j = 0; j < 8; ++j) codes[j] = load_register(plane, j);
-    return;
-  }
-  for (size_t j = 0; j < 8; ++j) codes[j] = _mm256_setzero_si256();
+  if constexpr (kFormat.bits == 8) return load_register(plane, j);
   constexpr int kPairs = kFormat.bits & 4, kOnes = kFormat.bits & 6;
+  __m256i word = _mm256_setzero_si256();
   if constexpr (kFormat.bits & 4) {
-    for (size_t j = 0; j < 8; ++j) {
-      codes[j] = take_bits(load_register(plane, j % 4), j < 4 ? 0 : 4, 0, 15);
-    }
+    word = take_bits(load_register(plane, j % 4), j < 4 ? 0 : 4, 0, 15);
   }
   if constexpr (kFormat.bits & 2) {
-    for (size_t j = 0; j < 8; ++j) {
-      const __m256i pair = take_bits(load_register(plane + 64 * kPairs, j / 4),
-                                     static_cast<int>(j % 4 * 2), kPairs, 3);
-      codes[j] = _mm256_or_si256(codes[j], pair);
-    }
+    const __m256i pairs = load_register(plane + 64 * kPairs, j / 4);
+    word = _mm256_or_si256(word, take_bits(pairs, static_cast<int>(j % 4 * 2), kPairs, 3));
   }
   if constexpr (kFormat.bits & 1) {
-    for (size_t j = 0; j < 8; ++j) {
-      const __m256i one =
-          take_bits(load_register(plane + 64 * kOnes, 0), static_cast<int>(j), kOnes, 1);
-      codes[j] = _mm256_or_si256(codes[j], one);
-    }
+    const __m256i ones = load_register(plane + 64 * kOnes, 0);
+    word = _mm256_or_si256(word, take_bits(ones, static_cast<int>(j), kOnes, 1));
   }
   if constexpr (kFormat.lookup) {
     const __m256i table =
         _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(kIq4Values)));
-    for (size_t j = 0; j < 8; ++j) codes[j] = _mm256_shuffle_epi8(table, codes[j]);
+    word = _mm256_shuffle_epi8(table, word);
   }
+  return word;
+}
+
+/// All words of a block.
+template <TensorType kType>
+[[gnu::always_inline]] inline void load_codes(const std::byte* plane, __m256i codes[8]) {
+#pragma GCC unroll 8
+  for (size_t j = 0; j < 8; ++j) codes[j] = load_word<kType>(plane, j);
 }
 
 inline __m256 load_halves(const std::byte* at) {

@@ -1,5 +1,7 @@
 #include <immintrin.h>
 
+#include <algorithm>
+
 #include "kernels/codes_avx2.h"
 #include "kernels/matmul_isa.h"
 #include "kernels/output_avx2.h"
@@ -14,53 +16,111 @@ inline __m256i four_activations(const int8_t* codes, size_t index) {
   return _mm256_set1_epi32(w);
 }
 
-// Sums of 4 products in each 32-bit lane. Codes of up to 6 bits cannot saturate the 16-bit sums of
-// two products; those of 8 bits are taken as code - 128, whose magnitude times 127 fits.
-template <bool kWide>
-inline __m256i dot4(__m256i codes, __m256i x) {
-  if constexpr (kWide) {
-    const __m256i w = _mm256_xor_si256(codes, _mm256_set1_epi8(-128));
-    x = _mm256_sign_epi8(x, w);
-    codes = _mm256_abs_epi8(w);
+// Halves of a panel that go side by side: both where sums stay in registers, so that memory is read
+// in its order; it is half as fast again as one half after the other.
+template <size_t kRows>
+inline constexpr size_t kHalves = kRows <= 2 ? 2 : 1;
+
+struct Dots {
+  __m256i q, rest;
+};
+
+// Products of kWords words of codes, from first on, and of activations, summed in each 32-bit lane.
+// 16-bit sums of two products are added up as far as they fit; the saturating sum, since compilers
+// make trees of plain ones, for which there are too few registers. Codes of 8 bits are taken as
+// code - 128, whose magnitude times 127 fits.
+template <TensorType kType, size_t kWords, class Code>
+[[gnu::always_inline]] inline Dots dot_words(const Code& code, size_t first,
+                                             const ActivationBlock& x) {
+  constexpr QuantFormat kFormat = *quant_format(kType);
+  constexpr bool kWide = kFormat.zero() == 128;
+  constexpr size_t kFit = 32767 / (2 * 127 * ((1 << kFormat.bits) - 1));
+  constexpr size_t kTogether = kWide ? 1 : std::min(kWords, kFit);
+  Dots sum;
+#pragma GCC unroll 8
+  for (size_t begin = 0; begin < kWords; begin += kTogether) {
+    Dots part;
+#pragma GCC unroll 8
+    for (size_t j = begin; j < begin + kTogether; ++j) {
+      __m256i w = code(first + j);
+      Dots d{four_activations(x.q, first + j), four_activations(x.rest, first + j)};
+      if constexpr (kWide) {
+        w = _mm256_xor_si256(w, _mm256_set1_epi8(-128));
+        d = {_mm256_sign_epi8(d.q, w), _mm256_sign_epi8(d.rest, w)};
+        w = _mm256_abs_epi8(w);
+      }
+      d = {_mm256_maddubs_epi16(w, d.q), _mm256_maddubs_epi16(w, d.rest)};
+      part = j == begin
+                 ? d
+                 : Dots{_mm256_adds_epi16(part.q, d.q), _mm256_adds_epi16(part.rest, d.rest)};
+    }
+    const __m256i ones = _mm256_set1_epi16(1);
+    part = {_mm256_madd_epi16(part.q, ones), _mm256_madd_epi16(part.rest, ones)};
+    sum = begin == 0 ? part
+                     : Dots{_mm256_add_epi32(sum.q, part.q), _mm256_add_epi32(sum.rest, part.rest)};
   }
-  return _mm256_madd_epi16(_mm256_maddubs_epi16(codes, x), _mm256_set1_epi16(1));
+  return sum;
+}
+
+// sum + what the products of a group's codes stand for.
+template <TensorType kType>
+[[gnu::always_inline]] inline __m256 add_scaled(Dots dots, const Scale8& s,
+                                                const ActivationBlock& x, size_t g, __m256 sum) {
+  constexpr QuantFormat kFormat = *quant_format(kType);
+  const size_t part = kFormat.group == kBlockCols ? 2 : g;
+  if constexpr (kFormat.zero_shift > 0 && kFormat.zero() != 128) {
+    const auto less_zero = [](__m256i dot, int32_t neg_sum) {
+      return _mm256_add_epi32(dot,
+                              _mm256_slli_epi32(_mm256_set1_epi32(neg_sum), kFormat.zero_shift));
+    };
+    dots = {less_zero(dots.q, x.neg_sum[part]), less_zero(dots.rest, x.neg_rest_sum[part])};
+  }
+  const __m256 unit = _mm256_mul_ps(s.scale, _mm256_set1_ps(x.scale));
+  const __m256 both = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dots.rest), _mm256_set1_ps(kRestUnit),
+                                      _mm256_cvtepi32_ps(dots.q));
+  sum = _mm256_fmadd_ps(both, unit, sum);
+  if constexpr (kFormat.has_min) sum = _mm256_fmadd_ps(s.min, _mm256_set1_ps(x.sum[part]), sum);
+  return sum;
+}
+
+// A block's half: 8 rows of weights times every row of activations.
+template <TensorType kType, size_t kRows>
+[[gnu::always_inline]] inline void add_block(const std::byte* panel, const std::byte* plane,
+                                             size_t block, size_t half, const ActivationBlock* x,
+                                             __m256 (&sums)[kRows]) {
+  constexpr size_t kGroups = kBlockCols / quant_format(kType)->group, kWords = 8 / kGroups;
+  __m256i codes[8];
+  if constexpr (kRows > 1) load_codes<kType>(plane, codes);
+  const auto code = [&](size_t j) {
+    if constexpr (kRows > 1) return codes[j];
+    return load_word<kType>(plane, j);  // one by one takes fewer registers
+  };
+#pragma GCC unroll 2
+  for (size_t g = 0; g < kGroups; ++g) {
+#pragma GCC unroll 8
+    for (size_t r = 0; r < kRows; ++r) {
+      const Dots dots = dot_words<kType, kWords>(code, g * kWords, x[r]);
+      const Scale8 scale = load_scale<kType>(panel, block, g, half);
+      sums[r] = add_scaled<kType>(dots, scale, x[r], g, sums[r]);
+    }
+  }
 }
 
 template <TensorType kType, size_t kRows>
-void quantized_half(const PackedLayout& layout, const std::byte* panel, size_t half,
-                    const ActivationBlock* x, __m256 (&sums)[kRows]) {
+[[gnu::always_inline]] inline void quantized_tile(const PackedLayout& layout,
+                                                  const std::byte* panel, size_t half,
+                                                  const ActivationBlock* x,
+                                                  __m256 (&sums)[kHalves<kRows>][kRows]) {
   constexpr QuantFormat kFormat = *quant_format(kType);
-  constexpr size_t kGroups = kBlockCols / kFormat.group, kWords = 8 / kGroups;
-  constexpr bool kWide = kFormat.zero() == 128;
   constexpr size_t kBlockBytes = block_bytes(kFormat);
   const std::byte* plane = panel + layout.codes_offset + 32 * half;
   for (size_t block = 0; block < layout.blocks; ++block, x += kRows) {
     if (half == 0) prefetch_weights<kBlockBytes>(panel + block * kBlockBytes);
-    __m256i codes[8];
-    load_codes<kType>(plane, codes);
-    plane += code_bytes(kFormat);
-    for (size_t g = 0; g < kGroups; ++g) {
-      const size_t part = kGroups == 1 ? 2 : g;
-      const Scale8 s = load_scale<kType>(panel, block, g, half);
-      for (size_t r = 0; r < kRows; ++r) {
-        __m256i dot = _mm256_setzero_si256(), rest = dot;
-        if constexpr (kFormat.zero_shift > 0 && !kWide) {
-          dot = _mm256_slli_epi32(_mm256_set1_epi32(x[r].neg_sum[part]), kFormat.zero_shift);
-          rest = _mm256_slli_epi32(_mm256_set1_epi32(x[r].neg_rest_sum[part]), kFormat.zero_shift);
-        }
-        for (size_t j = g * kWords; j < (g + 1) * kWords; ++j) {
-          dot = _mm256_add_epi32(dot, dot4<kWide>(codes[j], four_activations(x[r].q, j)));
-          rest = _mm256_add_epi32(rest, dot4<kWide>(codes[j], four_activations(x[r].rest, j)));
-        }
-        const __m256 unit = _mm256_mul_ps(s.scale, _mm256_set1_ps(x[r].scale));
-        const __m256 both = _mm256_fmadd_ps(_mm256_cvtepi32_ps(rest), _mm256_set1_ps(kRestUnit),
-                                            _mm256_cvtepi32_ps(dot));
-        sums[r] = _mm256_fmadd_ps(both, unit, sums[r]);
-        if constexpr (kFormat.has_min) {
-          sums[r] = _mm256_fmadd_ps(s.min, _mm256_set1_ps(x[r].sum[part]), sums[r]);
-        }
-      }
+#pragma GCC unroll 2
+    for (size_t i = 0; i < kHalves<kRows>; ++i) {
+      add_block<kType, kRows>(panel, plane + 32 * i, block, half + i, x, sums[i]);
     }
+    plane += code_bytes(kFormat);
   }
 }
 
@@ -81,43 +141,52 @@ inline __m256 load_column(const std::byte* panel, size_t column, size_t half) {
 }
 
 template <TensorType kType, size_t kRows>
-void float_half(const PackedLayout& layout, const std::byte* panel, size_t half, const float* x,
-                __m256 (&sums)[kRows]) {
-  __m256 odd_sums[kRows];
-  for (__m256& sum : odd_sums) sum = _mm256_setzero_ps();
-  size_t column = 0;
+[[gnu::always_inline]] inline void float_tile(const PackedLayout& layout, const std::byte* panel,
+                                              size_t half, const float* x,
+                                              __m256 (&sums)[kHalves<kRows>][kRows]) {
   constexpr size_t kPairBytes = kType == TensorType::kF32 ? 128 : 64;
+  __m256 odd_sums[kHalves<kRows>][kRows] = {};
+  size_t column = 0;
   for (; column + 2 <= layout.cols; column += 2, x += 2 * kRows) {
     if (half == 0) prefetch_weights<kPairBytes>(panel + column / 2 * kPairBytes);
-    const __m256 even = load_column<kType>(panel, column, half);
-    const __m256 odd = load_column<kType>(panel, column + 1, half);
-    for (size_t r = 0; r < kRows; ++r) {
-      sums[r] = _mm256_fmadd_ps(even, _mm256_set1_ps(x[r]), sums[r]);
-      odd_sums[r] = _mm256_fmadd_ps(odd, _mm256_set1_ps(x[kRows + r]), odd_sums[r]);
+#pragma GCC unroll 2
+    for (size_t i = 0; i < kHalves<kRows>; ++i) {
+      const __m256 even = load_column<kType>(panel, column, half + i);
+      const __m256 odd = load_column<kType>(panel, column + 1, half + i);
+#pragma GCC unroll 8
+      for (size_t r = 0; r < kRows; ++r) {
+        sums[i][r] = _mm256_fmadd_ps(even, _mm256_set1_ps(x[r]), sums[i][r]);
+        odd_sums[i][r] = _mm256_fmadd_ps(odd, _mm256_set1_ps(x[kRows + r]), odd_sums[i][r]);
+      }
     }
   }
-  for (size_t r = 0; r < kRows; ++r) {
-    if (column < layout.cols) {
-      sums[r] =
-          _mm256_fmadd_ps(load_column<kType>(panel, column, half), _mm256_set1_ps(x[r]), sums[r]);
+  for (size_t i = 0; i < kHalves<kRows>; ++i) {
+    for (size_t r = 0; r < kRows; ++r) {
+      if (column < layout.cols) {
+        const __m256 last = load_column<kType>(panel, column, half + i);
+        sums[i][r] = _mm256_fmadd_ps(last, _mm256_set1_ps(x[r]), sums[i][r]);
+      }
+      sums[i][r] = _mm256_add_ps(sums[i][r], odd_sums[i][r]);
     }
-    sums[r] = _mm256_add_ps(sums[r], odd_sums[r]);
   }
 }
 
 template <TensorType kType, size_t kRows>
 void decode_tile(const DecodeJob& job, size_t index, size_t row) {
   const std::byte* panel = job.panels + index * job.layout.panel_bytes;
-  for (size_t half = 0; half < 2; ++half) {
-    __m256 sums[kRows];
-    for (__m256& sum : sums) sum = _mm256_setzero_ps();
+  for (size_t half = 0; half < 2; half += kHalves<kRows>) {
+    __m256 sums[kHalves<kRows>][kRows] = {};
     if constexpr (quant_format(kType).has_value()) {
-      quantized_half<kType>(job.layout, panel, half, job.x_codes + row * job.layout.blocks, sums);
+      const ActivationBlock* x = job.x_codes + row * job.layout.blocks;
+      quantized_tile<kType, kRows>(job.layout, panel, half, x, sums);
     } else {
-      float_half<kType>(job.layout, panel, half, job.x_float + row * job.layout.cols, sums);
+      const float* x = job.x_float + row * job.layout.cols;
+      float_tile<kType, kRows>(job.layout, panel, half, x, sums);
     }
-    for (size_t r = 0; r < kRows; ++r) {
-      write_half(job.out, row + r, index * kPanelRows + 8 * half, sums[r]);
+    for (size_t i = 0; i < kHalves<kRows>; ++i) {
+      for (size_t r = 0; r < kRows; ++r) {
+        write_half(job.out, row + r, index * kPanelRows + 8 * (half + i), sums[i][r]);
+      }
     }
   }
 }
