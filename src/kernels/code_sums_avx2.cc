@@ -1,47 +1,36 @@
-// Code sums with AVX2: as in code_sums_avx512.cc, 32 keys and one row at a time.
-#include <immintrin.h>
-
+// Code sums with AVX2: 32 keys to a vector.
 #include <cmath>
 
 #include "kernels/code_sums_isa.h"
+#include "kernels/code_sums_rows.h"
 #include "kernels/code_tables.h"
 #include "kernels/simd_avx2.h"
 
 namespace reprise::kernels {
 namespace {
 
-constexpr size_t kLanes = 32, kPages = kCodeBlock / 16;
+struct Lanes256 {
+  using Vector = __m256i;
+  static constexpr size_t kLanes = 32;
 
-// Sums of 32 keys in 16 bits: those at even places and those at odd ones.
-struct Sums {
-  __m256i even, odd;
+  static Vector zero() { return _mm256_setzero_si256(); }
+  static Vector load(const uint8_t* at) {
+    return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(at));
+  }
+  static Vector repeat(__m128i entries) { return _mm256_broadcastsi128_si256(entries); }
+  static Vector look_up(Vector table, Vector codes) { return _mm256_shuffle_epi8(table, codes); }
+  static Vector low_bits(Vector pairs) { return _mm256_and_si256(pairs, _mm256_set1_epi8(15)); }
+  static Vector high_bits(Vector pairs) { return low_bits(_mm256_srli_epi16(pairs, 4)); }
+  static Vector add_bytes(Vector a, Vector b) { return _mm256_add_epi8(a, b); }
+  static Vector add_words(Vector a, Vector b) { return _mm256_add_epi16(a, b); }
+  static Vector upper_bytes(Vector words) { return _mm256_srli_epi16(words, 8); }
+  static Vector less_upper_bytes(Vector words, Vector bytes) {
+    return _mm256_sub_epi16(words, _mm256_slli_epi16(bytes, 8));
+  }
 };
 
-inline __m256i load_table(const uint8_t* table) {
-  return _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(table)));
-}
-
-// codes: [planes][256] of a block, from one of its keys on.
-inline Sums sum_keys(const CodeSumsArgs& args, const uint8_t* table, const uint8_t* codes) {
-  const __m256i low = _mm256_set1_epi8(15);
-  Sums sums = {_mm256_setzero_si256(), _mm256_setzero_si256()};
-  for (const size_t plane : args.used) {
-    const uint8_t* entries = table + plane * 2 * kCodeEntries;
-    const __m256i pair =
-        _mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes + plane * args.stride));
-    const __m256i first_codes = _mm256_and_si256(pair, low);
-    const __m256i second_codes = _mm256_and_si256(_mm256_srli_epi16(pair, 4), low);
-    const __m256i both =
-        _mm256_add_epi8(_mm256_shuffle_epi8(load_table(entries), first_codes),
-                        _mm256_shuffle_epi8(load_table(entries + kCodeEntries), second_codes));
-    sums.even = _mm256_add_epi16(sums.even, both);  // and 256 times the odd ones, modulo 2^16
-    sums.odd = _mm256_add_epi16(sums.odd, _mm256_srli_epi16(both, 8));
-  }
-  sums.even = _mm256_sub_epi16(sums.even, _mm256_slli_epi16(sums.odd, 8));
-  return sums;
-}
-
-inline void store_sums(const Sums& sums, uint16_t* out) {
+// The keys' sums in order.
+inline void store_sums(const Sums<Lanes256>& sums, uint16_t* out) {
   const __m256i low = _mm256_unpacklo_epi16(sums.even, sums.odd);
   const __m256i high = _mm256_unpackhi_epi16(sums.even, sums.odd);
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(out), _mm256_permute2x128_si256(low, high, 0x20));
@@ -49,34 +38,18 @@ inline void store_sums(const Sums& sums, uint16_t* out) {
                       _mm256_permute2x128_si256(low, high, 0x31));
 }
 
-inline uint16_t largest(__m128i words) {
-  const __m128i ones = _mm_set1_epi16(-1);
-  return static_cast<uint16_t>(~_mm_extract_epi16(_mm_minpos_epu16(_mm_xor_si128(words, ones)), 0));
-}
-
-inline void store_tops(const Sums& sums, uint16_t* out) {
-  const __m256i top = _mm256_max_epu16(sums.even, sums.odd);
-  out[0] = largest(_mm256_castsi256_si128(top));
-  out[1] = largest(_mm256_extracti128_si256(top, 1));
-}
-
-template <bool kTops>
-void all_sums(const CodeSumsArgs& args) {
-  for (size_t row = 0; row < args.rows; ++row) {
-    const uint8_t* table = args.tables + row * args.planes * 2 * kCodeEntries;
-    uint16_t* out = args.out + row * args.out_stride;
-    for (size_t block = 0; block < args.blocks; ++block) {
-      const uint8_t* codes = args.codes[block];
-      for (size_t at = 0; at < kCodeBlock; at += kLanes) {
-        const Sums sums = sum_keys(args, table, codes + at);
-        if constexpr (kTops) {
-          store_tops(sums, out + block * kPages + at / 16);
-        } else {
-          store_sums(sums, out + block * kCodeBlock + at);
-        }
-      }
-    }
-  }
+// The largest sums of each 16 keys, which lie in a half of a vector.
+inline void store_tops(const Sums<Lanes256> (&sums)[kVectors], uint16_t* out) {
+  static_assert(kVectors == 2);
+  const __m256i a = _mm256_max_epu16(sums[0].even, sums[0].odd);
+  const __m256i b = _mm256_max_epu16(sums[1].even, sums[1].odd);
+  __m256i top = _mm256_max_epu16(_mm256_unpacklo_epi64(a, b), _mm256_unpackhi_epi64(a, b));
+  top = _mm256_max_epu16(top, _mm256_srli_epi64(top, 32));
+  top = _mm256_max_epu16(top, _mm256_srli_epi64(top, 16));
+  top = _mm256_and_si256(_mm256_permute4x64_epi64(top, 0xd8), _mm256_set1_epi64x(65535));
+  const __m128i words =
+      _mm_packus_epi32(_mm256_castsi256_si128(top), _mm256_extracti128_si256(top, 1));
+  _mm_storel_epi64(reinterpret_cast<__m128i*>(out), _mm_packus_epi32(words, words));
 }
 
 struct Products {  // of a query with the centroids of a part
@@ -116,8 +89,8 @@ struct Products {  // of a query with the centroids of a part
 }  // namespace
 
 void code_tables_avx2(const CodeTablesArgs& args) { fill_code_tables<Products>(args); }
-void code_sums_avx2(const CodeSumsArgs& args) { all_sums<false>(args); }
-void code_page_tops_avx2(const CodeSumsArgs& args) { all_sums<true>(args); }
+void code_sums_avx2(const CodeSumsArgs& args) { all_sums<Lanes256, false>(args); }
+void code_page_tops_avx2(const CodeSumsArgs& args) { all_sums<Lanes256, true>(args); }
 
 void code_logits_avx2(const uint16_t* sums, size_t n, float low, float step, float* out) {
   const __m256 least = _mm256_set1_ps(low), level = _mm256_set1_ps(step);

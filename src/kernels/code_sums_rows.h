@@ -1,0 +1,168 @@
+// The loops of code sums: byte shuffles look up a vector of codes at once, and up to 4 rows share
+// what unpacks them. The entries of both codes of a byte add up to at most 254, so bytes hold them,
+// and those of several planes where tables are of less. Included by code_sums_*.cc only, which
+// give Lanes, the operations on vectors of bytes.
+#pragma once
+
+#include <immintrin.h>
+
+#include "kernels/code_sums.h"
+
+namespace reprise::kernels {
+namespace {
+
+constexpr size_t kGroupRows = 4, kVectors = 2;
+
+// Sums of a vector of keys in 16 bits: those at even places and those at odd ones.
+template <class Lanes>
+struct Sums {
+  typename Lanes::Vector even, odd;
+};
+
+inline unsigned largest_byte(__m128i bytes) {
+  const __m128i words = _mm_max_epu8(bytes, _mm_srli_epi16(bytes, 8));  // in their low halves
+  const __m128i rest = _mm_andnot_si128(words, _mm_set1_epi16(255));
+  return 255u - static_cast<unsigned>(_mm_extract_epi16(_mm_minpos_epu16(rest), 0));
+}
+
+inline const uint8_t* table_of(const CodeSumsArgs& args, size_t row, size_t plane) {
+  return args.tables + (row * args.planes + plane) * 2 * kCodeEntries;
+}
+
+inline __m128i load_entries(const uint8_t* table) {
+  return _mm_loadu_si128(reinterpret_cast<const __m128i*>(table));
+}
+
+// Used planes, cut where the largest entries of R rows may add up to more than a byte holds.
+struct ByteGroups {
+  size_t count = 0;
+  size_t ends[kMostPlanes];
+};
+
+template <int R>
+inline void group_planes(const CodeSumsArgs& args, size_t row, ByteGroups& groups) {
+  unsigned sum = 0;
+  for (size_t i = 0; i < args.used.size(); ++i) {
+    __m128i first = _mm_setzero_si128(), second = first;
+    for (int r = 0; r < R; ++r) {
+      const uint8_t* table = table_of(args, row + static_cast<size_t>(r), args.used[i]);
+      first = _mm_max_epu8(first, load_entries(table));
+      second = _mm_max_epu8(second, load_entries(table + kCodeEntries));
+    }
+    const unsigned most = largest_byte(first) + largest_byte(second);
+    if (i > 0 && sum + most > 255) {
+      groups.ends[groups.count++] = i;
+      sum = 0;
+    }
+    sum += most;
+  }
+  if (!args.used.empty()) groups.ends[groups.count++] = args.used.size();
+}
+
+// Adds the entries that two vectors of keys' codes of a plane name.
+template <class Lanes, int R>
+[[gnu::always_inline]] inline void add_entries(const uint8_t* table, size_t row_bytes,
+                                               const uint8_t* codes, const uint8_t* next,
+                                               typename Lanes::Vector (&bytes)[R][kVectors]) {
+  typename Lanes::Vector first_codes[kVectors], second_codes[kVectors];
+#pragma GCC unroll 2
+  for (size_t v = 0; v < kVectors; ++v) {
+    const auto pair = Lanes::load(codes + v * Lanes::kLanes);
+    __builtin_prefetch(next + v * Lanes::kLanes, 0, 2);
+    first_codes[v] = Lanes::low_bits(pair);
+    second_codes[v] = Lanes::high_bits(pair);
+  }
+#pragma GCC unroll 4
+  for (int r = 0; r < R; ++r, table += row_bytes) {
+    const auto first_table = Lanes::repeat(load_entries(table));
+    const auto second_table = Lanes::repeat(load_entries(table + kCodeEntries));
+#pragma GCC unroll 2
+    for (size_t v = 0; v < kVectors; ++v) {
+      const auto both = Lanes::add_bytes(Lanes::look_up(first_table, first_codes[v]),
+                                         Lanes::look_up(second_table, second_codes[v]));
+      bytes[r][v] = Lanes::add_bytes(bytes[r][v], both);
+    }
+  }
+}
+
+// codes: [planes][256] of a block, from one of its keys on; next: of one to fetch.
+template <class Lanes, int R>
+[[gnu::always_inline]] inline void sum_keys(const CodeSumsArgs& args, const ByteGroups& groups,
+                                            size_t row, const uint8_t* codes, const uint8_t* next,
+                                            Sums<Lanes> (&sums)[R][kVectors]) {
+  const uint8_t* tables = table_of(args, row, 0);
+  const uint16_t* used = args.used.data();
+  const size_t stride = args.stride, row_bytes = args.planes * 2 * kCodeEntries;
+  for (int r = 0; r < R; ++r) {
+    for (auto& sum : sums[r]) sum = {Lanes::zero(), Lanes::zero()};
+  }
+  for (size_t group = 0, i = 0; group < groups.count; ++group) {
+    typename Lanes::Vector bytes[R][kVectors];
+#pragma GCC unroll 4
+    for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 2
+      for (size_t v = 0; v < kVectors; ++v) bytes[r][v] = Lanes::zero();
+    }
+    for (const size_t end = groups.ends[group]; i < end; ++i) {
+      const size_t plane = used[i];
+      add_entries<Lanes, R>(tables + plane * 2 * kCodeEntries, row_bytes, codes + plane * stride,
+                            next + plane * stride, bytes);
+    }
+#pragma GCC unroll 4
+    for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 2
+      for (size_t v = 0; v < kVectors; ++v) {
+        auto& sum = sums[r][v];  // even: and 256 times the odd ones, modulo 2^16
+        sum.even = Lanes::add_words(sum.even, bytes[r][v]);
+        sum.odd = Lanes::add_words(sum.odd, Lanes::upper_bytes(bytes[r][v]));
+      }
+    }
+  }
+  for (int r = 0; r < R; ++r) {
+    for (auto& sum : sums[r]) sum.even = Lanes::less_upper_bytes(sum.even, sum.odd);
+  }
+}
+
+template <class Lanes, int R, bool kTops>
+void group_sums(const CodeSumsArgs& args, size_t row) {
+  ByteGroups groups;
+  group_planes<R>(args, row, groups);
+  constexpr size_t kStep = kVectors * Lanes::kLanes;
+  for (size_t key = 0; key < args.blocks * kCodeBlock; key += kStep) {
+    const size_t block = key / kCodeBlock, at = key % kCodeBlock;
+    // Memory follows no stream from one page of it to the next.
+    const size_t ahead =
+        block + kBlocksAhead < args.blocks + args.next ? block + kBlocksAhead : block;
+    Sums<Lanes> sums[R][kVectors];
+    sum_keys<Lanes, R>(args, groups, row, args.codes[block] + at, args.codes[ahead] + at, sums);
+    for (int r = 0; r < R; ++r) {
+      uint16_t* out = args.out + (row + static_cast<size_t>(r)) * args.out_stride;
+      if constexpr (kTops) {
+        store_tops(sums[r], out + key / 16);
+      } else {
+        for (size_t v = 0; v < kVectors; ++v) {
+          store_sums(sums[r][v], out + key + v * Lanes::kLanes);
+        }
+      }
+    }
+  }
+}
+
+template <class Lanes, bool kTops>
+void all_sums(const CodeSumsArgs& args) {
+  size_t row = 0;
+  for (; row + kGroupRows <= args.rows; row += kGroupRows) {
+    group_sums<Lanes, kGroupRows, kTops>(args, row);
+  }
+  switch (args.rows - row) {
+    case 3:
+      return group_sums<Lanes, 3, kTops>(args, row);
+    case 2:
+      return group_sums<Lanes, 2, kTops>(args, row);
+    case 1:
+      return group_sums<Lanes, 1, kTops>(args, row);
+  }
+}
+
+}  // namespace
+}  // namespace reprise::kernels
