@@ -5,8 +5,9 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
-#include <memory>
+#include <new>
 
+#include "base/huge_pages.h"
 #include "kernels/peak.h"
 
 namespace reprise {
@@ -32,7 +33,9 @@ double best_seconds(const std::function<void()>& body) {
 double measure_read_gb_s(ThreadPool& pool, size_t bytes) {
   constexpr size_t kPieceBytes = kPieceWords * sizeof(uint64_t);
   const size_t pieces = (bytes + kPieceBytes - 1) / kPieceBytes;
-  const auto words = std::make_unique_for_overwrite<uint64_t[]>(pieces * kPieceWords);
+  const auto memory = huge_page_memory(pieces * kPieceBytes);  // as weights and KV lie
+  if (memory == nullptr) throw std::bad_alloc();
+  auto* words = reinterpret_cast<uint64_t*>(memory.get());
   pool.run(pieces, [&](size_t piece, int) {
     std::fill_n(&words[piece * kPieceWords], kPieceWords, piece);
   });
