@@ -10,39 +10,35 @@ namespace reprise::kernels {
 namespace {
 
 struct Lanes256 {
-  using Vector = __m256i;
-  static constexpr size_t kLanes = 32;
-
-  static Vector zero() { return _mm256_setzero_si256(); }
-  static Vector load(const uint8_t* at) {
-    return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(at));
-  }
-  static Vector repeat(__m128i entries) { return _mm256_broadcastsi128_si256(entries); }
-  static Vector look_up(Vector table, Vector codes) { return _mm256_shuffle_epi8(table, codes); }
-  static Vector low_bits(Vector pairs) { return _mm256_and_si256(pairs, _mm256_set1_epi8(15)); }
-  static Vector high_bits(Vector pairs) { return low_bits(_mm256_srli_epi16(pairs, 4)); }
-  static Vector add_bytes(Vector a, Vector b) { return _mm256_add_epi8(a, b); }
-  static Vector add_words(Vector a, Vector b) { return _mm256_add_epi16(a, b); }
-  static Vector upper_bytes(Vector words) { return _mm256_srli_epi16(words, 8); }
-  static Vector less_upper_bytes(Vector words, Vector bytes) {
-    return _mm256_sub_epi16(words, _mm256_slli_epi16(bytes, 8));
+  using Bytes = uint8_t __attribute__((vector_size(32)));
+  using Words = uint16_t __attribute__((vector_size(32)));
+  // entries of each code's
+  static Bytes look_up(__m128i entries, Bytes codes) {
+    return reinterpret_cast<Bytes>(_mm256_shuffle_epi8(_mm256_broadcastsi128_si256(entries),
+                                                       reinterpret_cast<__m256i>(codes)));
   }
 };
 
 // The keys' sums in order.
 inline void store_sums(const Sums<Lanes256>& sums, uint16_t* out) {
-  const __m256i low = _mm256_unpacklo_epi16(sums.even, sums.odd);
-  const __m256i high = _mm256_unpackhi_epi16(sums.even, sums.odd);
+  const auto even = reinterpret_cast<__m256i>(sums.even), odd = reinterpret_cast<__m256i>(sums.odd);
+  const __m256i low = _mm256_unpacklo_epi16(even, odd);
+  const __m256i high = _mm256_unpackhi_epi16(even, odd);
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(out), _mm256_permute2x128_si256(low, high, 0x20));
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + 16),
                       _mm256_permute2x128_si256(low, high, 0x31));
 }
 
+inline __m256i largest(const Sums<Lanes256>& sums) {
+  return _mm256_max_epu16(reinterpret_cast<__m256i>(sums.even),
+                          reinterpret_cast<__m256i>(sums.odd));
+}
+
 // The largest sums of each 16 keys, which lie in a half of a vector.
 inline void store_tops(const Sums<Lanes256> (&sums)[kVectors], uint16_t* out) {
   static_assert(kVectors == 2);
-  const __m256i a = _mm256_max_epu16(sums[0].even, sums[0].odd);
-  const __m256i b = _mm256_max_epu16(sums[1].even, sums[1].odd);
+  const __m256i a = largest(sums[0]);
+  const __m256i b = largest(sums[1]);
   __m256i top = _mm256_max_epu16(_mm256_unpacklo_epi64(a, b), _mm256_unpackhi_epi64(a, b));
   top = _mm256_max_epu16(top, _mm256_srli_epi64(top, 32));
   top = _mm256_max_epu16(top, _mm256_srli_epi64(top, 16));

@@ -8,38 +8,36 @@ namespace reprise::kernels {
 namespace {
 
 struct Lanes512 {
-  using Vector = __m512i;
-  static constexpr size_t kLanes = 64;
-
-  static Vector zero() { return _mm512_setzero_si512(); }
-  static Vector load(const uint8_t* at) { return _mm512_loadu_si512(at); }
-  static Vector repeat(__m128i entries) { return _mm512_broadcast_i32x4(entries); }
-  static Vector look_up(Vector table, Vector codes) { return _mm512_shuffle_epi8(table, codes); }
-  static Vector low_bits(Vector pairs) { return _mm512_and_si512(pairs, _mm512_set1_epi8(15)); }
-  static Vector high_bits(Vector pairs) { return low_bits(_mm512_srli_epi16(pairs, 4)); }
-  static Vector add_bytes(Vector a, Vector b) { return _mm512_add_epi8(a, b); }
-  static Vector add_words(Vector a, Vector b) { return _mm512_add_epi16(a, b); }
-  static Vector upper_bytes(Vector words) { return _mm512_srli_epi16(words, 8); }
-  static Vector less_upper_bytes(Vector words, Vector bytes) {
-    return _mm512_sub_epi16(words, _mm512_slli_epi16(bytes, 8));
+  using Bytes = uint8_t __attribute__((vector_size(64)));
+  using Words = uint16_t __attribute__((vector_size(64)));
+  // entries of each code's
+  static Bytes look_up(__m128i entries, Bytes codes) {
+    return reinterpret_cast<Bytes>(
+        _mm512_shuffle_epi8(_mm512_broadcast_i32x4(entries), reinterpret_cast<__m512i>(codes)));
   }
 };
 
 // The keys' sums in order.
 inline void store_sums(const Sums<Lanes512>& sums, uint16_t* out) {
-  const __m512i low = _mm512_unpacklo_epi16(sums.even, sums.odd);
-  const __m512i high = _mm512_unpackhi_epi16(sums.even, sums.odd);
+  const auto even = reinterpret_cast<__m512i>(sums.even), odd = reinterpret_cast<__m512i>(sums.odd);
+  const __m512i low = _mm512_unpacklo_epi16(even, odd);
+  const __m512i high = _mm512_unpackhi_epi16(even, odd);
   const __m512i first = _mm512_setr_epi64(0, 1, 8, 9, 2, 3, 10, 11);
   const __m512i second = _mm512_setr_epi64(4, 5, 12, 13, 6, 7, 14, 15);
   _mm512_storeu_si512(out, _mm512_permutex2var_epi64(low, first, high));
   _mm512_storeu_si512(out + 32, _mm512_permutex2var_epi64(low, second, high));
 }
 
+inline __m512i largest(const Sums<Lanes512>& sums) {
+  return _mm512_max_epu16(reinterpret_cast<__m512i>(sums.even),
+                          reinterpret_cast<__m512i>(sums.odd));
+}
+
 // The largest sums of each 16 keys, which lie in a quarter of a vector.
 inline void store_tops(const Sums<Lanes512> (&sums)[kVectors], uint16_t* out) {
   static_assert(kVectors == 2);
-  const __m512i a = _mm512_max_epu16(sums[0].even, sums[0].odd);
-  const __m512i b = _mm512_max_epu16(sums[1].even, sums[1].odd);
+  const __m512i a = largest(sums[0]);
+  const __m512i b = largest(sums[1]);
   __m512i top = _mm512_max_epu16(_mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b));
   top = _mm512_max_epu16(top, _mm512_srli_epi64(top, 32));
   top = _mm512_max_epu16(top, _mm512_srli_epi64(top, 16));

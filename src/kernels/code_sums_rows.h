@@ -1,10 +1,12 @@
 // The loops of code sums: byte shuffles look up a vector of codes at once, and up to 4 rows share
 // what unpacks them. The entries of both codes of a byte add up to at most 254, so bytes hold them,
 // and those of several planes where tables are of less. Included by code_sums_*.cc only, which
-// give Lanes, the operations on vectors of bytes.
+// give Lanes: vectors of Bytes, as Words, too, and look_up(entries, codes).
 #pragma once
 
 #include <immintrin.h>
+
+#include <cstring>
 
 #include "kernels/code_sums.h"
 
@@ -16,7 +18,7 @@ constexpr size_t kGroupRows = 4, kVectors = 2;
 // Sums of a vector of keys in 16 bits: those at even places and those at odd ones.
 template <class Lanes>
 struct Sums {
-  typename Lanes::Vector even, odd;
+  typename Lanes::Words even, odd;
 };
 
 inline unsigned largest_byte(__m128i bytes) {
@@ -63,29 +65,27 @@ inline void group_planes(const CodeSumsArgs& args, size_t row, ByteGroups& group
 template <class Lanes, int R>
 [[gnu::always_inline]] inline void add_entries(const uint8_t* table, size_t row_bytes,
                                                const uint8_t* codes, const uint8_t* next,
-                                               typename Lanes::Vector (&bytes)[R][kVectors]) {
-  typename Lanes::Vector first_codes[kVectors], second_codes[kVectors];
+                                               typename Lanes::Bytes (&bytes)[R][kVectors]) {
+  typename Lanes::Bytes pair, first_codes[kVectors], second_codes[kVectors];
 #pragma GCC unroll 2
   for (size_t v = 0; v < kVectors; ++v) {
-    const auto pair = Lanes::load(codes + v * Lanes::kLanes);
-    __builtin_prefetch(next + v * Lanes::kLanes, 0, 2);
-    first_codes[v] = Lanes::low_bits(pair);
-    second_codes[v] = Lanes::high_bits(pair);
+    std::memcpy(&pair, codes + v * sizeof pair, sizeof pair);
+    __builtin_prefetch(next + v * sizeof pair, 0, 2);
+    first_codes[v] = pair & 15;
+    second_codes[v] = pair >> 4;
   }
 #pragma GCC unroll 4
   for (int r = 0; r < R; ++r, table += row_bytes) {
-    const auto first_table = Lanes::repeat(load_entries(table));
-    const auto second_table = Lanes::repeat(load_entries(table + kCodeEntries));
+    const __m128i first = load_entries(table), second = load_entries(table + kCodeEntries);
 #pragma GCC unroll 2
     for (size_t v = 0; v < kVectors; ++v) {
-      const auto both = Lanes::add_bytes(Lanes::look_up(first_table, first_codes[v]),
-                                         Lanes::look_up(second_table, second_codes[v]));
-      bytes[r][v] = Lanes::add_bytes(bytes[r][v], both);
+      bytes[r][v] +=
+          Lanes::look_up(first, first_codes[v]) + Lanes::look_up(second, second_codes[v]);
     }
   }
 }
 
-// codes: [planes][256] of a block, from one of its keys on; next: of one to fetch.
+// codes: [planes][256] of a block, from one of its keys on; next: of one to fetch. sums: zero.
 template <class Lanes, int R>
 [[gnu::always_inline]] inline void sum_keys(const CodeSumsArgs& args, const ByteGroups& groups,
                                             size_t row, const uint8_t* codes, const uint8_t* next,
@@ -93,16 +93,8 @@ template <class Lanes, int R>
   const uint8_t* tables = table_of(args, row, 0);
   const uint16_t* used = args.used.data();
   const size_t stride = args.stride, row_bytes = args.planes * 2 * kCodeEntries;
-  for (int r = 0; r < R; ++r) {
-    for (auto& sum : sums[r]) sum = {Lanes::zero(), Lanes::zero()};
-  }
   for (size_t group = 0, i = 0; group < groups.count; ++group) {
-    typename Lanes::Vector bytes[R][kVectors];
-#pragma GCC unroll 4
-    for (int r = 0; r < R; ++r) {
-#pragma GCC unroll 2
-      for (size_t v = 0; v < kVectors; ++v) bytes[r][v] = Lanes::zero();
-    }
+    typename Lanes::Bytes bytes[R][kVectors] = {};
     for (const size_t end = groups.ends[group]; i < end; ++i) {
       const size_t plane = used[i];
       add_entries<Lanes, R>(tables + plane * 2 * kCodeEntries, row_bytes, codes + plane * stride,
@@ -112,14 +104,14 @@ template <class Lanes, int R>
     for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 2
       for (size_t v = 0; v < kVectors; ++v) {
-        auto& sum = sums[r][v];  // even: and 256 times the odd ones, modulo 2^16
-        sum.even = Lanes::add_words(sum.even, bytes[r][v]);
-        sum.odd = Lanes::add_words(sum.odd, Lanes::upper_bytes(bytes[r][v]));
+        const auto words = reinterpret_cast<typename Lanes::Words>(bytes[r][v]);
+        sums[r][v].even += words;  // and 256 times the odd ones, modulo 2^16
+        sums[r][v].odd += words >> 8;
       }
     }
   }
   for (int r = 0; r < R; ++r) {
-    for (auto& sum : sums[r]) sum.even = Lanes::less_upper_bytes(sum.even, sum.odd);
+    for (auto& sum : sums[r]) sum.even -= sum.odd << 8;
   }
 }
 
@@ -127,13 +119,13 @@ template <class Lanes, int R, bool kTops>
 void group_sums(const CodeSumsArgs& args, size_t row) {
   ByteGroups groups;
   group_planes<R>(args, row, groups);
-  constexpr size_t kStep = kVectors * Lanes::kLanes;
+  constexpr size_t kLanes = sizeof(typename Lanes::Bytes), kStep = kVectors * kLanes;
   for (size_t key = 0; key < args.blocks * kCodeBlock; key += kStep) {
     const size_t block = key / kCodeBlock, at = key % kCodeBlock;
     // Memory follows no stream from one page of it to the next.
     const size_t ahead =
         block + kBlocksAhead < args.blocks + args.next ? block + kBlocksAhead : block;
-    Sums<Lanes> sums[R][kVectors];
+    Sums<Lanes> sums[R][kVectors] = {};
     sum_keys<Lanes, R>(args, groups, row, args.codes[block] + at, args.codes[ahead] + at, sums);
     for (int r = 0; r < R; ++r) {
       uint16_t* out = args.out + (row + static_cast<size_t>(r)) * args.out_stride;
@@ -141,7 +133,7 @@ void group_sums(const CodeSumsArgs& args, size_t row) {
         store_tops(sums[r], out + key / 16);
       } else {
         for (size_t v = 0; v < kVectors; ++v) {
-          store_sums(sums[r][v], out + key + v * Lanes::kLanes);
+          store_sums(sums[r][v], out + key + v * kLanes);
         }
       }
     }

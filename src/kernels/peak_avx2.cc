@@ -5,6 +5,7 @@
 #include "kernels/peak_isa.h"
 
 namespace reprise::kernels {
+
 void peak_avx2(size_t iterations) {
   __m256 sum[12];
   for (__m256& s : sum) s = _mm256_set1_ps(1.0f);
@@ -21,7 +22,7 @@ uint64_t read_avx2(const uint64_t* words, size_t count) {
   for (size_t i = 0; i < count; i += 32) {
     for (size_t j = 0; j < 8; ++j) {
       const auto* at = reinterpret_cast<const __m256i*>(words + i + 4 * j);
-      sum[j] = _mm256_add_epi64(sum[j], _mm256_loadu_si256(at));  // fetches: 29, not 32 GB/s
+      sum[j] = _mm256_add_epi64(sum[j], _mm256_loadu_si256(at));  // with fetches it is slower
     }
   }
   for (size_t j = 1; j < 8; ++j) sum[0] = _mm256_add_epi64(sum[0], sum[j]);

@@ -31,9 +31,12 @@ TEST(Interrupt, EndsWaitingForTheWriterOfAPipe) {
   const std::string pipe = folder.file("pipe");
   ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
   Process process({"run", "-m", "random:tiny", "-f", pipe}, {});
+  const auto limit = std::chrono::steady_clock::now() + std::chrono::minutes(5);
   int writer = -1;
-  while ((writer = open(pipe.c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC)) < 0)
-    std::this_thread::yield();  // the program has not opened it yet
+  while ((writer = open(pipe.c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC)) < 0) {
+    ASSERT_LT(std::chrono::steady_clock::now(), limit) << "the program does not open it";
+    std::this_thread::yield();
+  }
   process.interrupt();
   const Outcome outcome = process.finish();
   close(writer);
