@@ -81,7 +81,7 @@ struct BenchRow {
   /// decode: read bandwidth of a working set of that many bytes, the median of what was measured
   /// between the rounds, because a shared machine's changes from one second to the next
   double roof_gb_s = 0;
-  double roof_pct = 0;  ///< of that bandwidth (decode), or of bf16 throughput (prefill)
+  double roof_pct = 0;  ///< of that bandwidth (decode), or of what products allow (prefill)
   double vs_full = 0, vs_peer = 0;
   std::string peer;  ///< whom vs_peer compares with; empty: nobody was measured
   std::string note;  ///< e.g. the peer's setting that was faster

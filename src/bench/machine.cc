@@ -28,6 +28,15 @@ double best_seconds(const std::function<void()>& body) {
   return best;
 }
 
+double measure_tflop_s(ThreadPool& pool, kernels::Products products) {
+  constexpr size_t kTasksPerThread = 8;
+  const size_t tasks = kTasksPerThread * static_cast<size_t>(pool.size());
+  const double flops = kernels::peak_flops(products) * static_cast<double>(tasks);
+  const double seconds =
+      best_seconds([&] { pool.run(tasks, [&](size_t, int) { kernels::run_peak(products); }); });
+  return flops / seconds * 1e-12;
+}
+
 }  // namespace
 
 double measure_read_gb_s(ThreadPool& pool, size_t bytes) {
@@ -51,12 +60,8 @@ double measure_read_gb_s(ThreadPool& pool, size_t bytes) {
 MachineRoof measure_machine(ThreadPool& pool) {
   MachineRoof roof;
   roof.read_gb_s = measure_read_gb_s(pool, kReadBytes);
-  constexpr size_t kTasksPerThread = 8;
-  const size_t tasks = kTasksPerThread * static_cast<size_t>(pool.size());
-  const double flops = kernels::bf16_peak_flops() * static_cast<double>(tasks);
-  const double seconds =
-      best_seconds([&] { pool.run(tasks, [&](size_t, int) { kernels::run_bf16_peak(); }); });
-  roof.bf16_tflop_s = flops / seconds * 1e-12;
+  roof.bf16_tflop_s = measure_tflop_s(pool, kernels::Products::kBf16);
+  roof.quantised_tflop_s = measure_tflop_s(pool, kernels::Products::kQuantised);
   return roof;
 }
 

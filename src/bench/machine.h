@@ -13,6 +13,8 @@ struct MachineRoof {
   /// bf16 products from registers on every thread (a device: of matrices of 8192 x 8192), 1e12
   /// operations per second.
   double bf16_tflop_s = 0;
+  /// The same of products with quantised weights.
+  double quantised_tflop_s = 0;
   std::string device;  ///< e.g. "NVIDIA H200"; empty: the CPU
 };
 

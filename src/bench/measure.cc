@@ -25,6 +25,10 @@ double matrix_flops(const ModelInfo& m) {
   return 2.0 * m.n_layer * (m.hidden * (q + kv) + q * m.hidden + 3.0 * m.hidden * m.ffn);
 }
 
+bool has_quantised_weights(const ModelInfo& m) {
+  return m.quantization != "F32" && m.quantization != "F16" && m.quantization != "BF16";
+}
+
 /// Adds a part of each figure. All answers of a policy have the same ones, but for those that it
 /// had no occasion for.
 void add_figures(const PolicyStats& from, double part, PolicyStats& sums) {
@@ -306,10 +310,14 @@ BenchRow Bench::prefill_row(const Subject& subject, uint32_t context) const {
   row.figures = subject.prefill_figures;
   row.tok_s = context * 1000.0 / row.median_ms;
   if (subject.name == "full") {
-    const double flops =
-        matrix_flops(report_.model) * context + attention_flops(report_.model, context);
-    row.flops_per_token = flops / context;
-    row.roof_pct = flops / (report_.machine.bf16_tflop_s * 1e9) / row.median_ms * 100;
+    const MachineRoof& machine = report_.machine;
+    const double matrices = matrix_flops(report_.model) * context;
+    const double attention = attention_flops(report_.model, context);
+    const double matrix_peak =
+        has_quantised_weights(report_.model) ? machine.quantised_tflop_s : machine.bf16_tflop_s;
+    const double least_ms = (matrices / matrix_peak + attention / machine.bf16_tflop_s) * 1e-9;
+    row.flops_per_token = (matrices + attention) / context;
+    row.roof_pct = least_ms / row.median_ms * 100;
   }
   return row;
 }

@@ -64,6 +64,7 @@ nlohmann::ordered_json bench_json(const BenchReport& report) {
   json["machine"] = {{"device", device.empty() ? "cpu" : device},
                      {"read_gb_s", report.machine.read_gb_s},
                      {"bf16_tflop_s", report.machine.bf16_tflop_s},
+                     {"quantised_tflop_s", report.machine.quantised_tflop_s},
                      {"threads", report.threads}};
   json["model"] = {{"name", report.model.name},
                    {"path", report.model.path},
@@ -101,11 +102,12 @@ std::string bench_markdown(const BenchReport& report, size_t first_row) {
   std::string text;
   if (first_row == 0) {
     text = fmt::format(
-        "{} on {}; measured: read {}, bf16 {:.2f} TFLOP/s; load {:.0f} ms\n\n"
+        "{} on {}; measured: read {}, bf16 {:.2f} TFLOP/s, {:.2f} with quantised weights; "
+        "load {:.0f} ms\n\n"
         "| phase | context | policy | batch | median ms | p99 ms | select ms | tok/s | of roof |"
         " vs full | vs peer | note |\n|---|---|---|---|---|---|---|---|---|---|---|---|\n",
         report.model.name, where(report), speed(report.machine.read_gb_s),
-        report.machine.bf16_tflop_s, report.model.load_ms);
+        report.machine.bf16_tflop_s, report.machine.quantised_tflop_s, report.model.load_ms);
   }
   for (size_t i = first_row; i < report.rows.size(); ++i) {
     const BenchRow& row = report.rows[i];

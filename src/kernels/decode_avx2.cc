@@ -5,6 +5,7 @@
 #include "kernels/codes_avx2.h"
 #include "kernels/matmul_isa.h"
 #include "kernels/output_avx2.h"
+#include "kernels/round_avx2.h"
 #include "kernels/simd_avx2.h"
 
 namespace reprise::kernels {
@@ -26,8 +27,7 @@ struct Dots {
 };
 
 // Products of kWords words of codes, from first on, and of activations, summed in each 32-bit lane.
-// 16-bit sums of two products are added up as far as they fit; the saturating sum, since compilers
-// make trees of plain ones, for which there are too few registers. Codes of 8 bits are taken as
+// 16-bit sums of two products are added up as far as they fit. Codes of 8 bits are taken as
 // code - 128, whose magnitude times 127 fits.
 template <TensorType kType, size_t kWords, class Code>
 [[gnu::always_inline]] inline Dots dot_words(const Code& code, size_t first,
@@ -50,9 +50,9 @@ template <TensorType kType, size_t kWords, class Code>
         w = _mm256_abs_epi8(w);
       }
       d = {_mm256_maddubs_epi16(w, d.q), _mm256_maddubs_epi16(w, d.rest)};
-      part = j == begin
-                 ? d
-                 : Dots{_mm256_adds_epi16(part.q, d.q), _mm256_adds_epi16(part.rest, d.rest)};
+      part = j == begin ? d
+                        : Dots{in_order(_mm256_add_epi16(part.q, d.q)),
+                               in_order(_mm256_add_epi16(part.rest, d.rest))};
     }
     const __m256i ones = _mm256_set1_epi16(1);
     part = {_mm256_madd_epi16(part.q, ones), _mm256_madd_epi16(part.rest, ones)};
@@ -204,12 +204,6 @@ void decode_panels(const DecodeJob& job) {
   }
 }
 
-inline int32_t horizontal_sum(__m256i v) {
-  __m128i sum = _mm_add_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
-  sum = _mm_add_epi32(sum, _mm_shuffle_epi32(sum, 0x4e));
-  return _mm_cvtsi128_si32(_mm_add_epi32(sum, _mm_shuffle_epi32(sum, 0xb1)));
-}
-
 // As bytes, and the sums of the first and last 16.
 inline void store_codes(const __m256i codes[4], int8_t* out, int32_t (&sums)[2]) {
   const __m256i bytes = _mm256_packs_epi16(_mm256_packs_epi32(codes[0], codes[1]),
@@ -219,15 +213,6 @@ inline void store_codes(const __m256i codes[4], int8_t* out, int32_t (&sums)[2])
   for (size_t half = 0; half < 2; ++half) {
     sums[half] = horizontal_sum(_mm256_add_epi32(codes[2 * half], codes[2 * half + 1]));
   }
-}
-
-inline float largest_magnitude(const __m256 values[4]) {
-  const __m256 sign = _mm256_set1_ps(-0.0f);
-  __m256 largest = _mm256_setzero_ps();
-  for (size_t i = 0; i < 4; ++i) {
-    largest = _mm256_max_ps(largest, _mm256_andnot_ps(sign, values[i]));
-  }
-  return max_256(largest);
 }
 
 }  // namespace
@@ -241,20 +226,15 @@ void decode_avx2(const DecodeJob& job) {
 
 void round_codes_avx2(const float* x, size_t blocks, size_t tile_rows, ActivationBlock* out) {
   for (size_t block = 0; block < blocks; ++block, x += kBlockCols, out += tile_rows) {
-    __m256 values[4];
-    for (size_t i = 0; i < 4; ++i) values[i] = _mm256_loadu_ps(x + 8 * i);
-    const float largest = largest_magnitude(values);
-    const __m256 inverse = _mm256_set1_ps(largest > kSmallestMagnitude ? 127.0f / largest : 0.0f);
-    out->scale = largest / 127.0f;
-    __m256i q[4], rest[4];
+    const RoundedBlock rounded(x, 127.0f);
+    out->scale = rounded.scale;
+    __m256i rest[4];
     for (size_t i = 0; i < 4; ++i) {
-      const __m256 value = _mm256_mul_ps(values[i], inverse);
-      q[i] = _mm256_cvtps_epi32(value);
-      const __m256 left = _mm256_sub_ps(value, _mm256_cvtepi32_ps(q[i]));
+      const __m256 left = _mm256_sub_ps(rounded.values[i], _mm256_cvtepi32_ps(rounded.q[i]));
       rest[i] = _mm256_cvtps_epi32(_mm256_mul_ps(left, _mm256_set1_ps(1 / kRestUnit)));
     }
     int32_t sums[2], rest_sums[2];
-    store_codes(q, out->q, sums);
+    store_codes(rounded.q, out->q, sums);
     store_codes(rest, out->rest, rest_sums);
     set_sums(sums, rest_sums, out);
   }

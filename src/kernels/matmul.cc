@@ -7,20 +7,35 @@
 namespace reprise::kernels {
 const MatmulKernels& matmul_kernels([[maybe_unused]] Isa isa) {
   static constexpr auto kNothing = [] {};
-  static constexpr MatmulKernels kRef = {round_codes_ref, decode_ref, round_bf16_ref, expand_ref,
-                                         kVectorSteps,    kNothing,   kNothing,       multiply_ref,
-                                         write_ref,       nullptr};
+  static constexpr size_t kBf16 = kTileElements * sizeof(uint16_t), kIntegers = sizeof(WeightTile);
+  static_assert(sizeof(ActivationTile) == kIntegers);
+  static constexpr MatmulKernels kRef = {
+      round_codes_ref,
+      decode_ref,
+      {kBf16, kVectorSteps, round_bf16_ref, expand_ref, kNothing, kNothing, multiply_ref},
+      {kIntegers, kVectorSteps, round_integers_ref, expand_integers_ref, kNothing, kNothing,
+       multiply_integers_ref},
+      write_ref,
+      nullptr};
 #if defined(__x86_64__)
-  static constexpr size_t kTileSteps = 18;
   static constexpr MatmulKernels kAvx2 = {
-      round_codes_avx2, decode_avx2, round_bf16_avx2, expand_avx2, kVectorSteps,
-      kNothing,         kNothing,    multiply_avx2,   write_avx2,  nullptr};
-  static constexpr MatmulKernels kAvx512 = {
-      round_codes_avx512, decode_avx512, round_bf16_avx512, expand_avx512, kVectorSteps,
-      kNothing,           kNothing,      multiply_avx512,   write_avx512,  write_gated_avx512};
-  static constexpr MatmulKernels kAmx = {
-      round_codes_avx512, decode_avx512,    round_bf16_avx512, expand_avx512, kTileSteps,
-      begin_multiply_amx, end_multiply_amx, multiply_amx,      write_avx512,  write_gated_avx512};
+      round_codes_avx2,
+      decode_avx2,
+      {kBf16, kVectorSteps, round_bf16_avx2, expand_avx2, kNothing, kNothing, multiply_avx2},
+      {kIntegers, kVectorSteps, round_integers_avx2, expand_integers_avx2, kNothing, kNothing,
+       multiply_integers_avx2},
+      write_avx2,
+      nullptr};
+  static constexpr PrefillForm kVectors = {kBf16,    kVectorSteps, round_bf16_avx512, expand_avx512,
+                                           kNothing, kNothing,     multiply_avx512};
+  static constexpr MatmulKernels kAvx512 = {round_codes_avx512, decode_avx512, kVectors,
+                                            kVectors,           write_avx512,  write_gated_avx512};
+  static constexpr size_t kTileSteps = 18;
+  static constexpr PrefillForm kTiles = {kBf16,         kTileSteps,         round_bf16_avx512,
+                                         expand_avx512, begin_multiply_amx, end_multiply_amx,
+                                         multiply_amx};
+  static constexpr MatmulKernels kAmx = {round_codes_avx512, decode_avx512,     kTiles, kTiles,
+                                         write_avx512,       write_gated_avx512};
   if (isa == Isa::kAmx) return kAmx;
   if (isa == Isa::kAvx512) return kAvx512;
   if (isa == Isa::kAvx2) return kAvx2;
@@ -45,12 +60,14 @@ MatmulInput normalise(MatmulInput input, size_t cols) {
 }
 
 void multiply(std::span<const Projection> projections, const MatmulInput& input, Phase phase) {
-  std::vector<Projection> exact, rounded;  // F32 weights stay float
+  std::vector<Projection> exact, floats, quantised;  // F32 weights stay float
   for (const Projection& p : projections) {
-    const bool stays = phase == Phase::kDecode || p.weight->type() == TensorType::kF32;
-    (stays ? exact : rounded).push_back(p);
+    const TensorType type = p.weight->type();
+    const bool stays = phase == Phase::kDecode || type == TensorType::kF32;
+    (stays ? exact : quant_format(type) ? quantised : floats).push_back(p);
   }
-  if (!rounded.empty()) prefill(rounded, input);
+  if (!floats.empty()) prefill(floats, input.kernels->floats, input);
+  if (!quantised.empty()) prefill(quantised, input.kernels->quantised, input);
   if (!exact.empty()) decode(exact, normalise(input, exact.front().weight->cols()));
 }
 

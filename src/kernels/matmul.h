@@ -5,8 +5,10 @@
 //   decode:  activations rounded to 16 bits with one scale per 32 values (weights of 8 bits and
 //            less: two int8 products) or kept in float (F32, F16, BF16 weights); bounded by reading
 //            W once for all rows
-//   prefill: weights and activations rounded to bf16, products summed in float; bounded by the
-//            machine's bf16 throughput
+//   prefill: weights and activations rounded to bf16, products summed in float; or, with AVX2 and
+//            in portable code, quantised weights as they are and activations rounded to 16 bits
+//            with one scale per 32 values, products summed as integers and then in float; bounded
+//            by the machine's throughput of either
 // F32 weights are computed in float in both phases, so tiny reference models agree to float
 // rounding.
 #pragma once

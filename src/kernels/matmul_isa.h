@@ -73,9 +73,38 @@ struct DecodeJob {
   MatmulOut out;
 };
 
-/// bf16 operands of the prefill are cut in steps of 32 columns of k; a tile is 16 rows of one step,
-/// 1 KB: activations [16 rows][32], weights [16 column pairs][16 rows][2].
+/// Operands of the prefill are cut in steps of 32 columns of k; a tile is 16 rows of one step.
+/// bf16 tiles, 1 KB: activations [16 rows][32], weights [16 column pairs][16 rows][2].
 inline constexpr size_t kTileElements = 512;
+[[gnu::always_inline]] inline uint16_t* bf16_tile(std::byte* tiles) {
+  return reinterpret_cast<uint16_t*>(tiles);
+}
+[[gnu::always_inline]] inline const uint16_t* bf16_tile(const std::byte* tiles) {
+  return reinterpret_cast<const uint16_t*>(tiles);
+}
+
+/// Integer tiles. Activations: x = scale * q, scale = max |x| / kLargestInteger.
+inline constexpr float kLargestInteger = 32767;
+struct alignas(64) ActivationTile {
+  int16_t q[16][kBlockCols];
+  float scale[16];   // of rows
+  float sum[3][16];  // of rows as rounded, over the first 16 columns, the last 16, all 32
+
+  /// sums: of the row's first and last 16 integers.
+  [[gnu::always_inline]] void set_scale(size_t row, float unit, const int32_t (&sums)[2]) {
+    scale[row] = unit;
+    sum[0][row] = unit * static_cast<float>(sums[0]);
+    sum[1][row] = unit * static_cast<float>(sums[1]);
+    sum[2][row] = unit * static_cast<float>(sums[0] + sums[1]);
+  }
+};
+
+/// Weights: w = scale * code + min.
+struct alignas(64) WeightTile {
+  int16_t codes[16][16][2];        // [column pair][row][column], less the type's zero
+  float scale[2][16], min[2][16];  // of rows, over 16 columns each, or scale[0] and min[0] over 32
+};
+
 /// Steps of a pass without tile products.
 inline constexpr size_t kVectorSteps = 9;
 /// Rows of activations that are multiplied, and whose sums are written, at a time.
@@ -84,10 +113,11 @@ inline constexpr size_t kBlockRows = 32;
 inline constexpr size_t kSumElements = 512;
 
 struct MultiplyJob {
-  const uint16_t* x = nullptr;  // [row tiles][x_row_tile]: the tiles of this pass, one per step
-  size_t x_row_tile = 0;        // elements between row tiles
-  size_t rows = 0;              // at most kBlockRows
-  const uint16_t* w = nullptr;  // [2 panels][steps] tiles
+  const std::byte* x = nullptr;  // [row tiles][x_row_tile]: the tiles of this pass, one per step
+  size_t x_row_tile = 0;         // bytes between row tiles
+  size_t rows = 0;               // at most kBlockRows
+  const std::byte* w = nullptr;  // [2 panels][steps] tiles
+  TensorType type{};             // of the weights, which integer tiles do not tell
   size_t steps = 0;
   float* sums = nullptr;  // [row tiles][kSumElements]
   bool first = false;     // the sums start from zero
@@ -118,26 +148,31 @@ struct WriteGatedJob {
   size_t out_row_tile = 0;  // elements between row tiles
 };
 
-struct MatmulKernels {
-  /// Rounds blocks of 32 values of one row.
-  void (*round_codes)(const float* x, size_t blocks, size_t tile_rows, ActivationBlock* out);
-  /// All rows times panels [panel_begin, panel_end).
-  void (*decode)(const DecodeJob& job);
-  /// bf16 of count floats, zeros up to the next multiple of 32; consecutive steps of 32 go
-  /// kTileElements apart.
-  void (*round_bf16)(const float* x, size_t count, uint16_t* out);
-  /// bf16 tiles of columns [32 step_begin, 32 step_end) of a panel.
-  void (*expand)(const PackedLayout& layout, const std::byte* panel, size_t step_begin,
-                 size_t step_end, uint16_t* out);
+/// One form of a prefill's operands.
+struct PrefillForm {
+  size_t tile_bytes;  // of activations and of weights
   /// Steps of one pass, at most: its weight tiles stay in the first-level cache.
   size_t max_pass_steps;
+  /// Row `row` of the tiles of consecutive steps, from count floats; zeros up to whole steps.
+  void (*round)(const float* x, size_t count, size_t row, std::byte* tiles);
+  /// Tiles of columns [32 step_begin, 32 step_end) of a panel.
+  void (*expand)(const PackedLayout& layout, const std::byte* panel, size_t step_begin,
+                 size_t step_end, std::byte* tiles);
   /// Around calls of multiply on one thread.
   void (*begin_multiply)();
   void (*end_multiply)();
   /// One pass of the products of some rows with 2 panels.
   void (*multiply)(const MultiplyJob& job);
+};
+
+struct MatmulKernels {
+  /// Rounds blocks of 32 values of one row.
+  void (*round_codes)(const float* x, size_t blocks, size_t tile_rows, ActivationBlock* out);
+  /// All rows times panels [panel_begin, panel_end).
+  void (*decode)(const DecodeJob& job);
+  PrefillForm floats, quantised;  // for weights of these types
   void (*write)(const WriteJob& job);
-  void (*write_gated)(const WriteGatedJob& job);  // null where nothing is gained
+  void (*write_gated)(const WriteGatedJob& job);  // bf16; null where nothing is gained
 };
 
 /// Of the instruction set in force.
@@ -145,25 +180,33 @@ const MatmulKernels& matmul_kernels(Isa isa);
 
 void round_codes_ref(const float* x, size_t blocks, size_t tile_rows, ActivationBlock* out);
 void decode_ref(const DecodeJob& job);
-void round_bf16_ref(const float* x, size_t count, uint16_t* out);
+void round_bf16_ref(const float* x, size_t count, size_t row, std::byte* tiles);
 void expand_ref(const PackedLayout& layout, const std::byte* panel, size_t step_begin,
-                size_t step_end, uint16_t* out);
+                size_t step_end, std::byte* tiles);
 void multiply_ref(const MultiplyJob& job);
+void round_integers_ref(const float* x, size_t count, size_t row, std::byte* tiles);
+void expand_integers_ref(const PackedLayout& layout, const std::byte* panel, size_t step_begin,
+                         size_t step_end, std::byte* tiles);
+void multiply_integers_ref(const MultiplyJob& job);
 void write_ref(const WriteJob& job);
 
 void round_codes_avx2(const float* x, size_t blocks, size_t tile_rows, ActivationBlock* out);
 void decode_avx2(const DecodeJob& job);
-void round_bf16_avx2(const float* x, size_t count, uint16_t* out);
+void round_bf16_avx2(const float* x, size_t count, size_t row, std::byte* tiles);
 void expand_avx2(const PackedLayout& layout, const std::byte* panel, size_t step_begin,
-                 size_t step_end, uint16_t* out);
+                 size_t step_end, std::byte* tiles);
 void multiply_avx2(const MultiplyJob& job);
+void round_integers_avx2(const float* x, size_t count, size_t row, std::byte* tiles);
+void expand_integers_avx2(const PackedLayout& layout, const std::byte* panel, size_t step_begin,
+                          size_t step_end, std::byte* tiles);
+void multiply_integers_avx2(const MultiplyJob& job);
 void write_avx2(const WriteJob& job);
 
 void round_codes_avx512(const float* x, size_t blocks, size_t tile_rows, ActivationBlock* out);
 void decode_avx512(const DecodeJob& job);
-void round_bf16_avx512(const float* x, size_t count, uint16_t* out);
+void round_bf16_avx512(const float* x, size_t count, size_t row, std::byte* tiles);
 void expand_avx512(const PackedLayout& layout, const std::byte* panel, size_t step_begin,
-                   size_t step_end, uint16_t* out);
+                   size_t step_end, std::byte* tiles);
 void multiply_avx512(const MultiplyJob& job);
 void write_avx512(const WriteJob& job);
 

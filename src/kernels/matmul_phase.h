@@ -17,7 +17,9 @@ struct MatmulInput : MatmulRows {
 };
 
 void decode(std::span<const Projection> projections, const MatmulInput& input);
-void prefill(std::span<const Projection> projections, const MatmulInput& input);
+/// Weights of types of the form.
+void prefill(std::span<const Projection> projections, const PrefillForm& form,
+             const MatmulInput& input);
 /// Without biases of gate and up, with kernels that write_gated.
 void prefill_mlp(const GatedMlp& mlp, const MatmulInput& input);
 

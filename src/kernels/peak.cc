@@ -12,7 +12,7 @@ struct PeakLoop {
   size_t iterations;
 };
 
-PeakLoop peak_loop() {
+PeakLoop peak_loop([[maybe_unused]] Products products) {
 #if defined(__x86_64__)
   switch (cpu_isa()) {
     case Isa::kAmx:
@@ -20,6 +20,9 @@ PeakLoop peak_loop() {
     case Isa::kAvx512:
       return {peak_avx512, kPeakAvx512Flops, 400'000};
     case Isa::kAvx2:
+      if (products == Products::kQuantised) {
+        return {peak_integers_avx2, kPeakIntegersAvx2Flops, 800'000};
+      }
       return {peak_avx2, kPeakAvx2Flops, 800'000};
     case Isa::kScalar:
       break;
@@ -56,13 +59,13 @@ void peak_scalar(size_t iterations) {
   for (const float s : sum) asm volatile("" ::"r"(s));  // keeps the loop
 }
 
-void run_bf16_peak() {
-  const PeakLoop loop = peak_loop();
+void run_peak(Products products) {
+  const PeakLoop loop = peak_loop(products);
   loop.run(loop.iterations);
 }
 
-double bf16_peak_flops() {
-  const PeakLoop loop = peak_loop();
+double peak_flops(Products products) {
+  const PeakLoop loop = peak_loop(products);
   return loop.flops * static_cast<double>(loop.iterations);
 }
 

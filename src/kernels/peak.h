@@ -10,10 +10,13 @@ namespace reprise::kernels {
 /// of 64.
 uint64_t read_all(const uint64_t* words, size_t count);
 
-/// Multiplies bf16 (float where the machine has no bf16 products) from registers with the best
-/// instruction set in force; a few milliseconds.
-void run_bf16_peak();
-/// Floating point operations of one run_bf16_peak().
-double bf16_peak_flops();
+/// What prefill multiplies: bf16 (float where the machine has no bf16 products), and activations by
+/// quantised weights (the same but with AVX2, which multiplies integers of 16 bits).
+enum class Products { kBf16, kQuantised };
+
+/// Multiplies from registers with the best instruction set in force; a few milliseconds.
+void run_peak(Products products);
+/// Additions and multiplications of one run_peak().
+double peak_flops(Products products);
 
 }  // namespace reprise::kernels

@@ -13,25 +13,26 @@ constexpr size_t kMinRowsPerTask = 128;   // fewer would expand the weights too 
 
 constexpr size_t ceil_div(size_t a, size_t b) { return (a + b - 1) / b; }
 
-// The left side of the products in bf16.
+// The left side of the products.
 struct RowTiles {
-  const uint16_t* data;  // [row tiles][steps] tiles
+  const PrefillForm* form;
   size_t rows, steps;
+  const std::byte* data = nullptr;  // [row tiles][steps] tiles
 
-  size_t stride() const { return steps * kTileElements; }  // elements between row tiles
+  size_t stride() const { return steps * form->tile_bytes; }  // bytes between row tiles
 };
 
 // Rows of input, rounded; zero beyond the last row and column.
-RowTiles round_input(const MatmulInput& input, size_t cols) {
-  RowTiles tiles{nullptr, input.rows, ceil_div(cols, kBlockCols)};
+RowTiles round_input(const PrefillForm& form, const MatmulInput& input, size_t cols) {
+  RowTiles tiles{&form, input.rows, ceil_div(cols, kBlockCols)};
   const size_t count = ceil_div(input.rows, 16);
-  auto* out = reserve<uint16_t>(input.scratch->activations, count * tiles.stride());
+  auto* out = reserve<std::byte>(input.scratch->activations, count * tiles.stride());
   const size_t threads = static_cast<size_t>(input.pool->size());
   auto* rows_of_threads = reserve<float>(input.scratch->normalised, threads * cols);
   input.pool->run(count, [&](size_t tile, int thread) {
-    uint16_t* at = out + tile * tiles.stride();
+    std::byte* at = out + tile * tiles.stride();
     const size_t first = tile * 16, rows = std::min<size_t>(16, input.rows - first);
-    if (rows < 16) std::memset(at, 0, tiles.stride() * sizeof(uint16_t));
+    if (rows < 16) std::memset(at, 0, tiles.stride());
     for (size_t r = 0; r < rows; ++r) {
       const float* x = input.x + (first + r) * input.stride;
       if (input.norm.weight != nullptr) {
@@ -39,7 +40,7 @@ RowTiles round_input(const MatmulInput& input, size_t cols) {
         rms_norm(x, input.norm.weight, input.norm.eps, cols, normalised);
         x = normalised;
       }
-      input.kernels->round_bf16(x, cols, at + r * kBlockCols);
+      form.round(x, cols, r, at);
     }
   });
   tiles.data = out;
@@ -96,7 +97,7 @@ class ProjectionUnits : public Units {
   const MatmulKernels& kernels_;
 };
 
-// A panel of the gate beside the one of what it gates, written as the input of the next product.
+// A panel of the gate beside the one of what it gates, written as the next product's input in bf16.
 class GatedUnits : public Units {
  public:
   GatedUnits(const GatedMlp& mlp, const MatmulKernels& kernels, uint16_t* out, size_t out_row_tile)
@@ -138,12 +139,11 @@ Cut cut(size_t units, size_t rows, size_t threads) {
 
 struct PrefillTask {
   const Units* units = nullptr;
-  const MatmulKernels* kernels = nullptr;
   RowTiles x{};
   size_t pass_steps = 0;
   size_t row_begin = 0, row_end = 0;
-  uint16_t* w = nullptr;  // room for a unit's tiles of one pass
-  float* sums = nullptr;  // [units of the task][blocks][kBlockSums], of all units if one pass
+  std::byte* w = nullptr;  // room for a unit's tiles of one pass
+  float* sums = nullptr;   // [units of the task][blocks][kBlockSums], of all units if one pass
 
   size_t blocks() const { return ceil_div(row_end - row_begin, kBlockRows); }
   size_t block_rows(size_t row) const { return std::min(kBlockRows, row_end - row); }
@@ -158,17 +158,19 @@ struct PrefillTask {
 
 // One pass over k, from step, for one unit; the last one writes.
 void multiply_unit(const PrefillTask& task, size_t unit, size_t step, float* sums) {
+  const PrefillForm& form = *task.x.form;
   const size_t count = std::min(task.pass_steps, task.x.steps - step);
+  MultiplyJob job;
   for (size_t i = 0; i < kUnitPanels; ++i) {
     const Panel panel = task.units->panel(unit, i);
-    uint16_t* w = task.w + i * count * kTileElements;
+    std::byte* w = task.w + i * count * form.tile_bytes;
     if (panel.data != nullptr) {
-      task.kernels->expand(*panel.layout, panel.data, step, step + count, w);
+      job.type = panel.layout->type;
+      form.expand(*panel.layout, panel.data, step, step + count, w);
     } else {
-      std::memset(w, 0, count * kTileElements * sizeof(uint16_t));
+      std::memset(w, 0, count * form.tile_bytes);
     }
   }
-  MultiplyJob job;
   job.x_row_tile = task.x.stride();
   job.w = task.w;
   job.steps = count;
@@ -183,10 +185,10 @@ void multiply_unit(const PrefillTask& task, size_t unit, size_t step, float* sum
                       {sums + task.block_sums(unwritten), task.block_rows(unwritten)});
   };
   for (size_t row = task.row_begin; row < task.row_end; row += kBlockRows) {
-    job.x = task.x.data + row / 16 * job.x_row_tile + step * kTileElements;
+    job.x = task.x.data + row / 16 * job.x_row_tile + step * form.tile_bytes;
     job.rows = task.block_rows(row);
     job.sums = sums + task.block_sums(row);
-    task.kernels->multiply(job);
+    form.multiply(job);
     write();
     unwritten = row;
   }
@@ -194,25 +196,25 @@ void multiply_unit(const PrefillTask& task, size_t unit, size_t step, float* sum
 }
 
 void run_task(const PrefillTask& task, size_t begin, size_t end) {
-  task.kernels->begin_multiply();
+  task.x.form->begin_multiply();
   for (size_t step = 0; step < task.x.steps; step += task.pass_steps) {
     float* sums = task.sums;
     for (size_t unit = begin; unit < end; ++unit, sums += task.unit_sums()) {
       multiply_unit(task, unit, step, sums);
     }
   }
-  task.kernels->end_multiply();
+  task.x.form->end_multiply();
 }
 
 // Computes the units for all rows of x.
 void run_units(const Units& units, const RowTiles& x, const MatmulInput& input) {
   const size_t threads = static_cast<size_t>(input.pool->size());
   const Cut c = cut(units.count(), x.rows, threads);
-  const size_t passes = ceil_div(x.steps, input.kernels->max_pass_steps);
-  PrefillTask task{&units, input.kernels, x};
+  const size_t passes = ceil_div(x.steps, x.form->max_pass_steps);
+  PrefillTask task{&units, x};
   task.pass_steps = ceil_div(x.steps, passes);
   task.row_end = c.rows_per_block;
-  const size_t w_floats = kUnitPanels * task.pass_steps * kTileElements / 2;
+  const size_t w_floats = kUnitPanels * task.pass_steps * x.form->tile_bytes / sizeof(float);
   const size_t sum_floats =
       std::max(2 * kBlockSums, ceil_div(units.count(), c.chunks) * task.unit_sums());
   auto* rooms = reserve<float>(input.scratch->panels, threads * (w_floats + sum_floats));
@@ -221,7 +223,7 @@ void run_units(const Units& units, const RowTiles& x, const MatmulInput& input) 
     mine.row_begin = index / c.chunks * c.rows_per_block;
     mine.row_end = std::min(x.rows, mine.row_begin + c.rows_per_block);
     mine.sums = rooms + static_cast<size_t>(thread) * (w_floats + sum_floats);
-    mine.w = reinterpret_cast<uint16_t*>(mine.sums + sum_floats);
+    mine.w = reinterpret_cast<std::byte*>(mine.sums + sum_floats);
     const size_t chunk = index % c.chunks;
     run_task(mine, units.count() * chunk / c.chunks, units.count() * (chunk + 1) / c.chunks);
   });
@@ -229,17 +231,20 @@ void run_units(const Units& units, const RowTiles& x, const MatmulInput& input) 
 
 }  // namespace
 
-void prefill(std::span<const Projection> projections, const MatmulInput& input) {
-  const RowTiles x = round_input(input, projections.front().weight->cols());
+void prefill(std::span<const Projection> projections, const PrefillForm& form,
+             const MatmulInput& input) {
+  const RowTiles x = round_input(form, input, projections.front().weight->cols());
   run_units(ProjectionUnits(projections, *input.kernels), x, input);
 }
 
 void prefill_mlp(const GatedMlp& mlp, const MatmulInput& input) {
-  const RowTiles x = round_input(input, mlp.gate.weight->cols());
-  RowTiles gated{nullptr, input.rows, ceil_div(mlp.down.weight->cols(), kBlockCols)};
-  auto* out = reserve<uint16_t>(input.scratch->gated, ceil_div(gated.rows, 16) * gated.stride());
-  run_units(GatedUnits(mlp, *input.kernels, out, gated.stride()), x, input);
-  gated.data = out;
+  const PrefillForm& form = input.kernels->floats;
+  const RowTiles x = round_input(form, input, mlp.gate.weight->cols());
+  RowTiles gated{&form, input.rows, ceil_div(mlp.down.weight->cols(), kBlockCols)};
+  const size_t elements = gated.stride() / sizeof(uint16_t);
+  auto* out = reserve<uint16_t>(input.scratch->gated, ceil_div(gated.rows, 16) * elements);
+  run_units(GatedUnits(mlp, *input.kernels, out, elements), x, input);
+  gated.data = reinterpret_cast<const std::byte*>(out);
   run_units(ProjectionUnits({&mlp.down, 1}, *input.kernels), gated, input);
 }
 

@@ -20,8 +20,8 @@ void multiply_two(const MultiplyJob& job) {
     _tile_stream_loadd(2, sums + 512, kTileRowBytes);
     _tile_stream_loadd(3, sums + 768, kTileRowBytes);
   }
-  const uint16_t *x0 = job.x, *x1 = x0 + job.x_row_tile;
-  const uint16_t *w0 = job.w, *w1 = w0 + job.steps * kTileElements;
+  const uint16_t *x0 = bf16_tile(job.x), *x1 = bf16_tile(job.x + job.x_row_tile);
+  const uint16_t *w0 = bf16_tile(job.w), *w1 = w0 + job.steps * kTileElements;
   for (size_t i = 0; i < job.steps * kTileElements; i += kTileElements) {
     _tile_loadd(6, w0 + i, kTileRowBytes);
     _tile_stream_loadd(4, x0 + i, kTileRowBytes);
@@ -50,9 +50,10 @@ void multiply_one(const MultiplyJob& job) {
     _tile_stream_loadd(0, sums, kTileRowBytes);
     _tile_stream_loadd(1, sums + 256, kTileRowBytes);
   }
-  const uint16_t *w0 = job.w, *w1 = w0 + job.steps * kTileElements;
+  const uint16_t *x = bf16_tile(job.x), *w0 = bf16_tile(job.w),
+                 *w1 = w0 + job.steps * kTileElements;
   for (size_t i = 0; i < job.steps * kTileElements; i += kTileElements) {
-    _tile_stream_loadd(4, job.x + i, kTileRowBytes);
+    _tile_stream_loadd(4, x + i, kTileRowBytes);
     _tile_loadd(6, w0 + i, kTileRowBytes);
     _tile_dpbf16ps(0, 4, 6);
     _tile_loadd(7, w1 + i, kTileRowBytes);

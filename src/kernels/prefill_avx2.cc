@@ -24,32 +24,6 @@ inline void store_pairs(uint16_t* out, __m256i pairs) {
 }
 
 template <TensorType kType>
-void expand_quantized(const PackedLayout& layout, const std::byte* panel, size_t begin, size_t end,
-                      size_t half, uint16_t* out) {
-  constexpr QuantFormat kFormat = *quant_format(kType);
-  constexpr size_t kGroups = kBlockCols / kFormat.group;
-  const __m256 minus_zero = _mm256_set1_ps(static_cast<float>(-kFormat.zero()));
-  const std::byte* plane = panel + layout.codes_offset + begin * code_bytes(kFormat) + 32 * half;
-  for (size_t step = begin; step < end; ++step, out += kTileElements) {
-    __m256i codes[8];
-    load_codes<kType>(plane, codes);
-    plane += code_bytes(kFormat);
-    for (size_t j = 0; j < 8; ++j) {
-      Scale8 s = load_scale<kType>(panel, step, j * kGroups / 8, half);
-      if constexpr (!kFormat.has_min) s.min = _mm256_mul_ps(s.scale, minus_zero);
-      __m256 columns[4];
-      for (int c = 0; c < 4; ++c) {
-        const __m256i code =
-            _mm256_and_si256(_mm256_srli_epi32(codes[j], 8 * c), _mm256_set1_epi32(255));
-        columns[c] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(code), s.scale, s.min);
-      }
-      store_pairs(out + 64 * j, round_pairs(columns[0], columns[1]));
-      store_pairs(out + 64 * j + 32, round_pairs(columns[2], columns[3]));
-    }
-  }
-}
-
-template <TensorType kType>
 void expand_float(const PackedLayout& layout, const std::byte* panel, size_t begin, size_t end,
                   size_t half, uint16_t* out) {
   for (size_t column = begin * kBlockCols; column < end * kBlockCols; column += 2, out += 32) {
@@ -126,16 +100,17 @@ void multiply_panel(const MultiplyJob& job, const WideRows<R>& x, const uint16_t
 template <int R>
 void multiply_rows(const MultiplyJob& job, size_t tile, size_t row) {
   WideRows<R> x;
-  widen<R>(job.x + tile * job.x_row_tile + row * kBlockCols, job.steps, x);
+  widen<R>(bf16_tile(job.x + tile * job.x_row_tile) + row * kBlockCols, job.steps, x);
   for (size_t panel = 0; panel < 2; ++panel) {
     float* sums = job.sums + tile * kSumElements + (panel * 16 + row) * 16;
-    multiply_panel<R>(job, x, job.w + panel * job.steps * kTileElements, sums);
+    multiply_panel<R>(job, x, bf16_tile(job.w) + panel * job.steps * kTileElements, sums);
   }
 }
 
 }  // namespace
 
-void round_bf16_avx2(const float* x, size_t count, uint16_t* out) {
+void round_bf16_avx2(const float* x, size_t count, size_t row, std::byte* tiles) {
+  uint16_t* out = bf16_tile(tiles) + row * kBlockCols;
   for (; count > 0; out += kTileElements) {
     const size_t now = count < kBlockCols ? count : kBlockCols;
     alignas(32) float values[kBlockCols] = {};
@@ -152,16 +127,13 @@ void round_bf16_avx2(const float* x, size_t count, uint16_t* out) {
 }
 
 void expand_avx2(const PackedLayout& layout, const std::byte* panel, size_t step_begin,
-                 size_t step_end, uint16_t* out) {
+                 size_t step_end, std::byte* tiles) {
+  uint16_t* out = bf16_tile(tiles);
   for (size_t half = 0; half < 2; ++half, out += 16) {
     if (layout.type == TensorType::kF16) {
       expand_float<TensorType::kF16>(layout, panel, step_begin, step_end, half, out);
-    } else if (layout.type == TensorType::kBF16) {
-      expand_float<TensorType::kBF16>(layout, panel, step_begin, step_end, half, out);
     } else {
-      for_quantized(layout.type, [&](auto type) {
-        expand_quantized<decltype(type)::value>(layout, panel, step_begin, step_end, half, out);
-      });
+      expand_float<TensorType::kBF16>(layout, panel, step_begin, step_end, half, out);
     }
   }
 }

@@ -99,7 +99,7 @@ void multiply_half(const MultiplyJob& job, const uint16_t* x, float* sums) {
     c[0][r] = job.first ? _mm512_setzero_ps() : _mm512_load_ps(sums + 16 * r);
     c[1][r] = job.first ? _mm512_setzero_ps() : _mm512_load_ps(sums + 256 + 16 * r);
   }
-  const uint16_t* w = job.w;
+  const uint16_t* w = bf16_tile(job.w);
   for (size_t step = 0; step < job.steps; ++step, x += kTileElements, w += kTileElements) {
     for (size_t pair = 0; pair < 16; ++pair) {
       const auto w0 = (__m512bh)_mm512_load_si512(w + 32 * pair);
@@ -121,7 +121,8 @@ void multiply_half(const MultiplyJob& job, const uint16_t* x, float* sums) {
 
 }  // namespace
 
-void round_bf16_avx512(const float* x, size_t count, uint16_t* out) {
+void round_bf16_avx512(const float* x, size_t count, size_t row, std::byte* tiles) {
+  uint16_t* out = bf16_tile(tiles) + row * kBlockCols;
   for (; count > 0; out += kTileElements) {
     const size_t now = count < kBlockCols ? count : kBlockCols;
     const auto mask = static_cast<uint32_t>((uint64_t{1} << now) - 1);
@@ -134,7 +135,8 @@ void round_bf16_avx512(const float* x, size_t count, uint16_t* out) {
 }
 
 void expand_avx512(const PackedLayout& layout, const std::byte* panel, size_t step_begin,
-                   size_t step_end, uint16_t* out) {
+                   size_t step_end, std::byte* tiles) {
+  uint16_t* out = bf16_tile(tiles);
   if (layout.type == TensorType::kF16) {
     return expand_float<TensorType::kF16>(layout, panel, step_begin, step_end, out);
   }
@@ -148,7 +150,7 @@ void expand_avx512(const PackedLayout& layout, const std::byte* panel, size_t st
 
 void multiply_avx512(const MultiplyJob& job) {
   for (size_t row = 0; row < job.rows; row += 16) {
-    const uint16_t* x = job.x + row / 16 * job.x_row_tile;
+    const uint16_t* x = bf16_tile(job.x + row / 16 * job.x_row_tile);
     float* sums = job.sums + row / 16 * kSumElements;
     multiply_half(job, x, sums);
     if (job.rows - row > 8) multiply_half(job, x + 8 * kBlockCols, sums + 8 * 16);

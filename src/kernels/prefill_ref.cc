@@ -4,7 +4,8 @@
 
 namespace reprise::kernels {
 
-void round_bf16_ref(const float* x, size_t count, uint16_t* out) {
+void round_bf16_ref(const float* x, size_t count, size_t row, std::byte* tiles) {
+  uint16_t* out = bf16_tile(tiles) + row * kBlockCols;
   for (size_t begin = 0; begin < count; begin += kBlockCols, out += kTileElements) {
     for (size_t i = 0; i < kBlockCols; ++i) {
       out[i] = begin + i < count ? to_bf16(x[begin + i]).bits : uint16_t{0};
@@ -13,7 +14,8 @@ void round_bf16_ref(const float* x, size_t count, uint16_t* out) {
 }
 
 void expand_ref(const PackedLayout& layout, const std::byte* panel, size_t step_begin,
-                size_t step_end, uint16_t* out) {
+                size_t step_end, std::byte* tiles) {
+  uint16_t* out = bf16_tile(tiles);
   for (size_t step = step_begin; step < step_end; ++step, out += kTileElements) {
     for (size_t lane = 0; lane < kPanelRows; ++lane) {
       float values[kBlockCols];
@@ -27,10 +29,10 @@ void expand_ref(const PackedLayout& layout, const std::byte* panel, size_t step_
 
 void multiply_ref(const MultiplyJob& job) {
   for (size_t row = 0; row < job.rows; ++row) {
-    const uint16_t* x = job.x + row / 16 * job.x_row_tile + row % 16 * kBlockCols;
+    const uint16_t* x = bf16_tile(job.x + row / 16 * job.x_row_tile) + row % 16 * kBlockCols;
     for (size_t i = 0; i < 2 * kPanelRows; ++i) {
       const size_t panel = i / kPanelRows, lane = i % kPanelRows;
-      const uint16_t* w = job.w + panel * job.steps * kTileElements;
+      const uint16_t* w = bf16_tile(job.w) + panel * job.steps * kTileElements;
       float& sum = job.sums[row / 16 * kSumElements + (panel * 16 + row % 16) * 16 + lane];
       if (job.first) sum = 0.0f;
       for (size_t k = 0; k < job.steps * kBlockCols; ++k) {

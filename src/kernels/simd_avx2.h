@@ -19,6 +19,13 @@ template <int N, typename F>
   (std::make_integer_sequence<int, N>());
 }
 
+// x, as the next term's sum so far: of sums that may be regrouped compilers make trees, for which
+// there are too few registers.
+[[gnu::always_inline]] static inline __m256i in_order(__m256i x) {
+  asm("" : "+x"(x));
+  return x;
+}
+
 // 2^f on [0, 1) by a minimax polynomial of degree 5 with 2^0 = 1, times 2^floor(x): relative error
 // below 3e-7. x is clamped to [-127, 127.5]; 2^-127 and less give 0, so that masked logits weigh
 // nothing.

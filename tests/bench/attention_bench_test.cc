@@ -37,7 +37,7 @@ AttentionCases plan_of(std::vector<AttentionCase> cases, uint64_t& ticks) {
   AttentionCases plan;
   plan.cases = std::move(cases);
   plan.shape = {8, 2, 64, "bf16"};
-  plan.machine = {4096, 0.001, "device"};
+  plan.machine = {4096, 0.001, 0.001, "device"};
   plan.tick = [&ticks]() -> Status {
     ++ticks;
     return {};

@@ -12,7 +12,7 @@ using testing::Not;
 
 BenchReport made_up() {
   BenchReport report;
-  report.machine = {31.25, 3.5, ""};
+  report.machine = {31.25, 3.5, 4.25, ""};
   report.model.name = "tiny";
   report.model.path = "/models/tiny.gguf";
   report.model.load_ms = 41.6;
@@ -47,9 +47,11 @@ BenchReport made_up() {
 
 TEST(BenchReportText, JsonHasEveryField) {
   const nlohmann::ordered_json json = bench_json(made_up());
-  EXPECT_EQ(json["machine"],
-            (nlohmann::ordered_json{
-                {"device", "cpu"}, {"read_gb_s", 31.25}, {"bf16_tflop_s", 3.5}, {"threads", 2}}));
+  EXPECT_EQ(json["machine"], (nlohmann::ordered_json{{"device", "cpu"},
+                                                     {"read_gb_s", 31.25},
+                                                     {"bf16_tflop_s", 3.5},
+                                                     {"quantised_tflop_s", 4.25},
+                                                     {"threads", 2}}));
   EXPECT_EQ(json["model"]["name"], "tiny");
   EXPECT_EQ(json["model"]["path"], "/models/tiny.gguf");
   EXPECT_EQ(json["model"]["load_ms"], 41.6);
@@ -82,8 +84,8 @@ TEST(BenchReportText, JsonHasEveryField) {
 
 TEST(BenchReportText, MarkdownHasALineForEveryRow) {
   const std::string text = bench_markdown(made_up());
-  EXPECT_THAT(text, HasSubstr("tiny on 2 threads; measured: read 31.2 GB/s, bf16 3.50 TFLOP/s; "
-                              "load 42 ms\n"));
+  EXPECT_THAT(text, HasSubstr("tiny on 2 threads; measured: read 31.2 GB/s, bf16 3.50 TFLOP/s, "
+                              "4.25 with quantised weights; load 42 ms\n"));
   EXPECT_THAT(text,
               HasSubstr("\n| decode | 8192 | full | 4 | 12.35 | 15.50 | 0.25 | 324.0 | 88 % | "
                         "1.00x | 2.35x | index_share 0.0625, update_us_p99 1235 |\n"));
@@ -94,9 +96,9 @@ TEST(BenchReportText, MarkdownHasALineForEveryRow) {
 
 TEST(BenchReportText, DeviceIsNamedInPlaceOfThreads) {
   BenchReport report = made_up();
-  report.machine = {4312.5, 750.25, "NVIDIA H200"};
+  report.machine = {4312.5, 750.25, 750.25, "NVIDIA H200"};
   EXPECT_THAT(bench_markdown(report),
-              HasSubstr("tiny on NVIDIA H200; measured: read 4.31 TB/s, bf16 750.25 TFLOP/s;"));
+              HasSubstr("tiny on NVIDIA H200; measured: read 4.31 TB/s, bf16 750.25 TFLOP/s, "));
   EXPECT_EQ(bench_json(report)["machine"]["device"], "NVIDIA H200");
 }
 

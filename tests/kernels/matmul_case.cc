@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "kernels/cpu.h"
 #include "kernels/quant.h"
 
 namespace reprise::kernels {
@@ -111,27 +112,29 @@ PackedMatrix packed(const StoredMatrix& matrix, ThreadPool& pool) {
 
 Expected expected_product(const StoredMatrix& matrix, size_t row, const float* x, Phase phase) {
   constexpr double kFloatUnit = 0x1p-24, kBf16Unit = 0x1p-9;  // half an ulp of 1
-  const bool quantized = quant_format(matrix.type).has_value();
+  const bool in_bf16 = phase == Phase::kPrefill && cpu_isa() >= Isa::kAvx512;
+  const bool in_codes = quant_format(matrix.type).has_value() && !in_bf16;
+  const double steps = phase == Phase::kPrefill ? 32767 : 127 * 254;  // in a block's largest value
   const std::vector<float> w = matrix.row(row);
   double value = 0, magnitude = 0, gross = 0, rounded_x = 0;
   for (size_t i = 0; i < w.size(); ++i) {
     value += static_cast<double>(w[i]) * x[i];
     magnitude += std::fabs(static_cast<double>(w[i]) * x[i]);
-    if (!quantized || phase == Phase::kPrefill) continue;
+    if (!in_codes) continue;
     double largest = 0;  // of the 32 activations that share a scale
     for (size_t j = i / 32 * 32; j < i / 32 * 32 + 32; ++j) {
       largest = std::max<double>(largest, std::fabs(x[j]));
     }
-    const double half_step = largest / 127 / 254 / 2;
+    const double half_step = largest / steps / 2;
     rounded_x += std::fabs(w[i]) * (half_step + 2 * kFloatUnit * std::fabs(x[i]));
     gross += gross_weight(matrix, row, i) * (std::fabs(x[i]) + largest / 254);
   }
   // Every sum has at most one rounding per column, and a few per product.
   const double sums = (static_cast<double>(w.size()) + 8) * kFloatUnit;
+  if (in_codes) return {value, rounded_x * (1 + 8 * kFloatUnit) + gross * sums};
   if (phase == Phase::kPrefill && matrix.type != TensorType::kF32) {
     return {value, magnitude * (2 * kBf16Unit + kBf16Unit * kBf16Unit + sums)};
   }
-  if (quantized) return {value, rounded_x * (1 + 8 * kFloatUnit) + gross * sums};
   return {value, magnitude * sums};
 }
 

@@ -121,7 +121,7 @@ class DeviceRoof : public Roof {
     REPRISE_TRY(const double read, measure_read(std::min(kMemoryBytes, free_bytes_ / 2)));
     REPRISE_TRY(const double products, measure_products());
     machine_.read_gb_s = read * count_;
-    machine_.bf16_tflop_s = products * count_;
+    machine_.bf16_tflop_s = machine_.quantised_tflop_s = products * count_;
     return {};
   }
 

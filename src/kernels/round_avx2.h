@@ -1,0 +1,46 @@
+// Rounds activations to integers; included by *_avx2.cc only.
+#pragma once
+
+#include <immintrin.h>
+
+#include "kernels/matmul_isa.h"
+#include "kernels/simd_avx2.h"
+
+namespace reprise::kernels {
+namespace {
+
+inline int32_t horizontal_sum(__m256i v) {
+  __m128i sum = _mm_add_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
+  sum = _mm_add_epi32(sum, _mm_shuffle_epi32(sum, 0x4e));
+  return _mm_cvtsi128_si32(_mm_add_epi32(sum, _mm_shuffle_epi32(sum, 0xb1)));
+}
+
+inline float largest_magnitude(const __m256 values[4]) {
+  const __m256 sign = _mm256_set1_ps(-0.0f);
+  __m256 largest = _mm256_setzero_ps();
+  for (size_t i = 0; i < 4; ++i) {
+    largest = _mm256_max_ps(largest, _mm256_andnot_ps(sign, values[i]));
+  }
+  return max_256(largest);
+}
+
+// 32 values in units of scale, the largest of which is `top`, and the nearest integers.
+struct RoundedBlock {
+  RoundedBlock(const float* x, float top) {
+    for (size_t i = 0; i < 4; ++i) values[i] = _mm256_loadu_ps(x + 8 * i);
+    const float largest = largest_magnitude(values);
+    const __m256 inverse = _mm256_set1_ps(largest > kSmallestMagnitude ? top / largest : 0.0f);
+    scale = largest / top;
+    for (size_t i = 0; i < 4; ++i) {
+      values[i] = _mm256_mul_ps(values[i], inverse);
+      q[i] = _mm256_cvtps_epi32(values[i]);
+    }
+  }
+
+  __m256 values[4];
+  __m256i q[4];
+  float scale;
+};
+
+}  // namespace
+}  // namespace reprise::kernels
