@@ -74,61 +74,79 @@ Head<Math> make_head(const AttendArgs& args, Arena& arena) {
   return h;
 }
 
+// The tiles of a page that is read later, fetched in parts between the steps of one that is read
+// now: more lines at once than a core waits for would stop it. One line of `every`, into the second
+// cache: the stream that they continue brings the others. Fetches of all lines into the first one
+// stand in the stream's way, and a Zen 4 reads at two thirds of its speed. A list of one KV head
+// alone is no stream.
+struct Ahead {
+  const std::byte* tiles[2];  // K, V
+  size_t bytes = 0;           // of a tile
+  size_t every = 0;           // 0: none
+
+  // Part 0 to 3.
+  void fetch(size_t part) const {
+    if (every == 0) return;
+    const std::byte* const tile = tiles[part / 2];
+    const size_t end = (part % 2 + 1) * bytes / 2;
+    for (size_t at = part % 2 * bytes / 2; at < end; at += every * 64) {
+      __builtin_prefetch(tile + at, 0, 2);
+    }
+  }
+};
+
 // One page for R rows, if they read any of it. kDim: head_dim where it is known to the compiler,
 // which then unrolls, else 0.
 template <typename Math, int R, size_t kDim>
-void attend_group(const Head<Math>& h, size_t row, const PageSpan& page, const std::byte* keys) {
+void attend_group(const Head<Math>& h, size_t row, const PageSpan& page, const std::byte* keys,
+                  const Ahead& ahead) {
   const RowWindow& window = h.windows[row / kGroupRows];
   if (!sees(window, page)) return;
   const bool adjusted = h.args->soft_cap > 0.0f || needs_adjustment(window, page);
   const size_t head_dim = kDim != 0 ? kDim : h.args->layout->head_dim;
   typename Math::Softmax::Logits logits[R];
+  ahead.fetch(0);
   Math::template score<R>(*h.args, h.query, row, head_dim, page, keys, logits);
+  ahead.fetch(1);
   typename Math::template Weights<R> weights;
   const RowSums sums = h.sums.from(row);
   Math::Softmax::template weigh<R>({*h.args, row, page, adjusted}, sums, logits);
+  ahead.fetch(2);
   for (int r = 0; r < R; ++r) Math::weigh(weights, r, logits[r]);
   const size_t width = kDim != 0 ? kDim * Math::kSums : sums.width;
   Math::template sum<R>(weights, head_dim, page, sums.values, width);
+  ahead.fetch(3);
 }
 
 template <typename Math, int R>
-void attend_group(const Head<Math>& h, size_t row, const PageSpan& page, const std::byte* keys) {
+void attend_group(const Head<Math>& h, size_t row, const PageSpan& page, const std::byte* keys,
+                  const Ahead& ahead) {
   switch (h.args->layout->head_dim) {
     case 64:
-      return attend_group<Math, R, 64>(h, row, page, keys);
+      return attend_group<Math, R, 64>(h, row, page, keys, ahead);
     case 128:
-      return attend_group<Math, R, 128>(h, row, page, keys);
+      return attend_group<Math, R, 128>(h, row, page, keys, ahead);
     default:
-      return attend_group<Math, R, 0>(h, row, page, keys);
+      return attend_group<Math, R, 0>(h, row, page, keys, ahead);
   }
-}
-
-// One line of `every`, into the second cache: the stream that they continue brings the others.
-// Fetches of all lines into the first one stand in the stream's way, and a Zen 4 reads at two
-// thirds of its speed. A list of one KV head alone is no stream.
-inline void fetch_tile(const std::byte* tile, size_t bytes, size_t every) {
-  if (every == 0) return;
-  for (size_t at = 0; at < bytes; at += every * 64) __builtin_prefetch(tile + at, 0, 2);
 }
 
 template <typename Math>
 void attend_page(const Head<Math>& h, const PageSpan& page, const PageSpan& soon, bool stream) {
-  const size_t tile_bytes = h.args->layout->tile_bytes(), every = stream ? Math::kFetchEvery : 1;
-  fetch_tile(soon.k, tile_bytes, every);
-  fetch_tile(soon.v, tile_bytes, every);
+  Ahead ahead{{soon.k, soon.v}, h.args->layout->tile_bytes(), stream ? Math::kFetchEvery : 1};
   const std::byte* keys = Math::keys(*h.args, h.query, page);
   size_t row = 0;
   for (; row + kGroupRows <= h.args->rows; row += kGroupRows) {
-    attend_group<Math, kGroupRows>(h, row, page, keys);
+    attend_group<Math, kGroupRows>(h, row, page, keys, ahead);
+    ahead.every = 0;
   }
   switch (h.args->rows - row) {
     case 3:
-      return attend_group<Math, 3>(h, row, page, keys);
+      return attend_group<Math, 3>(h, row, page, keys, ahead);
     case 2:
-      return attend_group<Math, 2>(h, row, page, keys);
+      return attend_group<Math, 2>(h, row, page, keys, ahead);
     case 1:
-      return attend_group<Math, 1>(h, row, page, keys);
+      return attend_group<Math, 1>(h, row, page, keys, ahead);
   }
 }
 

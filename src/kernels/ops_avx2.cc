@@ -4,41 +4,29 @@
 namespace reprise::kernels {
 namespace {
 
-constexpr size_t kLanes = 8;
-
-// Calls body(offset, lanes) for every vector; lanes past n are masked off.
-template <typename Body>
-inline void for_vectors(size_t n, Body body) {
-  size_t i = 0;
-  const __m256i all = _mm256_set1_epi32(-1);
-  for (; i + kLanes <= n; i += kLanes) body(i, all);
-  if (i < n) body(i, first_lanes_256(static_cast<int>(n - i)));
-}
-
 void rms_norm_256(const float* x, const float* weight, float eps, size_t n, float* out) {
   __m256 sum = _mm256_setzero_ps();
-  for_vectors(n, [&](size_t i, __m256i lanes) {
-    const __m256 value = _mm256_maskload_ps(x + i, lanes);
+  for_vectors(n, [&](size_t i, auto lanes) {
+    const __m256 value = lanes.load(x + i);
     sum = _mm256_fmadd_ps(value, value, sum);
   });
   const float mean = sum_256(sum) / static_cast<float>(n);
   const __m256 inverse = _mm256_set1_ps(1.0f / __builtin_sqrtf(mean + eps));
-  for_vectors(n, [&](size_t i, __m256i lanes) {
-    __m256 value = _mm256_mul_ps(_mm256_maskload_ps(x + i, lanes), inverse);
-    if (weight != nullptr) value = _mm256_mul_ps(value, _mm256_maskload_ps(weight + i, lanes));
-    _mm256_maskstore_ps(out + i, lanes, value);
+  for_vectors(n, [&](size_t i, auto lanes) {
+    __m256 value = _mm256_mul_ps(lanes.load(x + i), inverse);
+    if (weight != nullptr) value = _mm256_mul_ps(value, lanes.load(weight + i));
+    lanes.store(out + i, value);
   });
 }
 
 void rope_256(float* x, const float* cos_sin, size_t heads, size_t head_dim, size_t pairs) {
   for (size_t head = 0; head < heads; ++head, x += head_dim) {
-    for_vectors(2 * pairs, [&](size_t i, __m256i lanes) {
-      const __m256 angle = _mm256_maskload_ps(cos_sin + i, lanes);
-      const __m256 value = _mm256_maskload_ps(x + i, lanes);
+    for_vectors(2 * pairs, [&](size_t i, auto lanes) {
+      const __m256 angle = lanes.load(cos_sin + i);
+      const __m256 value = lanes.load(x + i);
       const __m256 swapped = _mm256_permute_ps(value, 0xb1);
       const __m256 sin_part = _mm256_mul_ps(swapped, _mm256_movehdup_ps(angle));
-      _mm256_maskstore_ps(x + i, lanes,
-                          _mm256_fmaddsub_ps(value, _mm256_moveldup_ps(angle), sin_part));
+      lanes.store(x + i, _mm256_fmaddsub_ps(value, _mm256_moveldup_ps(angle), sin_part));
     });
   }
 }
@@ -59,25 +47,23 @@ inline __m256 gelu_tanh(__m256 x) {
 }
 
 void gated_activation_256(float* gate, const float* up, size_t n, Activation activation) {
-  for_vectors(n, [&](size_t i, __m256i lanes) {
-    const __m256 x = _mm256_maskload_ps(gate + i, lanes);
+  for_vectors(n, [&](size_t i, auto lanes) {
+    const __m256 x = lanes.load(gate + i);
     const __m256 y = activation == Activation::kSilu ? silu(x) : gelu_tanh(x);
-    _mm256_maskstore_ps(gate + i, lanes, _mm256_mul_ps(y, _mm256_maskload_ps(up + i, lanes)));
+    lanes.store(gate + i, _mm256_mul_ps(y, lanes.load(up + i)));
   });
 }
 
 void soft_cap_256(float* x, size_t n, float cap) {
-  for_vectors(n, [&](size_t i, __m256i lanes) {
-    _mm256_maskstore_ps(x + i, lanes, capped_256(_mm256_maskload_ps(x + i, lanes), cap));
-  });
+  for_vectors(
+      n, [&](size_t i, auto lanes) { lanes.store(x + i, capped_256(lanes.load(x + i), cap)); });
 }
 
 void add_scaled_256(float* out, const float* x, float scale, size_t n) {
   const __m256 factor = _mm256_set1_ps(scale);
-  for_vectors(n, [&](size_t i, __m256i lanes) {
-    const __m256 sum = _mm256_fmadd_ps(_mm256_maskload_ps(x + i, lanes), factor,
-                                       _mm256_maskload_ps(out + i, lanes));
-    _mm256_maskstore_ps(out + i, lanes, sum);
+  for_vectors(n, [&](size_t i, auto lanes) {
+    const __m256 sum = _mm256_fmadd_ps(lanes.load(x + i), factor, lanes.load(out + i));
+    lanes.store(out + i, sum);
   });
 }
 

@@ -84,4 +84,32 @@ static inline __m256i first_lanes_256(int n) {
   return _mm256_cmpgt_epi32(_mm256_set1_epi32(n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
 }
 
+constexpr size_t kLanes256 = 8;
+
+// Eight floats of a row, and fewer of them, its last ones. Masked stores take a Zen 3 ten times as
+// long as others.
+struct WholeVector {
+  static __m256 load(const float* x) { return _mm256_loadu_ps(x); }
+  static __m256 load(const float* x, __m256) { return _mm256_loadu_ps(x); }
+  static void store(float* x, __m256 v) { _mm256_storeu_ps(x, v); }
+};
+struct PartOfVector {
+  __m256i lanes;
+
+  __m256 load(const float* x) const { return _mm256_maskload_ps(x, lanes); }
+  // Lanes that are not used are those of `others`.
+  __m256 load(const float* x, __m256 others) const {
+    return _mm256_blendv_ps(others, load(x), _mm256_castsi256_ps(lanes));
+  }
+  void store(float* x, __m256 v) const { _mm256_maskstore_ps(x, lanes, v); }
+};
+
+// Calls body(offset, WholeVector or PartOfVector) for every vector of n floats.
+template <typename Body>
+[[gnu::always_inline]] static inline void for_vectors(size_t n, Body body) {
+  size_t i = 0;
+  for (; i + kLanes256 <= n; i += kLanes256) body(i, WholeVector{});
+  if (i < n) body(i, PartOfVector{first_lanes_256(static_cast<int>(n - i))});
+}
+
 }  // namespace reprise::kernels

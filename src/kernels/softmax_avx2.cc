@@ -4,47 +4,32 @@
 namespace reprise::kernels {
 namespace {
 
-constexpr size_t kLanes = 8;
+constexpr size_t kLanes = kLanes256;
 constexpr float kLog2e = 1.44269504f;
-
-// Calls body(offset, lanes) for every vector; lanes past n are not used.
-template <typename Body>
-inline void for_vectors(size_t n, Body body) {
-  const __m256i all = _mm256_set1_epi32(-1);
-  size_t i = 0;
-  for (; i + kLanes <= n; i += kLanes) body(i, all);
-  if (i < n) body(i, first_lanes_256(static_cast<int>(n - i)));
-}
-
-// Lanes that are not used become -inf.
-inline __m256 load_logits(const float* x, __m256i lanes) {
-  return _mm256_blendv_ps(_mm256_set1_ps(-__builtin_inff()), _mm256_maskload_ps(x, lanes),
-                          _mm256_castsi256_ps(lanes));
-}
 
 }  // namespace
 
 float softmax_avx2(float* x, size_t n) {
-  __m256 tops = _mm256_set1_ps(-__builtin_inff());
+  const __m256 nothing = _mm256_set1_ps(-__builtin_inff());
+  __m256 tops = nothing;
   for_vectors(
-      n, [&](size_t i, __m256i lanes) { tops = _mm256_max_ps(tops, load_logits(x + i, lanes)); });
+      n, [&](size_t i, auto lanes) { tops = _mm256_max_ps(tops, lanes.load(x + i, nothing)); });
   const float top = max_256(tops);
   // Nothing visible: subtracting 0 instead of -inf makes every weight 2^-inf = 0.
   const __m256 base = _mm256_set1_ps(top == -__builtin_inff() ? 0.0f : top);
   const __m256 log2e = _mm256_set1_ps(kLog2e);
   __m256 sums = _mm256_setzero_ps();
-  for_vectors(n, [&](size_t i, __m256i lanes) {
-    const __m256 logit = load_logits(x + i, lanes);
+  for_vectors(n, [&](size_t i, auto lanes) {
+    const __m256 logit = lanes.load(x + i, nothing);
     const __m256 weight = exp2_256(_mm256_mul_ps(_mm256_sub_ps(logit, base), log2e));
     sums = _mm256_add_ps(sums, weight);
-    _mm256_maskstore_ps(x + i, lanes, weight);
+    lanes.store(x + i, weight);
   });
   const float total = sum_256(sums);
   if (!(total > 0.0f)) return -__builtin_inff();
   const __m256 inverse = _mm256_set1_ps(1.0f / total);
-  for_vectors(n, [&](size_t i, __m256i lanes) {
-    const __m256 weight = _mm256_maskload_ps(x + i, lanes);
-    _mm256_maskstore_ps(x + i, lanes, _mm256_mul_ps(weight, inverse));
+  for_vectors(n, [&](size_t i, auto lanes) {
+    lanes.store(x + i, _mm256_mul_ps(lanes.load(x + i), inverse));
   });
   return top + __builtin_logf(total);
 }
