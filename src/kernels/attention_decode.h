@@ -21,9 +21,8 @@ struct PageOfRows {
 };
 
 // One of the calls, with what it sums up. Math says what a type of pages multiplies:
-//   Softmax            of an instruction set: Logits, those of a row and a page, which weigh()
-//   turns
-//                      into weights; clear() begins a row, finish() gives its result back
+//   Softmax            of an instruction set: Logits, those of a row and a page; weigh() turns them
+//                      into weights, clear() begins a row, finish() gives its result back
 //   Query, kSums       rows of q as they are multiplied; floats summed per dim
 //   kFetchEvery, kAhead  lines of a stream of which one is fetched (0: none), so many pages of a
 //                      head before it is read
