@@ -6,34 +6,31 @@
 
 namespace reprise::kernels {
 const MatmulKernels& matmul_kernels([[maybe_unused]] Isa isa) {
-  static constexpr auto kNothing = [] {};
   static constexpr size_t kBf16 = kTileElements * sizeof(uint16_t), kIntegers = sizeof(WeightTile);
   static_assert(sizeof(ActivationTile) == kIntegers);
   static constexpr MatmulKernels kRef = {
       round_codes_ref,
       decode_ref,
-      {kBf16, kVectorSteps, round_bf16_ref, expand_ref, kNothing, kNothing, multiply_ref},
-      {kIntegers, kVectorSteps, round_integers_ref, expand_integers_ref, kNothing, kNothing,
-       multiply_integers_ref},
+      {kBf16, kVectorSteps, round_bf16_ref, expand_ref, multiply_ref},
+      {kIntegers, kVectorSteps, round_integers_ref, expand_integers_ref, multiply_integers_ref},
       write_ref,
       nullptr};
 #if defined(__x86_64__)
   static constexpr MatmulKernels kAvx2 = {
       round_codes_avx2,
       decode_avx2,
-      {kBf16, kVectorSteps, round_bf16_avx2, expand_avx2, kNothing, kNothing, multiply_avx2},
-      {kIntegers, kVectorSteps, round_integers_avx2, expand_integers_avx2, kNothing, kNothing,
-       multiply_integers_avx2},
+      {kBf16, kVectorSteps, round_bf16_avx2, expand_avx2, multiply_avx2},
+      {kIntegers, kVectorSteps, round_integers_avx2, expand_integers_avx2, multiply_integers_avx2},
       write_avx2,
       nullptr};
-  static constexpr PrefillForm kVectors = {kBf16,    kVectorSteps, round_bf16_avx512, expand_avx512,
-                                           kNothing, kNothing,     multiply_avx512};
+  static constexpr PrefillForm kVectors = {kBf16, kVectorSteps, round_bf16_avx512, expand_avx512,
+                                           multiply_avx512};
   static constexpr MatmulKernels kAvx512 = {round_codes_avx512, decode_avx512, kVectors,
                                             kVectors,           write_avx512,  write_gated_avx512};
   static constexpr size_t kTileSteps = 18;
-  static constexpr PrefillForm kTiles = {kBf16,         kTileSteps,         round_bf16_avx512,
-                                         expand_avx512, begin_multiply_amx, end_multiply_amx,
-                                         multiply_amx};
+  static constexpr PrefillForm kTiles = {kBf16,           kTileSteps,   round_bf16_avx512,
+                                         expand_avx512,   multiply_amx, begin_multiply_amx,
+                                         end_multiply_amx};
   static constexpr MatmulKernels kAmx = {round_codes_avx512, decode_avx512,     kTiles, kTiles,
                                          write_avx512,       write_gated_avx512};
   if (isa == Isa::kAmx) return kAmx;

@@ -158,11 +158,11 @@ struct PrefillForm {
   /// Tiles of columns [32 step_begin, 32 step_end) of a panel.
   void (*expand)(const PackedLayout& layout, const std::byte* panel, size_t step_begin,
                  size_t step_end, std::byte* tiles);
-  /// Around calls of multiply on one thread.
-  void (*begin_multiply)();
-  void (*end_multiply)();
   /// One pass of the products of some rows with 2 panels.
   void (*multiply)(const MultiplyJob& job);
+  /// Around calls of multiply on one thread; null where nothing is to be done.
+  void (*begin_multiply)() = nullptr;
+  void (*end_multiply)() = nullptr;
 };
 
 struct MatmulKernels {

@@ -196,14 +196,15 @@ void multiply_unit(const PrefillTask& task, size_t unit, size_t step, float* sum
 }
 
 void run_task(const PrefillTask& task, size_t begin, size_t end) {
-  task.x.form->begin_multiply();
+  const PrefillForm& form = *task.x.form;
+  if (form.begin_multiply != nullptr) form.begin_multiply();
   for (size_t step = 0; step < task.x.steps; step += task.pass_steps) {
     float* sums = task.sums;
     for (size_t unit = begin; unit < end; ++unit, sums += task.unit_sums()) {
       multiply_unit(task, unit, step, sums);
     }
   }
-  task.x.form->end_multiply();
+  if (form.end_multiply != nullptr) form.end_multiply();
 }
 
 // Computes the units for all rows of x.

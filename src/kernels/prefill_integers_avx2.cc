@@ -95,6 +95,7 @@ void multiply_rows(const MultiplyJob& job, size_t tile, size_t row) {
     float* sums = job.sums + tile * kSumElements + (panel * 16 + row) * 16;
     if (job.first) std::memset(sums, 0, R * 16 * sizeof(float));
     for (size_t step = 0; step < job.steps; ++step, ++x, ++w) {
+      // The rows of the next tile lie too far from these to be a stream.
       for (size_t r = 0; r < R; ++r) __builtin_prefetch(x[1].q[row + r]);
       for (size_t g = 0; g < kGroups; ++g) {
         constexpr int kPairs = 16 / kGroups;

@@ -19,7 +19,7 @@ template <int N, typename F>
   (std::make_integer_sequence<int, N>());
 }
 
-// x, as the next term's sum so far: of sums that may be regrouped compilers make trees, for which
+// A sum so far that compilers may not regroup: of many sums side by side they make trees, for which
 // there are too few registers.
 [[gnu::always_inline]] static inline __m256i in_order(__m256i x) {
   asm("" : "+x"(x));
@@ -86,8 +86,8 @@ static inline __m256i first_lanes_256(int n) {
 
 constexpr size_t kLanes256 = 8;
 
-// Eight floats of a row, and fewer of them, its last ones. Masked stores take a Zen 3 ten times as
-// long as others.
+// Eight floats of a row, and fewer of them, its last ones: masked stores take a Zen 3 more than
+// five times as long as others.
 struct WholeVector {
   static __m256 load(const float* x) { return _mm256_loadu_ps(x); }
   static __m256 load(const float* x, __m256) { return _mm256_loadu_ps(x); }
