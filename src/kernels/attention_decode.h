@@ -28,7 +28,8 @@ struct PageOfRows {
 //                      head before it is read
 //   take, load         memory for a Query; its row
 //   keys               a K tile as it is multiplied
-//   score, weigh, sum  logits of a group of rows, their weights, and the values they weigh
+//   score, weigh, sum  logits of a group of rows, their weights, and the values they weigh; score
+//                      and sum fetch what is Ahead
 //   finish             the sums of a row, one per dim
 template <typename Math>
 struct Head {
@@ -73,24 +74,26 @@ Head<Math> make_head(const AttendArgs& args, Arena& arena) {
   return h;
 }
 
-// The tiles of a page that is read later, fetched in parts between the steps of one that is read
-// now: more lines at once than a core waits for would stop it. One line of `every`, into the second
-// cache: the stream that they continue brings the others. Fetches of all lines into the first one
-// stand in the stream's way, and a Zen 4 reads at two thirds of its speed. A list of one KV head
-// alone is no stream.
+// The tiles of a page that is read later, fetched bit by bit between the steps of one that is read
+// now: many lines at once stop a core, which waits for a few at a time. One line of `every`, into
+// the second cache: on a Zen 4 the stream that they continue brings the others, and fetches of all
+// lines into the first one stand in its way. A list of one KV head alone is no stream.
 struct Ahead {
-  const std::byte* tiles[2];  // K, V
-  size_t bytes = 0;           // of a tile
-  size_t every = 0;           // 0: none
+  enum Tile { kKeys, kValues };
+  const std::byte* tiles[2];
+  size_t bytes = 0;  // of a tile
+  size_t every = 0;  // a power of two, or 0: none
 
-  // Part 0 to 3.
-  void fetch(size_t part) const {
+  // Lines that begin in [from, end) of a tile.
+  [[gnu::always_inline]] void fetch(Tile tile, size_t from, size_t end) const {
     if (every == 0) return;
-    const std::byte* const tile = tiles[part / 2];
-    const size_t end = (part % 2 + 1) * bytes / 2;
-    for (size_t at = part % 2 * bytes / 2; at < end; at += every * 64) {
-      __builtin_prefetch(tile + at, 0, 2);
+    const size_t distance = every * 64;
+    for (size_t at = (from + distance - 1) & -distance; at < end; at += distance) {
+      __builtin_prefetch(tiles[tile] + at, 0, 2);
     }
+  }
+  [[gnu::always_inline]] void fetch_half(Tile tile, size_t half) const {
+    fetch(tile, half * bytes / 2, (half + 1) * bytes / 2);
   }
 };
 
@@ -104,17 +107,13 @@ void attend_group(const Head<Math>& h, size_t row, const PageSpan& page, const s
   const bool adjusted = h.args->soft_cap > 0.0f || needs_adjustment(window, page);
   const size_t head_dim = kDim != 0 ? kDim : h.args->layout->head_dim;
   typename Math::Softmax::Logits logits[R];
-  ahead.fetch(0);
-  Math::template score<R>(*h.args, h.query, row, head_dim, page, keys, logits);
-  ahead.fetch(1);
+  Math::template score<R>(*h.args, h.query, row, head_dim, page, keys, ahead, logits);
   typename Math::template Weights<R> weights;
   const RowSums sums = h.sums.from(row);
   Math::Softmax::template weigh<R>({*h.args, row, page, adjusted}, sums, logits);
-  ahead.fetch(2);
   for (int r = 0; r < R; ++r) Math::weigh(weights, r, logits[r]);
   const size_t width = kDim != 0 ? kDim * Math::kSums : sums.width;
-  Math::template sum<R>(weights, head_dim, page, sums.values, width);
-  ahead.fetch(3);
+  Math::template sum<R>(weights, head_dim, page, ahead, sums.values, width);
 }
 
 template <typename Math, int R>

@@ -13,12 +13,14 @@ namespace {
 template <KvType type, int R, bool kRotates>
 [[gnu::always_inline]] inline void score_tile(const AttendArgs& args, const float* q,
                                               size_t head_dim, const PageSpan& page,
-                                              Logits256 (&logits)[R]) {
+                                              const Ahead& ahead, Logits256 (&logits)[R]) {
+  const size_t row_bytes = ahead.bytes / (head_dim / 2);
   __m256 sums[R][2];  // logits may lie in memory
   unrolled<2 * R>([&]<int i>()
                       __attribute__((always_inline)) { sums[i / 2][i % 2] = _mm256_setzero_ps(); });
 #pragma GCC unroll 2
   for (size_t pair = 0; pair < head_dim / 2; ++pair) {
+    ahead.fetch(Ahead::kKeys, pair * row_bytes, (pair + 1) * row_bytes);
     const auto low = load_k_pair<type, kRotates>(head_dim, args.rope_pairs, page, pair, 0);
     const auto high = load_k_pair<type, kRotates>(head_dim, args.rope_pairs, page, pair, 8);
     unrolled<R>([&]<int r>() __attribute__((always_inline)) {
@@ -74,8 +76,8 @@ template <KvType type>
 struct FloatMath : FloatRows {
   using Softmax = Softmax256;
   static constexpr size_t kSums = 1;
-  // Fetches make a Zen 3 forget the stream: it reads at two thirds of its speed.
-  static constexpr size_t kFetchEvery = 0, kAhead = 4;
+  // Some lines of a stream alone make a Zen 3 forget it: it reads at two thirds of its speed.
+  static constexpr size_t kFetchEvery = 1, kAhead = 4;
   template <int R>
   struct Weights {
     alignas(32) float tokens[R][kPageTokens];
@@ -89,12 +91,12 @@ struct FloatMath : FloatRows {
   template <int R>
   [[gnu::always_inline]] static void score(const AttendArgs& args, const Query& query, size_t row,
                                            size_t head_dim, const PageSpan& page, const std::byte*,
-                                           Logits256 (&logits)[R]) {
+                                           const Ahead& ahead, Logits256 (&logits)[R]) {
     const float* q = query.rows + row * head_dim;
     if (page.cos_sin != nullptr) {
-      return score_tile<type, R, true>(args, q, head_dim, page, logits);
+      return score_tile<type, R, true>(args, q, head_dim, page, ahead, logits);
     }
-    score_tile<type, R, false>(args, q, head_dim, page, logits);
+    score_tile<type, R, false>(args, q, head_dim, page, ahead, logits);
   }
 
   template <int R>
@@ -106,9 +108,12 @@ struct FloatMath : FloatRows {
   // In the order in which values lie, so that they are a stream, too.
   template <int R>
   [[gnu::always_inline]] static void sum(const Weights<R>& weights, size_t head_dim,
-                                         const PageSpan& page, float* sums, size_t width) {
+                                         const PageSpan& page, const Ahead& ahead, float* sums,
+                                         size_t width) {
     const std::byte* const values = page.v;
+    const size_t row_bytes = ahead.bytes / kPairs;
     for (size_t pair = 0; pair < kPairs; ++pair) {
+      ahead.fetch(Ahead::kValues, pair * row_bytes, (pair + 1) * row_bytes);
       __m256 first[R], second[R];
       unrolled<R>([&]<int r>() __attribute__((always_inline)) {
         first[r] = _mm256_broadcast_ss(weights.tokens[r] + 2 * pair);

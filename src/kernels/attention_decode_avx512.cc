@@ -40,7 +40,7 @@ struct Bf16Math {
   template <int R>
   [[gnu::always_inline]] static void score(const AttendArgs&, const Query& query, size_t row,
                                            size_t head_dim, const PageSpan&, const std::byte* keys,
-                                           __m512 (&logits)[R]) {
+                                           const Ahead& ahead, __m512 (&logits)[R]) {
     const size_t steps = head_dim / 2;
     const uint32_t* q = query.rows + row * steps;
     __m512 odd[R];
@@ -48,6 +48,7 @@ struct Bf16Math {
     size_t step = 0;
 #pragma GCC unroll 4
     for (; step + 1 < steps; step += 2, keys += 2 * sizeof(__m512i)) {
+      ahead.fetch(Ahead::kKeys, step * sizeof(__m512i), (step + 2) * sizeof(__m512i));
       const __m512i first = _mm512_loadu_si512(keys);
       const __m512i second = _mm512_loadu_si512(keys + sizeof(__m512i));
       for (int r = 0; r < R; ++r) {
@@ -74,22 +75,23 @@ struct Bf16Math {
 
   template <int R>
   [[gnu::always_inline]] static void sum(const Weights<R>& weights, size_t head_dim,
-                                         const PageSpan& page, float* sums, size_t width) {
+                                         const PageSpan& page, const Ahead& ahead, float* sums,
+                                         size_t width) {
     constexpr size_t kVectors = 4;
     size_t dim = 0;
     for (; dim + kVectors * kLanes <= width; dim += kVectors * kLanes) {
-      sum_vectors<R, kVectors>(weights, head_dim, page, dim, sums + dim, width);
+      sum_vectors<R, kVectors>(weights, head_dim, page, ahead, dim, sums + dim, width);
     }
     for (; dim < width; dim += kLanes) {
-      sum_vectors<R, 1>(weights, head_dim, page, dim, sums + dim, width);
+      sum_vectors<R, 1>(weights, head_dim, page, ahead, dim, sums + dim, width);
     }
   }
 
   // N vectors of dims of R rows.
   template <int R, int N>
   [[gnu::always_inline]] static void sum_vectors(const Weights<R>& weights, size_t head_dim,
-                                                 const PageSpan& page, size_t dim, float* sums,
-                                                 size_t width) {
+                                                 const PageSpan& page, const Ahead& ahead,
+                                                 size_t dim, float* sums, size_t width) {
     const __mmask16 last = first_lanes(static_cast<unsigned>(head_dim - dim - (N - 1) * kLanes));
     __m512 acc[R][N];
     for (int r = 0; r < R; ++r) {
@@ -98,6 +100,8 @@ struct Bf16Math {
     const uint32_t* v = reinterpret_cast<const uint32_t*>(page.v) + dim;
 #pragma GCC unroll 2
     for (size_t pair = 0; pair < kPairs; ++pair, v += head_dim) {
+      const size_t at = (pair * head_dim + dim) * sizeof(uint32_t);
+      ahead.fetch(Ahead::kValues, at, at + N * sizeof(__m512i));
       __m512i values[N];
       for (int n = 0; n < N; ++n) {
         values[n] = n + 1 < N ? _mm512_loadu_si512(v + n * kLanes)

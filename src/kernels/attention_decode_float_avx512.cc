@@ -24,12 +24,15 @@ struct FloatMath : FloatRows {
   template <int R>
   [[gnu::always_inline]] static void score(const AttendArgs& args, const Query& query, size_t row,
                                            size_t head_dim, const PageSpan& page, const std::byte*,
-                                           __m512 (&logits)[R]) {
+                                           const Ahead& ahead, __m512 (&logits)[R]) {
     const float* q = query.rows + row * head_dim;
+    ahead.fetch_half(Ahead::kKeys, 0);
     if (page.cos_sin != nullptr) {
-      return score_floats<type, R, true>(args, q, head_dim, page, logits);
+      score_floats<type, R, true>(args, q, head_dim, page, logits);
+    } else {
+      score_floats<type, R, false>(args, q, head_dim, page, logits);
     }
-    score_floats<type, R, false>(args, q, head_dim, page, logits);
+    ahead.fetch_half(Ahead::kKeys, 1);
   }
 
   template <int R>
@@ -39,7 +42,9 @@ struct FloatMath : FloatRows {
 
   template <int R>
   [[gnu::always_inline]] static void sum(const Weights<R>& weights, size_t head_dim,
-                                         const PageSpan& page, float* sums, size_t width) {
+                                         const PageSpan& page, const Ahead& ahead, float* sums,
+                                         size_t width) {
+    ahead.fetch_half(Ahead::kValues, 0);
     size_t dim = 0;
     for (; dim + 2 * kLanes <= head_dim; dim += 2 * kLanes) {
       sum_dims<R, 2>(weights, head_dim, page, dim, sums + 2 * dim, width);
@@ -47,6 +52,7 @@ struct FloatMath : FloatRows {
     for (; dim < head_dim; dim += kLanes) {
       sum_dims<R, 1>(weights, head_dim, page, dim, sums + 2 * dim, width);
     }
+    ahead.fetch_half(Ahead::kValues, 1);
   }
 
   // N times 16 dims of R rows.

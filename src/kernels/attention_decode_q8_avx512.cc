@@ -67,7 +67,8 @@ struct Q8Math {
   template <int R>
   [[gnu::always_inline]] static void score(const AttendArgs& args, const Query& query, size_t row,
                                            size_t head_dim, const PageSpan& page, const std::byte*,
-                                           __m512 (&logits)[R]) {
+                                           const Ahead& ahead, __m512 (&logits)[R]) {
+    ahead.fetch_half(Ahead::kKeys, 0);
     if (page.cos_sin != nullptr) {
       const float* q = query.rows + row * head_dim;
       return score_floats<KvType::kQ8_0, R, true>(args, q, head_dim, page, logits);
@@ -79,6 +80,7 @@ struct Q8Math {
     for (int r = 0; r < R; ++r) {
       logits[r] = _mm512_mul_ps(logits[r], _mm512_set1_ps(query.step[row + r]));
     }
+    ahead.fetch_half(Ahead::kKeys, 1);
   }
 
   // The dims that share a scale; even and odd pairs of them have sums of their own.
@@ -112,12 +114,15 @@ struct Q8Math {
 
   template <int R>
   [[gnu::always_inline]] static void sum(const Weights<R>& weights, size_t head_dim,
-                                         const PageSpan& page, float* sums, size_t width) {
+                                         const PageSpan& page, const Ahead& ahead, float* sums,
+                                         size_t width) {
+    ahead.fetch_half(Ahead::kValues, 0);
     size_t dim = 0;
     for (; dim + 2 * kQ8Block <= head_dim; dim += 2 * kQ8Block) {
       sum_blocks<R, 2>(weights, head_dim, page, dim, sums + dim, width);
     }
     if (dim < head_dim) sum_blocks<R, 1>(weights, head_dim, page, dim, sums + dim, width);
+    ahead.fetch_half(Ahead::kValues, 1);
   }
 
   // N times the dims that share a scale. Weights of all are made before the first are multiplied:

@@ -38,6 +38,14 @@ Border find_border(std::span<const uint32_t> orders, size_t k) {
   return border;
 }
 
+#if defined(__x86_64__)
+int32_t* scratch(size_t n) {
+  thread_local std::vector<int32_t> orders;
+  orders.resize((n + kMarks - 1) / kMarks * kMarks);
+  return orders.data();
+}
+#endif
+
 }  // namespace
 
 void largest_ref(const float* scores, size_t n, size_t k, int32_t* indices) {
@@ -96,11 +104,8 @@ void put_marked_ref(const uint16_t* marks, size_t n, const float* marked, float*
 
 void largest(const float* scores, size_t n, size_t k, int32_t* indices) {
 #if defined(__x86_64__)
-  if (cpu_isa() >= Isa::kAvx512) {
-    thread_local std::vector<int32_t> orders;
-    orders.resize(n);
-    return largest_avx512(scores, n, k, orders.data(), indices);
-  }
+  if (cpu_isa() >= Isa::kAvx512) return largest_avx512(scores, n, k, scratch(n), indices);
+  if (cpu_isa() >= Isa::kAvx2) return largest_avx2(scores, n, k, scratch(n), indices);
 #endif
   largest_ref(scores, n, k, indices);
 }
@@ -109,10 +114,9 @@ void mark_largest(const float* scores, size_t n, size_t k, [[maybe_unused]] int3
                   uint16_t* marks) {
 #if defined(__x86_64__)
   if (cpu_isa() >= Isa::kAvx512) {
-    thread_local std::vector<int32_t> orders;
-    orders.resize(n);
-    return mark_largest_avx512(scores, n, k, orders.data(), near, marks);
+    return mark_largest_avx512(scores, n, k, scratch(n), near, marks);
   }
+  if (cpu_isa() >= Isa::kAvx2) return mark_largest_avx2(scores, n, k, scratch(n), near, marks);
 #endif
   mark_largest_ref(scores, n, k, marks);
 }

@@ -34,7 +34,7 @@ std::vector<int32_t> by_sorting(const std::vector<float>& scores, size_t k) {
 
 class Largest : public IsaTest<> {};
 
-INSTANTIATE_TEST_SUITE_P(Isas, Largest, ::testing::Values(Isa::kScalar, Isa::kAvx512));
+INSTANTIATE_TEST_SUITE_P(Isas, Largest, ::testing::Values(Isa::kScalar, Isa::kAvx2, Isa::kAvx512));
 
 TEST_P(Largest, EqualsSortingOnAnyScores) {
   std::mt19937 random(3);
