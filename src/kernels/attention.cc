@@ -27,10 +27,17 @@ void clear_logits(const AttendArgs& args) {
 }
 
 #if defined(__x86_64__)
-// Whether attend_stream() computes a call.
+// Whether AMX computes a call. It would have to widen a q8_0 tile for the few rows of decode, which
+// takes longer than to multiply it in whole numbers.
+bool on_tiles(const AttendArgs& args, Isa isa) {
+  if (isa != Isa::kAmx) return false;
+  if (args.phase == Phase::kPrefill) return rounds_to_bf16(args.layout->type);
+  return args.layout->type == KvType::kBF16 && args.layout->head_dim % 32 == 0;
+}
+
+// Whether attend_stream() does.
 bool streams(const AttendArgs& args, Isa isa) {
-  if (args.phase != Phase::kDecode || isa < Isa::kAvx2) return false;
-  return isa != Isa::kAmx || !rounds_to_bf16(args.layout->type) || args.layout->head_dim % 32 != 0;
+  return args.phase == Phase::kDecode && isa >= Isa::kAvx2 && !on_tiles(args, isa);
 }
 
 void attend_stream(std::span<const AttendArgs> heads, Isa isa, std::byte* scratch) {
@@ -45,9 +52,9 @@ void attend(const AttendArgs& args, std::byte* scratch) {
   clear_logits(args);
 #if defined(__x86_64__)
   const Isa isa = cpu_isa();
-  if (isa == Isa::kAmx && rounds_to_bf16(args.layout->type)) {
+  if (on_tiles(args, isa)) {
     if (args.phase == Phase::kPrefill) return attend_prefill_amx(args, scratch);
-    if (args.layout->head_dim % 32 == 0) return attend_decode_amx(args, scratch);
+    return attend_decode_amx(args, scratch);
   }
   if (streams(args, isa)) return attend_stream({&args, 1}, isa, scratch);
   if (isa >= Isa::kAvx512) return attend_prefill_avx512(args, scratch);

@@ -1,5 +1,6 @@
-// Decode with AMX tiles: up to 16 rows against four pages at a time. Both K and V tiles multiply as
-// they are stored, V as half-height tiles of 8 token pairs. Logits are in units of log2.
+// Decode with AMX tiles over pages of bf16: up to 16 rows against four pages at a time. Both K and
+// V tiles multiply as they are stored, V as half-height tiles of 8 token pairs. Logits are in units
+// of log2.
 #include "kernels/amx_tiles.h"
 #include "kernels/attention_isa.h"
 #include "kernels/attention_rows.h"
@@ -19,8 +20,7 @@ struct Buffers {
   float* totals;      // [16, 16] weights summed lane by lane
   float* logits;      // [16, kUnitKeys]
   uint16_t* weights;  // [16, kUnitKeys] bf16
-  uint32_t* keys;     // [kUnitPages] tiles that are not read in place
-  uint32_t* values;
+  uint32_t* keys;     // [kUnitPages] tiles that are rotated at read
 };
 
 // Four pages; those past the end of the list are null and repeat a tile.
@@ -59,14 +59,12 @@ Buffers carve(const AttendArgs& args, std::byte* scratch) {
   b.logits = arena.take<float>(kTileRows * kUnitKeys);
   b.weights = arena.take<uint16_t>(kTileRows * kUnitKeys);
   b.keys = arena.take<uint32_t>(kUnitKeys * head_dim / 2);
-  b.values = arena.take<uint32_t>(kUnitKeys * head_dim / 2);
   return b;
 }
 
 Unit make_unit(const AttendArgs& args, size_t first, const RowWindow& window, const Buffers& b) {
   Unit unit;
   const size_t tile = kPageTokens * args.layout->head_dim / 2;
-  const bool stored = args.layout->type == KvType::kBF16;
   for (size_t p = 0; p < kUnitPages; ++p) {
     if (first + p >= args.pages.size()) {
       unit.pages[p] = nullptr;
@@ -80,13 +78,9 @@ Unit make_unit(const AttendArgs& args, size_t first, const RowWindow& window, co
     unit.k[p] = reinterpret_cast<const uint32_t*>(page->k);
     unit.v[p] = reinterpret_cast<const uint32_t*>(page->v);
     unit.adjusted |= needs_adjustment(window, *page);
-    if (!stored || page->cos_sin != nullptr) {
-      bf16_k_tile_avx512(args, *page, b.keys + p * tile);
-      unit.k[p] = b.keys + p * tile;
-    }
-    if (stored) continue;
-    bf16_v_tile_avx512(args, *page, b.values + p * tile, args.layout->head_dim);
-    unit.v[p] = b.values + p * tile;
+    if (page->cos_sin == nullptr) continue;
+    bf16_k_tile_avx512(args, *page, b.keys + p * tile);
+    unit.k[p] = b.keys + p * tile;
   }
   return unit;
 }

@@ -14,13 +14,13 @@ template <KvType type, int R, bool kRotates>
 [[gnu::always_inline]] inline void score_tile(const AttendArgs& args, const float* q,
                                               size_t head_dim, const PageSpan& page,
                                               const Ahead& ahead, Logits256 (&logits)[R]) {
-  const size_t row_bytes = ahead.bytes / (head_dim / 2);
+  const size_t pair_bytes = tile_bytes(type, head_dim) / (head_dim / 2);
   __m256 sums[R][2];  // logits may lie in memory
   unrolled<2 * R>([&]<int i>()
                       __attribute__((always_inline)) { sums[i / 2][i % 2] = _mm256_setzero_ps(); });
 #pragma GCC unroll 2
   for (size_t pair = 0; pair < head_dim / 2; ++pair) {
-    ahead.fetch(Ahead::kKeys, pair * row_bytes, (pair + 1) * row_bytes);
+    ahead.fetch(Ahead::kKeys, pair, pair_bytes);
     const auto low = load_k_pair<type, kRotates>(head_dim, args.rope_pairs, page, pair, 0);
     const auto high = load_k_pair<type, kRotates>(head_dim, args.rope_pairs, page, pair, 8);
     unrolled<R>([&]<int r>() __attribute__((always_inline)) {
@@ -76,8 +76,7 @@ template <KvType type>
 struct FloatMath : FloatRows {
   using Softmax = Softmax256;
   static constexpr size_t kSums = 1;
-  // Some lines of a stream alone make a Zen 3 forget it: it reads at two thirds of its speed.
-  static constexpr size_t kFetchEvery = 1, kAhead = 4;
+  static constexpr size_t kAhead = 2;
   template <int R>
   struct Weights {
     alignas(32) float tokens[R][kPageTokens];
@@ -111,9 +110,9 @@ struct FloatMath : FloatRows {
                                          const PageSpan& page, const Ahead& ahead, float* sums,
                                          size_t width) {
     const std::byte* const values = page.v;
-    const size_t row_bytes = ahead.bytes / kPairs;
+    const size_t pair_bytes = tile_bytes(type, head_dim) / kPairs;
     for (size_t pair = 0; pair < kPairs; ++pair) {
-      ahead.fetch(Ahead::kValues, pair * row_bytes, (pair + 1) * row_bytes);
+      ahead.fetch(Ahead::kValues, pair, pair_bytes);
       __m256 first[R], second[R];
       unrolled<R>([&]<int r>() __attribute__((always_inline)) {
         first[r] = _mm256_broadcast_ss(weights.tokens[r] + 2 * pair);

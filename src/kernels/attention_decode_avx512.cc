@@ -9,7 +9,7 @@ namespace {
 struct Bf16Math {
   using Softmax = Softmax512;
   static constexpr size_t kSums = 1;
-  static constexpr size_t kFetchEvery = 4, kAhead = 4;
+  static constexpr size_t kAhead = 2;
   struct Query {
     uint32_t* rows;  // [rows, head_dim / 2] pairs
     uint32_t* keys;  // a K tile that is rotated at read
@@ -48,7 +48,7 @@ struct Bf16Math {
     size_t step = 0;
 #pragma GCC unroll 4
     for (; step + 1 < steps; step += 2, keys += 2 * sizeof(__m512i)) {
-      ahead.fetch(Ahead::kKeys, step * sizeof(__m512i), (step + 2) * sizeof(__m512i));
+      ahead.fetch(Ahead::kKeys, step / 2, 2 * sizeof(__m512i));
       const __m512i first = _mm512_loadu_si512(keys);
       const __m512i second = _mm512_loadu_si512(keys + sizeof(__m512i));
       for (int r = 0; r < R; ++r) {
@@ -100,8 +100,7 @@ struct Bf16Math {
     const uint32_t* v = reinterpret_cast<const uint32_t*>(page.v) + dim;
 #pragma GCC unroll 2
     for (size_t pair = 0; pair < kPairs; ++pair, v += head_dim) {
-      const size_t at = (pair * head_dim + dim) * sizeof(uint32_t);
-      ahead.fetch(Ahead::kValues, at, at + N * sizeof(__m512i));
+      ahead.fetch(Ahead::kValues, dim / (N * kLanes) * kPairs + pair, N * sizeof(__m512i));
       __m512i values[N];
       for (int n = 0; n < N; ++n) {
         values[n] = n + 1 < N ? _mm512_loadu_si512(v + n * kLanes)

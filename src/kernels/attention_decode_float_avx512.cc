@@ -9,7 +9,7 @@ template <KvType type>
 struct FloatMath : FloatRows {
   using Softmax = Softmax512;
   static constexpr size_t kSums = 2;  // of even tokens and of odd ones, side by side
-  static constexpr size_t kFetchEvery = 4, kAhead = 4;
+  static constexpr size_t kAhead = 2;
   template <int R>
   struct Weights {
     alignas(64) float tokens[R][kPageTokens];
@@ -26,13 +26,10 @@ struct FloatMath : FloatRows {
                                            size_t head_dim, const PageSpan& page, const std::byte*,
                                            const Ahead& ahead, __m512 (&logits)[R]) {
     const float* q = query.rows + row * head_dim;
-    ahead.fetch_half(Ahead::kKeys, 0);
     if (page.cos_sin != nullptr) {
-      score_floats<type, R, true>(args, q, head_dim, page, logits);
-    } else {
-      score_floats<type, R, false>(args, q, head_dim, page, logits);
+      return score_floats<type, R, true>(args, q, head_dim, page, ahead, logits);
     }
-    ahead.fetch_half(Ahead::kKeys, 1);
+    score_floats<type, R, false>(args, q, head_dim, page, ahead, logits);
   }
 
   template <int R>
@@ -44,22 +41,22 @@ struct FloatMath : FloatRows {
   [[gnu::always_inline]] static void sum(const Weights<R>& weights, size_t head_dim,
                                          const PageSpan& page, const Ahead& ahead, float* sums,
                                          size_t width) {
-    ahead.fetch_half(Ahead::kValues, 0);
     size_t dim = 0;
     for (; dim + 2 * kLanes <= head_dim; dim += 2 * kLanes) {
-      sum_dims<R, 2>(weights, head_dim, page, dim, sums + 2 * dim, width);
+      sum_dims<R, 2>(weights, head_dim, page, ahead, dim, sums + 2 * dim, width);
     }
     for (; dim < head_dim; dim += kLanes) {
-      sum_dims<R, 1>(weights, head_dim, page, dim, sums + 2 * dim, width);
+      sum_dims<R, 1>(weights, head_dim, page, ahead, dim, sums + 2 * dim, width);
     }
-    ahead.fetch_half(Ahead::kValues, 1);
   }
 
   // N times 16 dims of R rows.
   template <int R, int N>
   [[gnu::always_inline]] static void sum_dims(const Weights<R>& weights, size_t head_dim,
-                                              const PageSpan& page, size_t dim, float* sums,
-                                              size_t width) {
+                                              const PageSpan& page, const Ahead& ahead, size_t dim,
+                                              float* sums, size_t width) {
+    const size_t pair_bytes =
+        tile_bytes(type, head_dim) / ((head_dim + kLanes - 1) / kLanes * kPairs) * N;
     const auto last = static_cast<unsigned>(head_dim - dim - (N - 1) * kLanes);
     Pairs acc[R][N];
     for (int r = 0; r < R; ++r) {
@@ -69,6 +66,7 @@ struct FloatMath : FloatRows {
       }
     }
     for (size_t pair = 0; pair < kPairs; ++pair) {
+      ahead.fetch(Ahead::kValues, dim / (N * kLanes) * kPairs + pair, pair_bytes);
       Pairs values[N];
       for (int n = 0; n < N; ++n) {
         const size_t first = 2 * (pair * head_dim + dim + n * kLanes);

@@ -24,7 +24,7 @@ inline __m256i to_pairs(__m512 x) { return _mm512_cvtepi32_epi16(_mm512_cvtps_ep
 struct Q8Math {
   using Softmax = Softmax512;
   static constexpr size_t kSums = 1;
-  static constexpr size_t kFetchEvery = 1, kAhead = 8;  // tiles are short
+  static constexpr size_t kAhead = 4;  // tiles are short
   struct Query {
     float* rows;      // [rows, head_dim]
     uint32_t* pairs;  // [rows, head_dim / 2]
@@ -68,31 +68,31 @@ struct Q8Math {
   [[gnu::always_inline]] static void score(const AttendArgs& args, const Query& query, size_t row,
                                            size_t head_dim, const PageSpan& page, const std::byte*,
                                            const Ahead& ahead, __m512 (&logits)[R]) {
-    ahead.fetch_half(Ahead::kKeys, 0);
     if (page.cos_sin != nullptr) {
       const float* q = query.rows + row * head_dim;
-      return score_floats<KvType::kQ8_0, R, true>(args, q, head_dim, page, logits);
+      return score_floats<KvType::kQ8_0, R, true>(args, q, head_dim, page, ahead, logits);
     }
     for (__m512& logit : logits) logit = _mm512_setzero_ps();
     for (size_t dim = 0; dim < head_dim; dim += kQ8Block) {
-      score_block<R>(query.pairs + (row * head_dim + dim) / 2, head_dim, page, dim, logits);
+      score_block<R>(query.pairs + (row * head_dim + dim) / 2, head_dim, page, ahead, dim, logits);
     }
     for (int r = 0; r < R; ++r) {
       logits[r] = _mm512_mul_ps(logits[r], _mm512_set1_ps(query.step[row + r]));
     }
-    ahead.fetch_half(Ahead::kKeys, 1);
   }
 
   // The dims that share a scale; even and odd pairs of them have sums of their own.
   template <int R>
   [[gnu::always_inline]] static void score_block(const uint32_t* q, size_t head_dim,
-                                                 const PageSpan& page, size_t dim,
-                                                 __m512 (&logits)[R]) {
+                                                 const PageSpan& page, const Ahead& ahead,
+                                                 size_t dim, __m512 (&logits)[R]) {
+    const size_t step_bytes = tile_bytes(KvType::kQ8_0, head_dim) / (head_dim / 4);
     __m512i even[R], odd[R];
     for (int r = 0; r < R; ++r) even[r] = odd[r] = _mm512_setzero_si512();
     const std::byte* keys = page.k + dim * kPageTokens;
 #pragma GCC unroll 2
     for (size_t step = 0; step < kQ8Block / 2; step += 2, keys += 4 * kPageTokens) {
+      ahead.fetch(Ahead::kKeys, (dim / 2 + step) / 2, step_bytes);
       const __m512i first = widen_pairs(keys), second = widen_pairs(keys + 2 * kPageTokens);
       for (int r = 0; r < R; ++r) {
         const uint32_t* of_row = q + static_cast<size_t>(r) * head_dim / 2 + step;
@@ -116,28 +116,26 @@ struct Q8Math {
   [[gnu::always_inline]] static void sum(const Weights<R>& weights, size_t head_dim,
                                          const PageSpan& page, const Ahead& ahead, float* sums,
                                          size_t width) {
-    ahead.fetch_half(Ahead::kValues, 0);
     size_t dim = 0;
     for (; dim + 2 * kQ8Block <= head_dim; dim += 2 * kQ8Block) {
-      sum_blocks<R, 2>(weights, head_dim, page, dim, sums + dim, width);
+      sum_blocks<R, 2>(weights, head_dim, page, ahead, dim, sums + dim, width);
     }
-    if (dim < head_dim) sum_blocks<R, 1>(weights, head_dim, page, dim, sums + dim, width);
-    ahead.fetch_half(Ahead::kValues, 1);
+    if (dim < head_dim) sum_blocks<R, 1>(weights, head_dim, page, ahead, dim, sums + dim, width);
   }
 
   // N times the dims that share a scale. Weights of all are made before the first are multiplied:
   // that takes longer than its instructions, one after the other.
   template <int R, int N>
   [[gnu::always_inline]] static void sum_blocks(const Weights<R>& weights, size_t head_dim,
-                                                const PageSpan& page, size_t dim, float* sums,
-                                                size_t width) {
+                                                const PageSpan& page, const Ahead& ahead,
+                                                size_t dim, float* sums, size_t width) {
     BlockWeights<R> of_block[N];
     for (int n = 0; n < N; ++n) {
       scale_weights<R>(weights, q8_scales(head_dim, page.v, dim + n * kQ8Block), of_block[n]);
     }
     for (int n = 0; n < N; ++n) {
-      const size_t offset = n * kQ8Block;
-      sum_block<R>(of_block[n], head_dim, page.v + 2 * (dim + offset), sums + offset, width);
+      sum_block<R>(of_block[n], head_dim, page, ahead, dim + n * kQ8Block, sums + n * kQ8Block,
+                   width);
     }
   }
 
@@ -160,14 +158,17 @@ struct Q8Math {
     }
   }
 
-  // v: the block's dims of the first pair of tokens.
   template <int R>
   [[gnu::always_inline]] static void sum_block(const BlockWeights<R>& weights, size_t head_dim,
-                                               const std::byte* v, float* sums, size_t width) {
+                                               const PageSpan& page, const Ahead& ahead, size_t dim,
+                                               float* sums, size_t width) {
+    const size_t pair_bytes = tile_bytes(KvType::kQ8_0, head_dim) / (head_dim / kQ8Block * kPairs);
+    const std::byte* v = page.v + 2 * dim;
     __m512i low[R], high[R];
     for (int r = 0; r < R; ++r) low[r] = high[r] = _mm512_setzero_si512();
 #pragma GCC unroll 2
     for (size_t pair = 0; pair < kPairs; ++pair, v += 2 * head_dim) {
+      ahead.fetch(Ahead::kValues, dim / kQ8Block * kPairs + pair, pair_bytes);
       const __m512i first = widen_pairs(v), second = widen_pairs(v + 2 * kLanes);
       for (int r = 0; r < R; ++r) {
         const __m512i weight = broadcast(weights.pairs[r] + pair);

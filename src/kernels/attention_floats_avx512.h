@@ -2,6 +2,7 @@
 // simd_avx512.h.
 #pragma once
 
+#include "kernels/attention_decode.h"
 #include "kernels/tile_avx512.h"
 
 namespace reprise::kernels {
@@ -16,11 +17,13 @@ static inline __m512 broadcast_pair(const float* from) {
 template <KvType type, int R, bool kRotated>
 [[gnu::always_inline]] static inline void score_floats(const AttendArgs& args, const float* q,
                                                        size_t head_dim, const PageSpan& page,
-                                                       __m512 (&logits)[R]) {
+                                                       const Ahead& ahead, __m512 (&logits)[R]) {
+  const size_t pair_bytes = tile_bytes(type, head_dim) / (head_dim / 2);
   Pairs sums[R];
   for (Pairs& sum : sums) sum = {_mm512_setzero_ps(), _mm512_setzero_ps()};
 #pragma GCC unroll 2
   for (size_t pair = 0; pair < head_dim / 2; ++pair) {
+    ahead.fetch(Ahead::kKeys, pair, pair_bytes);
     Pairs keys;
     if constexpr (kRotated) {
       keys = load_k_row<type>(head_dim, args.rope_pairs, page, pair);

@@ -13,7 +13,7 @@ void attend_decode_avx2(std::span<const AttendArgs> heads, std::byte* scratch);
 void attend_decode_avx512(std::span<const AttendArgs> heads, std::byte* scratch);
 void attend_decode_q8_avx512(std::span<const AttendArgs> heads, std::byte* scratch);     // q8_0
 void attend_decode_float_avx512(std::span<const AttendArgs> heads, std::byte* scratch);  // f16, f32
-// Of bf16 and q8_0 pages only, decode with head dims that are multiples of 32.
+// Decode of bf16 pages with head dims that are multiples of 32, prefill of bf16 and q8_0.
 void attend_decode_amx(const AttendArgs& args, std::byte* scratch);
 void attend_prefill_amx(const AttendArgs& args, std::byte* scratch);
 

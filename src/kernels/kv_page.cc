@@ -14,7 +14,6 @@
 namespace reprise::kernels {
 namespace {
 
-constexpr size_t kQ8Block = 32;  // dims that share a scale
 constexpr float kQ8Max = 127.0f;
 
 // Element of dim d of token slot in a K tile [head_dim/2][16][2].
@@ -131,19 +130,6 @@ void copy_scales(const KvLayout& layout, const std::byte* from, size_t from_slot
 }
 
 }  // namespace
-
-size_t KvLayout::tile_bytes() const {
-  switch (type) {
-    case KvType::kBF16:
-    case KvType::kF16:
-      return kPageTokens * head_dim * sizeof(uint16_t);
-    case KvType::kF32:
-      return kPageTokens * head_dim * sizeof(float);
-    case KvType::kQ8_0:
-      return kPageTokens * (head_dim + head_dim / kQ8Block * sizeof(float));
-  }
-  return 0;
-}
 
 std::string_view kv_type_name(KvType type) {
   switch (type) {

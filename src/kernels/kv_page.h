@@ -12,6 +12,23 @@ inline constexpr size_t kPageTokens = 16;
 enum class KvType : uint8_t { kBF16, kF16, kF32, kQ8_0 };
 inline constexpr KvType kKvTypes[] = {KvType::kBF16, KvType::kF16, KvType::kF32, KvType::kQ8_0};
 
+/// Dims of q8_0 that share a scale.
+inline constexpr size_t kQ8Block = 32;
+
+/// Of a K or V tile, see KvLayout.
+[[gnu::always_inline]] constexpr size_t tile_bytes(KvType type, size_t head_dim) {
+  switch (type) {
+    case KvType::kBF16:
+    case KvType::kF16:
+      return kPageTokens * head_dim * sizeof(uint16_t);
+    case KvType::kF32:
+      return kPageTokens * head_dim * sizeof(float);
+    case KvType::kQ8_0:
+      return kPageTokens * (head_dim + head_dim / kQ8Block * sizeof(float));
+  }
+  return 0;
+}
+
 /// A page holds, per KV head, a K tile then a V tile:
 ///   K  [head_dim/2][16 tokens][2]   one register holds one rotary pair of 16 tokens: scores need
 ///   no
@@ -23,7 +40,7 @@ struct KvLayout {
   uint32_t n_kv_head = 0;
   uint32_t head_dim = 0;  // a multiple of 2; of 32 for q8_0
 
-  size_t tile_bytes() const;  // one K or V tile
+  size_t tile_bytes() const { return kernels::tile_bytes(type, head_dim); }
   size_t page_bytes() const { return 2 * n_kv_head * tile_bytes(); }
   size_t k_offset(size_t head) const { return 2 * head * tile_bytes(); }
   size_t v_offset(size_t head) const { return (2 * head + 1) * tile_bytes(); }

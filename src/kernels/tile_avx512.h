@@ -7,8 +7,6 @@
 
 namespace reprise::kernels {
 
-static constexpr size_t kQ8Block = 32;  // dims that share a scale
-
 // Pairs of values: lanes (0, 1), (2, 3), ... belong together.
 struct Pairs {
   __m512 low, high;  // pairs 0..7 and 8..15

@@ -12,7 +12,6 @@ namespace {
 
 constexpr int32_t kPieceTokens = 1024;  // keys that one task scores
 constexpr size_t kLine = 64;            // bytes of a cache line
-constexpr size_t kQ8Block = 32;         // dims that share a scale in q8_0
 
 }  // namespace
 
@@ -111,7 +110,7 @@ uint64_t SparqPolicy::lines_read(const kernels::KvLayout& layout, size_t kv_head
     const size_t first = std::max(pair * pair_bytes / kLine, unread);
     unread = ((pair + 1) * pair_bytes + kLine - 1) / kLine;
     lines += unread - std::min(first, unread);
-    const size_t scale = (scales + 2 * size_t{pair} / kQ8Block * kLine) / kLine;
+    const size_t scale = (scales + 2 * size_t{pair} / kernels::kQ8Block * kLine) / kLine;
     if (!q8 || scale < unread_scale) continue;
     unread_scale = scale + 1;
     ++lines;
