@@ -1,5 +1,7 @@
 #include "reprise/options.h"
 
+#include <fmt/format.h>
+
 #include <charconv>
 #include <cmath>
 #include <vector>

@@ -1,4 +1,6 @@
 // `reprise completion`: shell completion, written from the declared commands and options.
+#include <fmt/format.h>
+
 #include <CLI/CLI.hpp>
 
 #include "base/try.h"

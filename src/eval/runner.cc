@@ -1,5 +1,7 @@
 #include "eval/runner.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <memory>
 #include <set>

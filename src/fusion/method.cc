@@ -1,5 +1,7 @@
 #include "fusion/method.h"
 
+#include <fmt/format.h>
+
 #include "attention/registry.h"
 #include "base/nearest.h"
 #include "base/try.h"

@@ -6,12 +6,13 @@
 #include <string>
 #include <vector>
 
-#include "formats/gguf.h"
-#include "formats/safetensors.h"
 #include "kernels/ops.h"
 #include "reprise/error.h"
 
 namespace reprise {
+
+class GgufFile;
+class SafetensorsFolder;
 
 enum class RopeScaling : uint8_t { kNone, kLinear, kLlama3, kYarn, kLongRope };
 

@@ -4,6 +4,7 @@
 #include <type_traits>
 
 #include "base/try.h"
+#include "formats/gguf.h"
 #include "model/architecture.h"
 #include "model/key_reader.h"
 #include "model/tensor_floats.h"

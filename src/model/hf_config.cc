@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "base/try.h"
+#include "formats/safetensors.h"
 #include "model/architecture.h"
 #include "model/key_reader.h"
 

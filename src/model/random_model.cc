@@ -10,6 +10,7 @@
 #include "base/float16.h"
 #include "base/nearest.h"
 #include "base/try.h"
+#include "formats/safetensors.h"
 #include "model/public_configs.h"
 #include "model/tensor_names.h"
 

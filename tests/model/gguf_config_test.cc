@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "formats/gguf.h"
 #include "formats/gguf_builder.h"
 #include "model/config.h"
 

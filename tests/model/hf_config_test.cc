@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "formats/safetensors.h"
 #include "formats/safetensors_builder.h"
 #include "model/config.h"
 

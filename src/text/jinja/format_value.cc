@@ -1,4 +1,6 @@
 // One value in Python's format mini-language.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 
