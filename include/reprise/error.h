@@ -1,7 +1,7 @@
 // Errors are values: every fallible call returns Result<T>; the library never aborts or prints.
 #pragma once
 
-#include <fmt/core.h>
+#include <fmt/format.h>
 
 #include <string>
 #include <string_view>
