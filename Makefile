@@ -7,8 +7,6 @@ FUZZ_SECONDS ?= 60
 PEER ?= llama-cpp-python==0.3.36
 CMAKE_FLAGS ?= $(if $(shell command -v ccache),-DCMAKE_CXX_COMPILER_LAUNCHER=ccache) \
   $(if $(CI),-DREPRISE_WERROR=ON)
-# Keeps objects of tests, whose headers are precompiled.
-export CCACHE_SLOPPINESS ?= pch_defines,time_macros
 CPP_FILES = $(shell find include src tests examples tools \
   -name '*.h' -o -name '*.cc' -o -name '*.cu' -o -name '*.cuh')
 FUZZ_TARGETS = $(basename $(notdir $(wildcard tests/fuzz/fuzz_*.cc)))
