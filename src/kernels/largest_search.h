@@ -9,6 +9,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/largest.h"
+
 namespace reprise::kernels {
 namespace {  // each instruction set compiles its own
 

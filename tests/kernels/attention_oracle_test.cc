@@ -36,7 +36,7 @@ class AttentionOracle : public IsaTest<std::tuple<Isa, KvType, Phase>> {
         if (seen) {
           const Dot dot = key_dot(problem, row, page, slot);
           want = problem.scale * dot.sum;
-          error = problem.scale * dot.magnitude * 0x1p-7 + 1e-5;  // q8_0 keys in bf16
+          error = problem.scale * dot.magnitude * 0x1p-8 + 1e-5;  // rotated keys in bf16
           if (options.soft_cap > 0) want = options.soft_cap * std::tanh(want / options.soft_cap);
           if (page.bias != nullptr) want += page.bias[slot];
         }
