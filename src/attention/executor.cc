@@ -114,7 +114,7 @@ void CpuExecutor::tell_policies(uint32_t layer, const float* q, const float* out
   }
   for (size_t i = 0; i < steps_.size(); ++i) {
     const SequenceStep& step = steps_[i];
-    if (step.phase != kernels::Phase::kDecode || !step.policy->observes(layer)) continue;
+    if (!step.policy->observes(layer, step.phase)) continue;
     const uint64_t bytes = costs_[i].kv_bytes_read - before_[i].kv_bytes_read;
     const double share = static_cast<double>(bytes) / std::max(1.0, static_cast<double>(all_bytes));
     const size_t first = size_t{step.first_row} * config_.n_head;

@@ -84,8 +84,8 @@ class Policy {
   /// row to come, and changes nothing else. Its queries are those of the layer before, or null
   /// before any are known. False: what the layer's last row read is the better guess.
   virtual bool predict(const QueryRows&, Selection&) { return false; }
-  /// Whether observe() wants the results of decode rows of a layer.
-  virtual bool observes(uint32_t /*layer*/) const { return false; }
+  /// Whether observe() wants the results of a layer's rows of a phase.
+  virtual bool observes(uint32_t /*layer*/, kernels::Phase) const { return false; }
   virtual void observe(const QueryRows&, const AttentionResult&) {}
   /// [n_head] What the policy supposes |out - full| / |full| to be in the layer that observe() was
   /// last called for, up to a factor; 0 where it supposes nothing. Empty: it never does.
@@ -185,7 +185,9 @@ class PolicyDecorator : public Policy {
   void select(const QueryRows& rows, Selection& out) override { inner_->select(rows, out); }
   void foresee(const QueryRows& rows) override { inner_->foresee(rows); }
   int32_t reads_before(const QueryRows& rows) const override { return inner_->reads_before(rows); }
-  bool observes(uint32_t layer) const override { return inner_->observes(layer); }
+  bool observes(uint32_t layer, kernels::Phase phase) const override {
+    return inner_->observes(layer, phase);
+  }
   void observe(const QueryRows& rows, const AttentionResult& result) override {
     inner_->observe(rows, result);
   }

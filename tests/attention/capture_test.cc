@@ -15,7 +15,9 @@ using testing::Toy;
 class ObservingPolicy : public ScriptedPolicy {
  public:
   using ScriptedPolicy::ScriptedPolicy;
-  bool observes(uint32_t) const override { return true; }
+  bool observes(uint32_t, kernels::Phase phase) const override {
+    return phase == kernels::Phase::kDecode;
+  }
   void observe(const QueryRows& rows, const AttentionResult& result) override {
     lse[rows.layer].assign(result.lse, result.lse + 4);
   }

@@ -131,7 +131,7 @@ TEST_F(CudaEngine, FusionServesPolicies) {
   for (const char* policy :
        {"full", "quest:budget=64", "dense:first=1+quest:budget=48", "snapkv:budget=48,window=16",
         "h2o:budget=48,observe=16", "csattention:budget=64,window=16,observe=16,activate=48",
-        "mac:min_context=0,window=16,band=16,sink=4,align=4,tau=0.1"}) {
+        "mac:min_context=0,window=16,band=16,sink=4,align=4,tau=0.1,max_error=0"}) {
     auto session = *books.engine->open(policy);
     const auto want = books.logits(*session, prompt);
     const double off = relative_distance(books.fused(prompt, "a3:ratio=1", policy), want);

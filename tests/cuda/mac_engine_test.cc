@@ -13,7 +13,8 @@ namespace {
 using MacEngine = CudaEngine;
 
 const std::string kCodes = "csattention:activate=1,budget=96,window=16";
-const std::string kShort = "window=64,band=32,sink=16,min_context=64,guard=false";
+const std::string kBounded = "window=64,band=32,sink=16,min_context=64,guard=false",
+                  kShort = kBounded + ",max_error=0";
 
 TEST_F(MacEngine, ReuseTurnedOffIsFullAttention) {
   EngineOptions options = cuda_options();
@@ -29,7 +30,7 @@ TEST_F(MacEngine, RestingIsFullAttention) {
   const auto engine = tiny_engine(cuda_options());
   Request request = request_of(tiny_prompt(300), 30);
   const Logits want = logits_of(*engine, request);
-  const std::string policy = "mac:window=64,band=32,sink=16,min_context=64,tau=0.1";
+  const std::string policy = "mac:window=64,band=32,sink=16,min_context=64,tau=0.1,max_error=0";
   expect_near(logits_of(*engine, request, policy), want, bf16_tolerance(2));
   const Answer answer = answer_of(*engine, request, policy);
   EXPECT_EQ(figure(answer, "mac_off"), 1.0);
@@ -65,8 +66,10 @@ TEST_F(MacEngine, ReusesWhatItReusesOnTheCpu) {
         "tau=0.3,chain=anchored", "tau=0.3+quest:budget=128", "tau=0.8+quest:budget=128",
         "tau=0.3,mixed=split+quest:budget=128", "tau=0.2,ring=q8_0",
         "tau=0.3,ring=q8_0,mixed=split", "tau=0.3,ring=q8_0,chain=anchored",
-        "tau=0.3,ring=q8_0+quest:budget=128"}) {
-    const std::string policy = "mac:" + kShort + "," + rest;
+        "tau=0.3,ring=q8_0+quest:budget=128", "tau=0.2,max_error=0.3",
+        "tau=0,max_error=0.5,chain=free"}) {
+    const bool bounded = rest.find("max_error") != std::string::npos;
+    const std::string policy = "mac:" + (bounded ? kBounded : kShort) + "," + rest;
     SCOPED_TRACE(policy);
     Request request = request_of(tiny_prompt(300), 100);
     request.forced = tiny_prompt(100, 9);
@@ -286,7 +289,8 @@ TEST_F(MacEngine, RingsGetMemoryWhenSequencesNeedThem) {
   options.batch = 4;
   const auto engine = tiny_engine(options);
   // Rings of several MiB, which results enter from position 63 on.
-  const std::string policy = "mac:window=4096,band=32,sink=16,min_context=64,guard=false,tau=0";
+  const std::string policy =
+      "mac:window=4096,band=32,sink=16,min_context=64,guard=false,tau=0,max_error=0";
   const Answer none = answer_of(*engine, request_of(tiny_prompt(20), 10), policy);
   EXPECT_EQ(none.memory.index_bytes, 0u);
   EXPECT_EQ(figure(none, "mac_rings_mb"), 0.0);

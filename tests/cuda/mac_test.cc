@@ -204,7 +204,7 @@ TEST(Mac, KeepsTheNumbersOfTheCpu) {
     args.head_dim = dim;
     args.q_plain = device_q.get();
     args.out = device_out.get();
-    args.lse = lse.get();
+    args.lse = args.full_lse = lse.get();
     ASSERT_EQ(mac_seed(args, nullptr), cudaSuccess);
     ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
     const std::vector<float> queries = kept.queries(), results = kept.results();

@@ -41,8 +41,8 @@ const std::vector<std::string>& selectors() {
       "reattention:sink=8,local=64,span=8,spans=6,activate=80,stride=0,lead=1.1,gate=0.3",
       "dense:first=1+" + kReAttention,
       "csattention:activate=1,budget=128,window=32",
-      "mac:min_context=0,window=16,band=16,sink=4,align=4,tau=0.1",
-      "mac:min_context=0,window=16,band=16,sink=4,align=4,tau=0.1+quest:budget=64"};
+      "mac:min_context=0,window=16,band=16,sink=4,align=4,tau=0.1,max_error=0",
+      "mac:min_context=0,window=16,band=16,sink=4,align=4,tau=0.1,max_error=0+quest:budget=64"};
   return policies;
 }
 

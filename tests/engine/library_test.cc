@@ -295,7 +295,7 @@ TEST(Fusion, AnswersUnderAnyPolicy) {
         "sparq:budget=48,local=16", "infllm:local=32,init=16,block=16",
         "reattention:stride=1,sink=8,local=32,span=8,spans=6,activate=48",
         "csattention:budget=64,window=16,observe=16", "dense:first=1+quest:budget=48",
-        "mac:min_context=0,window=16,band=16,sink=4,align=4,tau=0.1,guard=false",
+        "mac:min_context=0,window=16,band=16,sink=4,align=4,tau=0.1,max_error=0,guard=false",
         "full:keys=position-free"}) {
     EXPECT_EQ(books.fused(prompt, "a3", policy).size(), 8u * 259u) << policy;
   }

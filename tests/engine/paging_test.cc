@@ -46,7 +46,8 @@ std::vector<float> last_logits(Session& session, Request request, Answer* answer
 }
 
 /// Starts early enough for short prompts, and finds alike what random text asks for.
-const std::string kMac = "mac:min_context=0,window=64,band=32,sink=16,tau=0.1,guard=false";
+const std::string kMac =
+    "mac:min_context=0,window=64,band=32,sink=16,tau=0.1,max_error=0,guard=false";
 
 double group_hits(const Answer& answer) {
   const auto& figures = answer.counters.policy;

@@ -29,9 +29,9 @@ const char* const kSpecs[] = {
     "reattention:stride=1,sink=8,local=32,span=8,spans=6,activate=48",
     "reattention:sink=8,local=32,span=8,spans=6,activate=48,lead=1.1,gate=0.3",
     "auto:from=120+quest:budget=48",
-    "mac:min_context=0,window=16,band=16,sink=4,align=4,tau=0.1,guard=false",
+    "mac:min_context=0,window=16,band=16,sink=4,align=4,tau=0.1,max_error=0,guard=false",
     "mac:min_context=0,window=16,band=16,mode=paper,tau=0+quest:budget=48",
-    ("mac:min_context=0,window=16,band=16,sink=4,align=4,tau=0.1,guard=false"
+    ("mac:min_context=0,window=16,band=16,sink=4,align=4,tau=0.1,max_error=0,guard=false"
      "+csattention:budget=64,observe=16"),
     "attention_predictor:budget=64,history=16",
     "attention_predictor:budget=64,history=16,calibrate=dense,period=3,pool=max"};
@@ -143,7 +143,7 @@ TEST(EnginePolicies, ReAttentionGoesOnBeyondTheContextAndFromAFile) {
 TEST(EnginePolicies, ARingGoesOnFromAFileWithoutReadingThePromptAnew) {
   const auto engine = tiny_engine();
   for (const std::string spec :
-       {"mac:min_context=0,window=48,band=16,sink=4,align=4,tau=0.1,guard=false",
+       {"mac:min_context=0,window=48,band=16,sink=4,align=4,tau=0.1,max_error=0,guard=false",
         "mac:min_context=0,window=48,band=16,mode=paper,tau=0+quest"}) {
     auto session = *engine->open(spec), restored = *engine->open(spec);
     auto prompt = tiny_prompt(150);
@@ -159,7 +159,8 @@ TEST(EnginePolicies, ARingGoesOnFromAFileWithoutReadingThePromptAnew) {
     EXPECT_EQ(again.counters.keys_read, live.counters.keys_read) << spec;
     EXPECT_LT(again.counters.keys_read, again.counters.keys_visible) << spec;
     EXPECT_GE(again.counters.reused_tokens, 188u) << spec;  // none of the 48 rows was needed again
-    auto other = *engine->open("mac:min_context=0,window=47,band=16,sink=4,align=4,tau=0.1");
+    auto other =
+        *engine->open("mac:min_context=0,window=47,band=16,sink=4,align=4,tau=0.1,max_error=0");
     EXPECT_EQ(other->restore(path).error().code, ErrorCode::kSessionMismatch);
   }
 }
@@ -167,7 +168,8 @@ TEST(EnginePolicies, ARingGoesOnFromAFileWithoutReadingThePromptAnew) {
 // A shared prefix has no ring: the rows that fill it are computed.
 TEST(EnginePolicies, ASharedPrefixFillsARing) {
   const auto engine = tiny_engine();
-  const std::string spec = "mac:min_context=0,window=48,band=16,sink=4,align=4,tau=0.1,guard=false";
+  const std::string spec =
+      "mac:min_context=0,window=48,band=16,sink=4,align=4,tau=0.1,max_error=0,guard=false";
   const Request request = request_of(tiny_prompt(200), 24);
   const Answer alone = answer_of(*engine, request, spec),
                shared = answer_of(*engine, request, spec);

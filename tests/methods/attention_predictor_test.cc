@@ -250,7 +250,7 @@ TEST(AttentionPredictor, LayersHaveBudgetsOfTheirOwn) {
 TEST(AttentionPredictor, WorksUnderDecorators) {
   for (const char* spec :
        {"dense:first=1+attention_predictor:budget=96", "probe+attention_predictor:budget=96",
-        "mac:min_context=0,tau=0.1+attention_predictor:budget=96"}) {
+        "mac:min_context=0,tau=0.1,max_error=0+attention_predictor:budget=96"}) {
     Toy toy({2, 4, 2, 32}, 460);
     const auto policy = testing::make_policy(toy, spec);
     SequenceKv kv = toy.new_sequence();

@@ -58,9 +58,6 @@ class Followed {
     for (int32_t at = std::max(first, toy_->prompt_end - window()); at < length(); ++at) {
       if (!model_.stores(at)) continue;
       compute(at, std::vector<int32_t>(heads_.n_head, -1));
-      for (uint32_t head = 0; head < heads_.n_head; ++head) {
-        model_.entries[model_.index(head, at)].share = 1.0f;  // not known of prompts
-      }
     }
     check_ring();
   }
@@ -239,6 +236,8 @@ MacOptions small_options() {
   options.band = 16;
   options.sink = 8;
   options.align = 4;
+  options.tau = 0.6f;
+  options.max_error = 0.0f;
   options.guard = false;
   return options;
 }

@@ -117,7 +117,7 @@ TEST(Mac, TheBoundTracksTheErrorOfHits) {
     run(toy, *policy, kPrompt, 60);
     return stats_of(*policy);
   };
-  const auto all = probed("");
+  const auto all = probed(",max_error=0");
   EXPECT_GT(all.at("mac_head_hits"), 0.95);
   EXPECT_GT(all.at("error_correlation"), 0.8);
   EXPECT_LT(all.at("error_ratio"), 1.0);
@@ -260,8 +260,8 @@ TEST(Mac, TheCorrectionMovesWhatAResultWeighs) {
     const Outputs want = run(toy, "full");
     double error[2] = {};
     for (const bool fixed : {false, true}) {
-      const auto policy =
-          make_policy(toy, kMac + ",tau=0.4,ring=" + ring + (fixed ? ",lse_fix=true" : ""));
+      const auto policy = make_policy(
+          toy, kMac + ",tau=0.4,max_error=0,ring=" + ring + (fixed ? ",lse_fix=true" : ""));
       const Outputs got = run(toy, *policy, kPrompt, 60);
       for (size_t i = 1; i < got.size(); ++i) {
         for (size_t d = 0; d < got[i].size(); ++d) {

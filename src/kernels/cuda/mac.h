@@ -127,9 +127,10 @@ struct MacSeedArgs {
   uint32_t number = 0;  // of the ring
   PrefillRows rows;     // at most the window; first: in what follows
   uint32_t n_head = 0, n_kv_head = 0, head_dim = 0;
-  const float* q_plain = nullptr;  // [rows, n_head, head_dim] before rotation
-  const float* out = nullptr;      // [rows, n_head, head_dim]
-  const float* lse = nullptr;      // [rows, n_head] natural log
+  const float* q_plain = nullptr;   // [rows, n_head, head_dim] before rotation
+  const float* out = nullptr;       // [rows, n_head, head_dim]
+  const float* lse = nullptr;       // [rows, n_head] natural log
+  const float* full_lse = nullptr;  // the same, over all keys that the rows see
 };
 cudaError_t mac_seed(const MacSeedArgs& args, cudaStream_t stream);
 

@@ -55,7 +55,7 @@ struct Query {
   __device__ float norm2() const { return distance2(StoredQuery<D, false>{}); }
 };
 
-// What may match at all: the first words of an entry. results: that it has one.
+// What may match at all: the first words of an entry, up to its share. results: that it has one.
 __device__ inline bool is_valid(const Params& p, const int4& entry, int32_t position,
                                 bool results) {
   const int32_t at = entry.x, anchor = entry.y;
@@ -66,7 +66,6 @@ __device__ inline bool is_valid(const Params& p, const int4& entry, int32_t posi
 
 struct SearchShared {
   unsigned long long nearest[kMaxGroup];
-  float norm2[kMaxGroup];
 };
 
 // A block's share of the comparisons.
@@ -107,17 +106,20 @@ class Search {
     const uint32_t pair = p_.by_units.quotient(unit);
     const uint32_t slot = (unit - pair * p_.units) * p_.slots + in_unit_;
     known_[to] = {-1, -1, 0, 0};
+    drift_[to] = 0.0f;
     if (unit >= end_ || in_unit_ >= p_.slots || slot >= p_.ring.window) return;
     if (lists_.compares[pair] == 0) return;
     const size_t entry = (lists_.slot(p_, pair, 0) + slot) * p_.group + head_;
     stored_[to].load(p_.ring, entry);
     known_[to] = __ldcg(reinterpret_cast<const int4*>(p_.ring.entries + entry));
+    drift_[to] = __ldcg(&p_.ring.entries[entry].drift);
   }
 
   __device__ void compare(uint32_t pair, uint32_t end) {
     const int32_t position = lists_.row(p_, pair).position;
     Query<D> q;
     q.load(p_.q_plain + (size_t{pair} * p_.group + head_) * D);
+    const float max_error = p_.rules.max_error * sqrtf(q.norm2());
     uint64_t nearest = kNothing;
     uint32_t turn = turn_;
     for (uint32_t unit = unit_; unit < end; ++unit) {
@@ -126,7 +128,9 @@ class Search {
         if (i != turn) continue;
         const float distance2 = q.distance2(stored_[i]);
         if (distance2 < p_.rules.distance2 && is_valid(p_, known_[i], position, results_)) {
-          nearest = min(nearest, candidate(distance2, position - known_[i].x, false));
+          const float moved = drift_[i] + sqrtf(distance2);
+          const bool risky = __int_as_float(known_[i].w) * moved > max_error;
+          nearest = min(nearest, candidate(distance2, position - known_[i].x, risky));
         }
         load(i, unit + kAhead);
       }
@@ -136,25 +140,12 @@ class Search {
     if (nearest != kNothing && threadIdx.x % 4 == 0) {
       atomicMin(&shared_.nearest[head_], static_cast<unsigned long long>(nearest));
     }
-    if (isinf(p_.rules.max_error)) return;
-    const float norm2 = q.norm2();
-    if (threadIdx.x < 4 * p_.group && threadIdx.x % 4 == 0) shared_.norm2[head_] = norm2;
-  }
-
-  // Whether the expected error of reusing what was found is too large.
-  __device__ bool risks(uint32_t pair, uint64_t found) const {
-    if (isinf(p_.rules.max_error)) return false;
-    const int32_t position = lists_.row(p_, pair).position;
-    const MacEntry& entry = lists_.entries(p_, pair, position - gap_of(found))[threadIdx.x];
-    const float distance = entry.drift + sqrtf(distance2_of(found));
-    return entry.share * distance > p_.rules.max_error * sqrtf(shared_.norm2[threadIdx.x]);
   }
 
   __device__ void publish(uint32_t pair, uint32_t launch) {
     __syncthreads();
     if (threadIdx.x < p_.group) {
-      uint64_t nearest = shared_.nearest[threadIdx.x];
-      if (nearest != kNothing && risks(pair, nearest)) nearest |= 1;
+      const uint64_t nearest = shared_.nearest[threadIdx.x];
       send(p_.candidates + (size_t{pair} + blockIdx.x) * p_.group + threadIdx.x, launch,
            {static_cast<uint32_t>(nearest), static_cast<uint32_t>(nearest >> 32)});
       shared_.nearest[threadIdx.x] = kNothing;
@@ -169,7 +160,8 @@ class Search {
   uint32_t in_unit_, head_;  // slot and head of the lane's entries
   uint32_t unit_, end_, turn_ = 0;
   StoredQuery<D, S::kCoded> stored_[kAhead] = {};
-  int4 known_[kAhead];
+  int4 known_[kAhead];  // see is_valid()
+  float drift_[kAhead];
 };
 
 }  // namespace mac

@@ -29,8 +29,10 @@ __global__ __launch_bounds__(kThreads) void seed_kernel(const __grid_constant__ 
   finite = __syncthreads_and(finite ? 1 : 0) != 0;
   if (!finite && threadIdx.x == 0) atomicAdd(&a.ring.counters[number].nonfinite, 1ull);
   if (threadIdx.x >= group) return;
-  a.ring.entries[slot * group + threadIdx.x] = {
-      finite ? position : -1, position, a.lse[head + threadIdx.x], 1.0f, 0.0f, 0};
+  const float lse = a.lse[head + threadIdx.x];
+  const float share = expf(fminf(0.0f, lse - a.full_lse[head + threadIdx.x]));
+  a.ring.entries[slot * group + threadIdx.x] = {finite ? position : -1, position, lse, share, 0.0f,
+                                                0};
 }
 
 __global__ __launch_bounds__(kForgetThreads) void forget_kernel(MacEntry* entries, size_t count,

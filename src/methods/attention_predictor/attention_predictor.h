@@ -101,7 +101,9 @@ class AttentionPredictorPolicy : public Policy {
   void select(const QueryRows& rows, Selection& selection) override;
   int32_t reads_from(const QueryRows& rows) const override;
   bool predict(const QueryRows& rows, Selection& selection) override;
-  bool observes(uint32_t layer) const override { return !is_left_alone(layer); }
+  bool observes(uint32_t layer, kernels::Phase phase) const override {
+    return phase == kernels::Phase::kDecode && !is_left_alone(layer);
+  }
   void observe(const QueryRows& rows, const AttentionResult& result) override;
   void truncate(int32_t length) override;
   std::string prefill_key() const override { return std::string(kDensePrefill); }

@@ -257,8 +257,8 @@ Status DeviceMac::after_prefill(const DevicePrompt& prompt, cudaStream_t stream)
   if (inner_ != nullptr) REPRISE_CHECK(inner_->after_prefill(prompt, stream));
   const PrefillRows& rows = seeds_[prompt.step];
   if (rows.count == 0 || !pool_->has(prompt.layer)) return {};
-  const size_t width = size_t{config_.n_head} * config_.head_dim;
-  const size_t skipped = static_cast<size_t>(rows.position - prompt.rows.position) * width;
+  const auto before = static_cast<size_t>(rows.position - prompt.rows.position);
+  const size_t skipped = before * config_.n_head * config_.head_dim;
   PagedPrefillArgs args;
   args.kv = prompt.kv;
   args.sequences = sent_seeds_.device() + prompt.step;
@@ -287,6 +287,7 @@ Status DeviceMac::after_prefill(const DevicePrompt& prompt, cudaStream_t stream)
   seed.q_plain = prompt.q_plain + skipped;
   seed.out = seed_out_.data();
   seed.lse = seed_lse_.data();
+  seed.full_lse = prompt.lse + before * config_.n_head;
   REPRISE_CUDA(mac_seed(seed, stream), "filling a ring");
   return {};
 }

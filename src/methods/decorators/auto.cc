@@ -131,9 +131,13 @@ void AutoPolicy::start_over() {
 }
 
 void AutoPolicy::observe(const QueryRows& rows, const AttentionResult& result) {
-  Policy& policy = *candidates_[now_].policy;
-  if (policy.observes(rows.layer)) policy.observe(rows, result);
-  if (measures()) trial_ms_[trial_ - 1] += result.select_ms + result.attend_ms;
+  const bool decodes = rows.phase == kernels::Phase::kDecode;
+  for (size_t i = 0; i < candidates_.size(); ++i) {
+    Policy& policy = *candidates_[i].policy;
+    const bool acts = i == now_ || !decodes;
+    if (acts && policy.observes(rows.layer, rows.phase)) policy.observe(rows, result);
+  }
+  if (decodes && measures()) trial_ms_[trial_ - 1] += result.select_ms + result.attend_ms;
 }
 
 std::vector<const Policy*> AutoPolicy::acting() const {

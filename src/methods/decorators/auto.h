@@ -54,7 +54,7 @@ class AutoPolicy : public Policy {
 
   std::unique_ptr<Policy> fork() const override { return std::make_unique<AutoPolicy>(*this); }
   void select(const QueryRows& rows, Selection& selection) override;
-  bool observes(uint32_t) const override { return true; }
+  bool observes(uint32_t, kernels::Phase) const override { return true; }
   void observe(const QueryRows& rows, const AttentionResult& result) override;
   std::vector<const Policy*> acting() const override;
   void restrict_to(const std::function<bool(const Policy&)>& runs) override;

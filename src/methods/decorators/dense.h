@@ -33,8 +33,8 @@ class DensePolicy : public PolicyDecorator {
   bool predict(const QueryRows& rows, Selection& selection) override {
     return dense_[rows.layer] || inner().predict(rows, selection);
   }
-  bool observes(uint32_t layer) const override {
-    return !dense_[layer] && PolicyDecorator::observes(layer);
+  bool observes(uint32_t layer, kernels::Phase phase) const override {
+    return !dense_[layer] && PolicyDecorator::observes(layer, phase);
   }
   std::string prefill_key() const override;
 

@@ -112,8 +112,8 @@ void ProbePolicy::select(const QueryRows& rows, Selection& selection) {
 }
 
 void ProbePolicy::observe(const QueryRows& rows, const AttentionResult& result) {
-  inner().observe(rows, result);
-  const bool asked = config_->window[rows.layer] == 0;
+  if (inner().observes(rows.layer, rows.phase)) inner().observe(rows, result);
+  const bool asked = config_->window[rows.layer] == 0 && rows.phase == kernels::Phase::kDecode;
   if (!asked || position_free() || !keys_present(*rows.kv, rows.layer, 0, rows.end())) return;
   std::vector<Sums> heads(config_->n_kv_head);
   rows.pool->run(heads.size(),

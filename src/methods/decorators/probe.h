@@ -38,7 +38,7 @@ class ProbePolicy : public PolicyDecorator {
     return inner().shared_length(prompt_end);
   }
   void select(const QueryRows& rows, Selection& selection) override;
-  bool observes(uint32_t) const override { return true; }
+  bool observes(uint32_t, kernels::Phase) const override { return true; }
   void observe(const QueryRows& rows, const AttentionResult& result) override;
   void after_step(SequenceKv&) override {}
   bool unbounded() const override { return false; }

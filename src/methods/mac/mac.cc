@@ -42,6 +42,7 @@ MacSettings settings_of(const MacOptions& options, const ModelConfig& config) {
   s.cut.align = 1;
   s.split = true;
   s.anchored = s.guarded = false;
+  s.max_error = std::numeric_limits<float>::infinity();
   s.max_age = kAnyAge;
   return s;
 }
@@ -155,7 +156,7 @@ void MacPolicy::select(const QueryRows& rows, Selection& selection) {
 void MacPolicy::clear_matches(size_t rows) {
   const size_t count = rows * config_->n_head;
   matches_.assign(count, {});
-  risks_.assign(count, 0.0f);
+  risks_.assign(config_->n_head, 0.0f);
   reused_from_.assign(count, 0);
   states_.assign(count, {});
 }
@@ -170,6 +171,8 @@ void MacPolicy::match(const QueryRows& rows, int32_t before, bool results) {
                    before - 1, position - std::min(position, settings_.max_age),
                    settings_.distance2, results};
   }
+  // Of prompt rows shares are known once the rows are read: which call read them must not matter.
+  const bool weighs = rows.phase == kernels::Phase::kDecode || !settings_.in_prompts;
   searches_.resize(static_cast<size_t>(rows.pool->size()));
   rows.pool->run(n_head, [&](size_t head, int thread) {
     if (compares_[head / group_] == 0) return;
@@ -180,24 +183,22 @@ void MacPolicy::match(const QueryRows& rows, int32_t before, bool results) {
     for (size_t row = 0; row < count; ++row) {
       MacMatch& match = matches_[row * n_head + head];
       match = found[row];
-      if (match.found()) {
-        match.risk = risk(from.state(head, from.slot(match.position)),
-                          q + row * n_head * config_->head_dim, match);
-      }
-      if (match.risk > settings_.max_error) match = {};
+      if (!match.found()) continue;
+      const MacState& state = from.state(head, from.slot(match.position));
+      match.moved = moved(state, q + row * n_head * config_->head_dim, match);
+      if ((weighs ? state.share : 1.0f) * match.moved > settings_.max_error) match = {};
     }
   });
   decide_groups();
 }
 
-float MacPolicy::risk(const MacState& state, const float* q, const MacMatch& match) const {
+float MacPolicy::moved(const MacState& state, const float* q, const MacMatch& match) const {
   float norm2 = 0.0f;
   for (size_t d = 0; d < config_->head_dim; ++d) {
     const float kept = to_float(to_bf16(q[d]));  // as it is compared
     norm2 += kept * kept;
   }
-  const float moved = state.drift + match.distance;
-  return norm2 > 0.0f ? state.share * moved / std::sqrt(norm2) : 0.0f;
+  return norm2 > 0.0f ? (state.drift + match.distance) / std::sqrt(norm2) : 0.0f;
 }
 
 void MacPolicy::decide_groups() {
@@ -208,7 +209,6 @@ void MacPolicy::decide_groups() {
                             : std::all_of(first, first + static_cast<std::ptrdiff_t>(group_),
                                           [](const MacMatch& match) { return match.found(); });
     reused_from_[head] = reused ? settings_.cut.at(matches_[head].position) : 0;
-    risks_[head] = reused ? matches_[head].risk : 0.0f;
   }
 }
 
@@ -242,7 +242,8 @@ void MacPolicy::take_result(uint32_t layer, size_t index, float* out, float* lse
 void MacPolicy::observe(const QueryRows& rows, const AttentionResult& result) {
   // Layers that select() is not called for are observed too.
   const bool asked_inner = std::exchange(asked_inner_, true);
-  if (asked_inner && inner().observes(rows.layer)) inner().observe(rows, result);
+  if (asked_inner && inner().observes(rows.layer, rows.phase)) inner().observe(rows, result);
+  if (rows.phase == kernels::Phase::kPrefill) return weigh_seeds(rows, result.lse);
   if (!std::exchange(writes_, false)) return;
   MacSums& sums = layers_[rows.layer].sums;
   for (size_t head = 0; head < states_.size(); ++head) {
@@ -250,6 +251,7 @@ void MacPolicy::observe(const QueryRows& rows, const AttentionResult& result) {
     const bool reused = reused_from_[head] > 0;
     state.share = std::exp(std::min(0.0f, captured_.lse[head] - result.lse[head]));
     if (reused) sums.share += state.share;
+    risks_[head] = reused ? state.share * matches_[head].moved : 0.0f;
     finish_state(rows.first(), reused, captured_.lse[head], state);
   }
   if (settings_.fixes) weigh_keys(rows);
@@ -296,6 +298,15 @@ void MacPolicy::seed(const QueryRows& rows) {
     if (!ring(rows.layer).write(position, q, &prefix.out[i * width], states_, means_.data())) {
       ++layers_[rows.layer].sums.nonfinite;
     }
+  }
+}
+
+void MacPolicy::weigh_seeds(const QueryRows& rows, const float* lse) {
+  auto& ring = layers_[rows.layer].ring;
+  if (!ring || !seeds(rows.end() - 1, rows.prompt_end)) return;
+  for (const Row& row : rows.rows) {
+    ring->set_shares(row.position, lse);
+    lse += config_->n_head;
   }
   if (rows.end() == rows.prompt_end) show_guard(rows);
 }

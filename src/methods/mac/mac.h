@@ -94,8 +94,8 @@ class MacPolicy : public PolicyDecorator {
 
   std::unique_ptr<Policy> fork() const override { return std::make_unique<MacPolicy>(*this); }
   void select(const QueryRows& rows, Selection& selection) override;
-  bool observes(uint32_t layer) const override {
-    return settings_.reuses || PolicyDecorator::observes(layer);
+  bool observes(uint32_t layer, kernels::Phase phase) const override {
+    return settings_.reuses || PolicyDecorator::observes(layer, phase);
   }
   void observe(const QueryRows& rows, const AttentionResult& result) override;
   int32_t reads_from(const QueryRows& rows) const override;
@@ -154,6 +154,8 @@ class MacPolicy : public PolicyDecorator {
            (settings_.in_prompts || position >= prompt_end - settings_.window);
   }
   void seed(const QueryRows& rows);
+  /// Tells entries of prompt rows what they weigh. lse: [rows, n_head] of all that the rows read.
+  void weigh_seeds(const QueryRows& rows, const float* lse);
   /// Prompt rows that reuse: selection gets sinks and bands beside prefix_.
   void read_prompt(const QueryRows& rows, Selection& selection);
   /// Of rows that find no entries from `before` on; out, lse: of prefix_.
@@ -188,9 +190,9 @@ class MacPolicy : public PolicyDecorator {
   /// Fills matches_ and reused_from_ of the heads of compares_ from entries of positions before
   /// one, those that have results or all.
   void match(const QueryRows& rows, int32_t before, bool results = true);
-  /// What bounds the relative error of a hit, up to a factor: the reused share of attention times
-  /// how far, for its length, the query has moved over the whole chain.
-  float risk(const MacState& state, const float* q, const MacMatch& match) const;
+  /// How far, for its length, a query has moved over the whole chain of its match. Times the reused
+  /// share of attention it bounds the relative error of a hit, up to a factor.
+  float moved(const MacState& state, const float* q, const MacMatch& match) const;
   void decide_groups();
   void take_results(const QueryRows& rows);
   /// The result that matches_[index] reuses, and states_[index] of what is built on it.
@@ -224,7 +226,7 @@ class MacPolicy : public PolicyDecorator {
   bool reads_all_ = true;             // which reads every key
   std::vector<uint8_t> compares_;     // [n_kv_head]
   std::vector<MacMatch> matches_;     // [rows, n_head]
-  std::vector<float> risks_;          // [rows, n_head] of hits; else 0
+  std::vector<float> risks_;          // [n_head] of hits by what they then weighed; else 0
   std::vector<int32_t> reused_from_;  // [rows, n_head] see MacRead::reused
   std::vector<MacState> states_;      // [rows, n_head] of the entries to be written
   std::vector<float> means_;          // [n_head, head_dim] its mean keys, or empty

@@ -18,7 +18,7 @@ struct MacLimits {
 struct MacMatch {
   int32_t position = -1;  // -1: no entry is near enough
   float distance = 0;
-  float risk = 0;  // see MacPolicy::risk()
+  float moved = 0;  // see MacPolicy::moved()
 
   bool found() const { return position >= 0; }
 };

@@ -59,7 +59,6 @@ void MacPolicy::read_prompt(const QueryRows& rows, Selection& selection) {
   }
   read_first_and_recent(rows, settings_.cut.sink, settings_.cut.band, selection);
   selection.reused = &prefix_;
-  if (rows.end() == rows.prompt_end) show_guard(rows);
 }
 
 void MacPolicy::read_block(const QueryRows& rows, int32_t before, float* out, float* lse) {

@@ -1,6 +1,7 @@
 #include "methods/mac/ring.h"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 #include "kernels/key_tile.h"
@@ -59,6 +60,15 @@ bool MacRing::write_query(int32_t position, const float* q) {
   tags_[at] = position;
   if ((at + 1) % kernels::kPageTokens == 0) settle();
   return true;
+}
+
+void MacRing::set_shares(int32_t position, const float* lse) {
+  const size_t at = slot(position);
+  if (tags_[at] != position) return;
+  for (size_t head = 0; head < n_head_; ++head) {
+    MacState& state = states_[head * window() + at];
+    if (std::isfinite(state.lse)) state.share = std::exp(std::min(0.0f, state.lse - lse[head]));
+  }
 }
 
 void MacRing::settle() {

@@ -61,6 +61,9 @@ class MacRing {
   bool write_query(int32_t position, const float* q);
   /// Puts what waits into its place.
   void settle();
+  /// Tells the entry of a position, if there is one, its results' shares of its attention, which
+  /// over all keys has these log-sum-exps: [n_head].
+  void set_shares(int32_t position, const float* lse);
   /// Forgets positions from length on.
   void truncate(int32_t length);
   /// Whether every position of [begin, end) has its entry.

@@ -104,7 +104,6 @@ void MacPolicy::rest(const QueryRows& rows, Selection& selection) {
                           reused_from_};
     if (divide_keys(read, selection, would)) tell_guard(rows, would, true);
     selection.index_bytes_read += saving(rows).index_bytes;
-    std::fill(risks_.begin(), risks_.end(), 0.0f);
   }
   layer.warm = rows.end() + settings_.window;
   if (!layer.ring->write_query(rows.first(), rows.q)) ++layer.sums.nonfinite;
