@@ -9,7 +9,7 @@ namespace reprise {
 
 struct MacOptions {
   std::string mode = "default";
-  float tau = 0.6f;
+  float tau = 0.3f;
   uint32_t window = 512;
   uint32_t band = 256;
   uint32_t sink = 64;
@@ -21,7 +21,7 @@ struct MacOptions {
   std::string chain = "age";
   uint32_t max_age = 2048;
   uint32_t max_gap = 0;
-  float max_error = 0.0f;
+  float max_error = 0.07f;
   bool lse_fix = false;
   bool guard = true;
   std::string prefill = "none";
@@ -32,7 +32,7 @@ template <class Visitor>
 void visit_options(MacOptions& o, Visitor&& visit) {
   visit(OptionSpec{"mode",
                    "paper: as published, that is sink=0, align=1, mixed=split, chain=free, "
-                   "guard=false",
+                   "max_error=0, guard=false; its tau is 0.45 or 0.75",
                    "", 0, 0, "default|paper"},
         o.mode);
   visit(OptionSpec{"tau",
