@@ -11,7 +11,7 @@ struct MacOptions {
   std::string mode = "default";
   float tau = 0.3f;
   uint32_t window = 512;
-  uint32_t band = 256;
+  uint32_t band = 1024;
   uint32_t sink = 64;
   uint32_t align = 16;
   uint32_t min_context = 2048;
@@ -32,7 +32,7 @@ template <class Visitor>
 void visit_options(MacOptions& o, Visitor&& visit) {
   visit(OptionSpec{"mode",
                    "paper: as published, that is sink=0, align=1, mixed=split, chain=free, "
-                   "max_error=0, guard=false; its tau is 0.45 or 0.75",
+                   "max_error=0, guard=false; its tau is 0.45 or 0.75, its band 128 to 512",
                    "", 0, 0, "default|paper"},
         o.mode);
   visit(OptionSpec{"tau",
