@@ -311,6 +311,7 @@ class MacCase {
         ASSERT_NEAR(entry.lse, expected.lse, 0x1p-9);
       }
       ASSERT_NEAR(entry.share, expected.share, 0x1p-9);
+      ASSERT_NEAR(entry.peak, expected.peak, 0x1p-9);
       ASSERT_NEAR(entry.drift, expected.drift, 1e-4f * (1.0f + expected.drift));
       for (size_t d = 0; d < dim; ++d) {
         ASSERT_NEAR(out[i * dim + d], model.out[i * dim + d], stored_tolerance()) << "dim " << d;

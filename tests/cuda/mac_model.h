@@ -48,6 +48,7 @@ class MacModel : public test::MacRecurrence<MacRules, MacEntry> {
                       std::log(static_cast<float>(at)) + normal(random),
                       static_cast<float>(random() % 1000) * 1e-3f,
                       static_cast<float>(random() % 1000) * 1e-3f,
+                      static_cast<float>(random() % 1000) * 1e-3f,
                       static_cast<uint32_t>(random() % 8)};
         const float away = random() % 3 == 0 ? 1.0f : 0.05f;
         for (uint32_t d = 0; d < shape_.head_dim; ++d) {

@@ -225,6 +225,60 @@ TEST(Mac, KeepsTheNumbersOfTheCpu) {
   }
 }
 
+// Shares of rows of a prompt, and peaks that follow from an entry before them, or do not.
+TEST(Mac, RowsOfAPromptKnowWhatTheyWeigh) {
+  REPRISE_NEEDS_DEVICE();
+  constexpr uint32_t kHeads = 6, kKvHeads = 2, kGroup = 3, kDim = 64, kWindow = 40, kRows = 39;
+  constexpr int32_t kFirst = 25;
+  std::mt19937 random(5);
+  std::normal_distribution<float> normal;
+  std::vector<float> lse(size_t{kRows} * kHeads), full(lse.size());
+  for (float& x : lse) x = normal(random);
+  for (size_t i = 0; i < full.size(); ++i) full[i] = lse[i] + std::abs(3.0f * normal(random));
+  const DeviceArray<float> rows(size_t{kRows} * kHeads * kDim), device_lse(lse), device_full(full);
+  const DeviceArray<MacCounters> counters(1);
+  const MacTestRings kept(false, size_t{kWindow} * kHeads * kDim, 1);
+  const auto slot = [](int32_t position, uint32_t head) {
+    const uint32_t at = static_cast<uint32_t>(position) % kWindow;
+    return (size_t{head / kGroup} * kWindow + at) * kGroup + head % kGroup;
+  };
+  for (const bool follows : {true, false}) {
+    std::vector<MacEntry> start(size_t{kWindow} * kHeads, MacEntry{-1, -1, 0, 0, 0, 0, 0});
+    for (uint32_t head = 0; head < kHeads; ++head) {
+      start[slot(kFirst - 1, head)] = {kFirst - 1, kFirst - 1, 0, 0, 0, 0.99f, 0};
+    }
+    const DeviceArray<MacEntry> entries(start);
+    MacSeedArgs args;
+    kept.describe(args.ring);
+    args.ring.entries = entries.get();
+    args.ring.counters = counters.get();
+    args.ring.window = kWindow;
+    args.follows = follows;
+    args.rows = {0, kRows, kFirst};
+    args.n_head = kHeads;
+    args.n_kv_head = kKvHeads;
+    args.head_dim = kDim;
+    args.q_plain = args.out = rows.get();
+    args.lse = device_lse.get();
+    args.full_lse = device_full.get();
+    ASSERT_EQ(mac_seed(args, nullptr), cudaSuccess);
+    ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+    const std::vector<MacEntry> got = entries.host();
+    for (uint32_t head = 0; head < kHeads; ++head) {
+      double peak = follows ? double{0.99f} : 0.0;
+      for (uint32_t row = 0; row < kRows; ++row) {
+        const size_t i = size_t{row} * kHeads + head;
+        const double share = std::exp(double{lse[i]} - full[i]);
+        peak = std::max(share, peak * (1.0 - 1.0 / kWindow));
+        const MacEntry& entry = got[slot(kFirst + static_cast<int32_t>(row), head)];
+        ASSERT_EQ(entry.position, kFirst + static_cast<int32_t>(row));
+        ASSERT_NEAR(entry.share, share, 1e-5) << "row " << row << " head " << head;
+        ASSERT_NEAR(entry.peak, peak, 1e-5) << "row " << row << " head " << head;
+      }
+    }
+  }
+}
+
 // More pairs than multiprocessors: a block serves many.
 TEST(Mac, ManySequencesShareBlocks) {
   REPRISE_NEEDS_DEVICE();

@@ -189,6 +189,52 @@ std::string saved(const MacRing& ring) {
   return out.take();
 }
 
+// The largest share fades by a window's part a position, also over rows without results.
+TEST(MacMatch, PeaksFadeOverAWindow) {
+  MacRing ring(config(), 20);
+  const std::vector<float> q(kHeads * kDim, 1.0f);
+  std::vector<MacState> states(kHeads);
+  const auto peak = [&](int32_t position) { return ring.state(1, ring.slot(position)).peak; };
+  const auto write = [&](int32_t position, float share) {
+    for (MacState& state : states) state.share = share;
+    ring.settle();
+    ring.write(position, q.data(), q.data(), states);
+    ring.set_peaks(position);
+  };
+  write(7, 0.5f);
+  EXPECT_EQ(peak(7), 0.5f);
+  write(8, 0.25f);
+  EXPECT_FLOAT_EQ(peak(8), 0.5f * 0.95f);
+  EXPECT_FLOAT_EQ(ring.state(1, ring.slot(8)).weight(), std::sqrt(0.25f * 0.5f * 0.95f));
+  for (int32_t position = 9; position < 40; ++position) ring.write_query(position, q.data());
+  write(40, 0.0f);
+  EXPECT_NEAR(peak(40), 0.5f * std::pow(0.95f, 33.0f), 1e-6f);
+  write(41, 0.75f);
+  EXPECT_EQ(peak(41), 0.75f);
+  write(43, 0.125f);  // nothing is known of the position before
+  EXPECT_EQ(peak(43), 0.125f);
+  ring.truncate(41);
+  write(41, 0.25f);
+  EXPECT_EQ(peak(41), 0.25f);
+}
+
+// A prompt row learns its shares from all that it reads.
+TEST(MacMatch, SharesOfPromptRowsSetTheirPeaks) {
+  MacRing ring(config(), 16);
+  const std::vector<float> q(kHeads * kDim, 1.0f), lse(kHeads, std::log(4.0f));
+  std::vector<MacState> states(kHeads);
+  for (int32_t position = 3; position < 6; ++position) {
+    for (MacState& state : states) state.lse = std::log(position == 3 ? 2.0f : 1.0f);
+    ring.write(position, q.data(), q.data(), states);
+  }
+  for (int32_t position = 3; position < 6; ++position) ring.set_shares(position, lse.data(), true);
+  EXPECT_FLOAT_EQ(ring.state(0, ring.slot(3)).peak, 0.5f);
+  EXPECT_FLOAT_EQ(ring.state(0, ring.slot(5)).share, 0.25f);
+  EXPECT_FLOAT_EQ(ring.state(0, ring.slot(5)).peak, 0.5f * std::pow(0.9375f, 2.0f));
+  ring.set_shares(4, lse.data(), false);
+  EXPECT_FLOAT_EQ(ring.state(0, ring.slot(4)).peak, 0.25f);
+}
+
 // Across the ends of tiles and of a ring that is no whole number of them, after gaps, and with
 // entries that have results in between.
 TEST(MacMatch, QueriesThatWaitAreThoseThatAreStoredAtOnce) {

@@ -43,7 +43,7 @@ struct MacRow {
 
 /// The entries of one ring, [n_kv_head][window][group]. Rules: those of src/methods/mac/options.h
 /// by their names, with distance2, which matches are nearer than, squared. Entry: position (-1:
-/// there is none), anchor, lse, share, drift and depth, as in MacState.
+/// there is none), anchor, lse, share, drift, peak and depth, as in MacState.
 template <class Rules, class Entry>
 class MacRecurrence {
  public:
@@ -51,7 +51,7 @@ class MacRecurrence {
 
   MacRecurrence(const MacHeads& heads, const Rules& rules, Round round_query, Round round_result)
       : entries(size_t{heads.n_kv_head} * heads.window * heads.group(),
-                Entry{-1, -1, std::nanf(""), 0.0f, 0.0f, 0}),
+                Entry{-1, -1, std::nanf(""), 0.0f, 0.0f, 0.0f, 0}),
         q(entries.size() * heads.head_dim),
         out(entries.size() * heads.head_dim),
         heads_(heads),
@@ -113,6 +113,7 @@ class MacRecurrence {
 
   std::vector<Entry> entries;
   std::vector<float> q, out;  // as they are kept
+  int32_t starts = -1;        // a position whose peaks do not follow from those before
   /// Which keys a KV head reads where nothing is reused, beside sinks and band; none: all.
   std::function<bool(uint32_t kv_head, int32_t token)> listed;
 
@@ -163,14 +164,15 @@ class MacRecurrence {
       norm2 += std::pow(double{to_float(to_bf16(plain[d]))}, 2.0);
     }
     const Entry& entry = entries[index(head, best)];
-    const double error = entry.share * (entry.drift + std::sqrt(least));
+    const double weight = std::sqrt(double{entry.share} * entry.peak);
+    const double error = weight * (entry.drift + std::sqrt(least));
     return error > rules_.max_error * std::sqrt(norm2) ? -1 : best;
   }
 
   void store(const MacRow& row, uint32_t head, int32_t match, const MacSum& captured, double lse) {
     const uint32_t dim = heads_.head_dim;
     const float* plain = row.plain + size_t{head} * dim;
-    Entry made{row.position, row.position, 0.0f, 0.0f, 0.0f, 0};
+    Entry made{row.position, row.position, 0.0f, 0.0f, 0.0f, 0.0f, 0};
     if (match >= 0) {
       const size_t from = index(head, match);
       made.anchor = entries[from].anchor;
@@ -181,6 +183,10 @@ class MacRecurrence {
     made.lse =
         leaves ? static_cast<float>(captured.lse()) : -std::numeric_limits<float>::infinity();
     if (row.reuses) made.share = static_cast<float>(std::exp(captured.lse() - lse));
+    const Entry& last = entries[index(head, row.position - 1)];
+    const bool follows = last.position == row.position - 1 && row.position != starts;
+    const double faded = follows ? last.peak * (1.0 - 1.0 / heads_.window) : 0.0;
+    made.peak = std::max(made.share, static_cast<float>(faded));
     const size_t to = index(head, row.position);
     entries[to] = made;
     for (uint32_t d = 0; d < dim; ++d) {

@@ -22,7 +22,7 @@ struct Rules {
 };
 struct Entry {
   int32_t position, anchor;
-  float lse, share, drift;
+  float lse, share, drift, peak;
   uint32_t depth;
 };
 using Model = test::MacRecurrence<Rules, Entry>;
@@ -55,6 +55,7 @@ class Followed {
     toy_->step(kv_, *policy_, rows, Phase::kPrefill);
     load_new_keys();
     model_.listed = {};
+    model_.starts = toy_->prompt_end - window();
     for (int32_t at = std::max(first, toy_->prompt_end - window()); at < length(); ++at) {
       if (!model_.stores(at)) continue;
       compute(at, std::vector<int32_t>(heads_.n_head, -1));
@@ -184,6 +185,7 @@ class Followed {
         ASSERT_EQ(state.anchor, want.anchor);
         ASSERT_EQ(state.depth, want.depth);
         ASSERT_NEAR(state.share, want.share, testing::kFloatTolerance);
+        ASSERT_NEAR(state.peak, want.peak, testing::kFloatTolerance);
         ASSERT_NEAR(state.drift, want.drift, 1e-5f * (1.0f + want.drift));
         ASSERT_TRUE(state.lse == want.lse || std::abs(state.lse - want.lse) < 1e-5f);
         ring.load_q(head, static_cast<size_t>(slot), q.data());

@@ -19,6 +19,7 @@ struct alignas(16) MacEntry {
   float lse;         // natural log, over the keys [sink, cut(position))
   float share;       // of its position's attention that those keys held
   float drift;       // sum of the distances of the matches it is built on
+  float peak;        // largest share of its head up to its position, fading over a window
   uint32_t depth;    // matches since the anchor
 };
 
@@ -78,7 +79,7 @@ struct MacRules {
   int32_t max_gap = 511;  // below the window
   int32_t max_age = std::numeric_limits<int32_t>::max();
   float distance2 = 0.0f;                                    // matches are nearer, squared
-  float max_error = std::numeric_limits<float>::infinity();  // of share x relative distance
+  float max_error = std::numeric_limits<float>::infinity();  // see MacPolicy::match()
   bool split = false;                                        // heads of a group decide alone
   bool anchored = false;  // results built on reused ones are not stored
   bool guarded = false;   // rests where comparing does not pay: see mac_guard.cuh
@@ -122,9 +123,11 @@ size_t mac_workspace(const MacRules& rules, uint32_t max_batch, uint32_t n_head,
 cudaError_t mac_decode(const MacArgs& args, cudaStream_t stream);
 
 /// Rows of a prompt, of one layer, whose results over the keys [sink, cut(position)) go to a ring.
+/// As many as the window holds follow nothing: one of them takes the place of that entry.
 struct MacSeedArgs {
   MacRings ring;
   uint32_t number = 0;  // of the ring
+  bool follows = true;  // peaks do from the ring's entry of the position before the rows
   PrefillRows rows;     // at most the window; first: in what follows
   uint32_t n_head = 0, n_kv_head = 0, head_dim = 0;
   const float* q_plain = nullptr;   // [rows, n_head, head_dim] before rotation

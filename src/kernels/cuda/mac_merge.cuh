@@ -74,9 +74,11 @@ __device__ void merge_pieces(const Params& p, const PairPieces& pieces, uint32_t
   }
 }
 
-// Entries of a pair's heads; lse, out_lse: [group] of what is captured and of everything.
+// Entries of a pair's heads; old: which one is reused, last: of the position before; lse, out_lse:
+// [group] of what is captured and of everything.
 __device__ inline void write_entry(const Params& p, const Lists& lists, uint32_t pair,
-                                   const MacEntry& old, bool finite, float lse, float out_lse) {
+                                   const MacEntry& old, const MacEntry& last, bool finite,
+                                   float lse, float out_lse) {
   const uint32_t head = threadIdx.x;
   const Match match = lists.matches[pair * p.group + head];
   const int32_t position = lists.row(p, pair).position;
@@ -87,6 +89,7 @@ __device__ inline void write_entry(const Params& p, const Lists& lists, uint32_t
   entry.lse = reused && p.rules.anchored ? -INFINITY : lse;
   entry.share = expf(fminf(0.0f, lse - out_lse));
   entry.drift = reused ? old.drift + sqrtf(match.distance2) : 0.0f;
+  entry.peak = peak_of(p.ring, entry.share, last, position);
   entry.depth = reused ? old.depth + 1 : 0;
   lists.entries(p, pair, position)[head] = entry;
   if (!reused) return;
@@ -107,8 +110,11 @@ __device__ void complete(const Params& p, const Lists& lists, const PairPieces& 
     const int32_t position = lists.matches[pair * p.group + head].position;
     return position >= 0 ? lists.entries(p, pair, position) + head : nullptr;
   };
-  MacEntry old = {};
-  if (threadIdx.x < p.group && entry_of(threadIdx.x) != nullptr) old = *entry_of(threadIdx.x);
+  MacEntry old = {}, last = {};
+  if (threadIdx.x < p.group) {
+    if (entry_of(threadIdx.x) != nullptr) old = *entry_of(threadIdx.x);
+    if (stores) last = lists.entries(p, pair, row.position - 1)[threadIdx.x];
+  }
   bool finite = true;
   for (uint32_t i = threadIdx.x * 2; i < size; i += blockDim.x * 2) {
     const uint32_t head = i / D;
@@ -136,7 +142,7 @@ __device__ void complete(const Params& p, const Lists& lists, const PairPieces& 
   }
   finite = __syncthreads_and(finite ? 1 : 0) != 0;
   if (stores && threadIdx.x < p.group) {
-    write_entry(p, lists, pair, old, finite, lse[threadIdx.x].x, lse[threadIdx.x].y);
+    write_entry(p, lists, pair, old, last, finite, lse[threadIdx.x].x, lse[threadIdx.x].y);
   }
   if (stores && !finite && threadIdx.x == 0) atomicAdd(&lists.counters(p, pair)->nonfinite, 1ull);
 }

@@ -36,8 +36,14 @@ __device__ __noinline__ void remember(const Params& p, decode::Shared<S>& shared
   finite = __syncthreads_and(finite ? 1 : 0) != 0;
   if (threadIdx.x < p.group) {
     const int32_t position = row.position;
-    p.ring.entries[own + threadIdx.x] = {
-        finite ? position : -1, position, -INFINITY, 0.0f, 0.0f, 0};
+    const MacEntry& last = lists.entries(p, pair, position - 1)[threadIdx.x];
+    p.ring.entries[own + threadIdx.x] = {finite ? position : -1,
+                                         position,
+                                         -INFINITY,
+                                         0.0f,
+                                         0.0f,
+                                         peak_of(p.ring, 0.0f, last, position),
+                                         0};
   }
   if (threadIdx.x != 0) return;
   lists.guard(p, pair)->rested = row.position;

@@ -108,6 +108,13 @@ __device__ inline void store_result(const MacRings& ring, size_t at, float2 out)
   }
 }
 
+// Of an entry with a share, by that of its head's last position.
+__device__ inline float peak_of(const MacRings& ring, float share, const MacEntry& last,
+                                int32_t position) {
+  const float fade = 1.0f - 1.0f / static_cast<float>(ring.window);
+  return last.position == position - 1 ? fmaxf(share, fade * last.peak) : share;
+}
+
 template <bool coded>
 __device__ inline float2 load_result(const MacRings& ring, size_t at) {
   if constexpr (coded) {

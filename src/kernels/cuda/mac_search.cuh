@@ -106,20 +106,20 @@ class Search {
     const uint32_t pair = p_.by_units.quotient(unit);
     const uint32_t slot = (unit - pair * p_.units) * p_.slots + in_unit_;
     known_[to] = {-1, -1, 0, 0};
-    drift_[to] = 0.0f;
+    drift_peak_[to] = {0.0f, 0.0f};
     if (unit >= end_ || in_unit_ >= p_.slots || slot >= p_.ring.window) return;
     if (lists_.compares[pair] == 0) return;
     const size_t entry = (lists_.slot(p_, pair, 0) + slot) * p_.group + head_;
     stored_[to].load(p_.ring, entry);
     known_[to] = __ldcg(reinterpret_cast<const int4*>(p_.ring.entries + entry));
-    drift_[to] = __ldcg(&p_.ring.entries[entry].drift);
+    drift_peak_[to] = __ldcg(reinterpret_cast<const float2*>(&p_.ring.entries[entry].drift));
   }
 
   __device__ void compare(uint32_t pair, uint32_t end) {
     const int32_t position = lists_.row(p_, pair).position;
     Query<D> q;
     q.load(p_.q_plain + (size_t{pair} * p_.group + head_) * D);
-    const float max_error = p_.rules.max_error * sqrtf(q.norm2());
+    const float max_error2 = p_.rules.max_error * p_.rules.max_error * q.norm2();
     uint64_t nearest = kNothing;
     uint32_t turn = turn_;
     for (uint32_t unit = unit_; unit < end; ++unit) {
@@ -128,8 +128,9 @@ class Search {
         if (i != turn) continue;
         const float distance2 = q.distance2(stored_[i]);
         if (distance2 < p_.rules.distance2 && is_valid(p_, known_[i], position, results_)) {
-          const float moved = drift_[i] + sqrtf(distance2);
-          const bool risky = __int_as_float(known_[i].w) * moved > max_error;
+          const float moved = drift_peak_[i].x + sqrtf(distance2);
+          const float weight2 = __int_as_float(known_[i].w) * drift_peak_[i].y;
+          const bool risky = weight2 * moved * moved > max_error2;
           nearest = min(nearest, candidate(distance2, position - known_[i].x, risky));
         }
         load(i, unit + kAhead);
@@ -161,7 +162,7 @@ class Search {
   uint32_t unit_, end_, turn_ = 0;
   StoredQuery<D, S::kCoded> stored_[kAhead] = {};
   int4 known_[kAhead];  // see is_valid()
-  float drift_[kAhead];
+  float2 drift_peak_[kAhead];
 };
 
 }  // namespace mac

@@ -8,6 +8,29 @@ namespace {
 
 constexpr uint32_t kThreads = 128, kForgetThreads = 256;
 
+// Of the attention of a row and head, which the keys of its entry hold.
+__device__ inline float share_of(const MacSeedArgs& a, size_t at) {
+  return expf(fminf(0.0f, a.lse[at] - a.full_lse[at]));
+}
+
+// What the peak of a head is at a row of a prompt, given all shares up to it. All lanes of a warp.
+__device__ float peak_at(const MacSeedArgs& a, uint32_t row, uint32_t head, size_t ring) {
+  const float fade = log2f(1.0f - 1.0f / static_cast<float>(a.ring.window));
+  float peak = 0.0f;
+  for (uint32_t i = threadIdx.x % 32; i <= row; i += 32) {
+    const size_t at = size_t{a.rows.first + i} * a.n_head + head;
+    peak = fmaxf(peak, share_of(a, at) * exp2f(fade * static_cast<float>(row - i)));
+  }
+  for (int mask = 16; mask > 0; mask /= 2) peak = fmaxf(peak, __shfl_xor_sync(~0u, peak, mask));
+  const int32_t before = a.rows.position - 1;
+  if (!a.follows || before < 0) return peak;
+  const uint32_t group = a.n_head / a.n_kv_head;
+  const size_t slot = ring * a.ring.window + static_cast<uint32_t>(before) % a.ring.window;
+  const MacEntry& last = a.ring.entries[slot * group + head % group];
+  if (last.position != before) return peak;
+  return fmaxf(peak, last.peak * exp2f(fade * static_cast<float>(row + 1)));
+}
+
 // A block per row and KV head.
 template <bool coded>
 __global__ __launch_bounds__(kThreads) void seed_kernel(const __grid_constant__ MacSeedArgs a) {
@@ -28,11 +51,12 @@ __global__ __launch_bounds__(kThreads) void seed_kernel(const __grid_constant__ 
   }
   finite = __syncthreads_and(finite ? 1 : 0) != 0;
   if (!finite && threadIdx.x == 0) atomicAdd(&a.ring.counters[number].nonfinite, 1ull);
-  if (threadIdx.x >= group) return;
-  const float lse = a.lse[head + threadIdx.x];
-  const float share = expf(fminf(0.0f, lse - a.full_lse[head + threadIdx.x]));
-  a.ring.entries[slot * group + threadIdx.x] = {finite ? position : -1, position, lse, share, 0.0f,
-                                                0};
+  for (uint32_t i = threadIdx.x / 32; i < group; i += kThreads / 32) {
+    const float peak = peak_at(a, row, kv_head * group + i, ring);
+    if (threadIdx.x % 32 != 0) continue;
+    a.ring.entries[slot * group + i] = {
+        finite ? position : -1, position, a.lse[head + i], share_of(a, head + i), 0.0f, peak, 0};
+  }
 }
 
 __global__ __launch_bounds__(kForgetThreads) void forget_kernel(MacEntry* entries, size_t count,

@@ -196,6 +196,7 @@ Status DeviceMac::plan(const DevicePlan& plan, cudaStream_t stream) {
   keep_rings(plan);
   rings_.assign(plan.steps.size(), kNoRing);
   seeds_.assign(plan.steps.size(), {});
+  follows_.assign(plan.steps.size(), 1);
   for (const DeviceGroup& group : plan.groups) {
     if (group.policy != this) continue;
     for (uint32_t i = group.first; i < group.first + group.count; ++i) {
@@ -220,6 +221,7 @@ Status DeviceMac::plan_step(const DevicePlan& plan, uint32_t index) {
   REPRISE_TRY(rings_[index],
               ring_of(*find_policy<MacPolicy>(*plan.acting[index]), stores ? 1 : seeds.count));
   if (rings_[index] != kNoRing) seeds_[index] = seeds;
+  follows_[index] = seeds.position + settings_.window != step.prompt_end ? 1 : 0;
   return {};
 }
 
@@ -281,6 +283,7 @@ Status DeviceMac::after_prefill(const DevicePrompt& prompt, cudaStream_t stream)
   seed.ring = pool_->rings(prompt.layer);
   seed.number = rings_[prompt.step];
   seed.rows = rows;
+  seed.follows = follows_[prompt.step] != 0;
   seed.n_head = config_.n_head;
   seed.n_kv_head = config_.n_kv_head;
   seed.head_dim = config_.head_dim;

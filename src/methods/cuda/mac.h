@@ -149,6 +149,7 @@ class DeviceMac : public DevicePolicy {
   std::shared_ptr<MacRingPool> pool_ = std::make_shared<MacRingPool>();
   std::vector<uint32_t> rings_, sent_;               // [steps] of the pass; of decode rows
   std::vector<kernels::cuda::PrefillRows> seeds_;    // [steps]
+  std::vector<uint8_t> follows_;                     // [steps] see MacSeedArgs
   kernels::cuda::StagedArray<uint32_t> sent_rings_;  // [sequences]
   kernels::cuda::StagedArray<kernels::cuda::PrefillRows> sent_seeds_;  // [sequences]
   kernels::cuda::DeviceBuffer<float> seed_out_, seed_lse_;  // [window, n_head, head_dim or 1]

@@ -186,7 +186,7 @@ void MacPolicy::match(const QueryRows& rows, int32_t before, bool results) {
       if (!match.found()) continue;
       const MacState& state = from.state(head, from.slot(match.position));
       match.moved = moved(state, q + row * n_head * config_->head_dim, match);
-      if ((weighs ? state.share : 1.0f) * match.moved > settings_.max_error) match = {};
+      if ((weighs ? state.weight() : 1.0f) * match.moved > settings_.max_error) match = {};
     }
   });
   decide_groups();
@@ -251,12 +251,18 @@ void MacPolicy::observe(const QueryRows& rows, const AttentionResult& result) {
     const bool reused = reused_from_[head] > 0;
     state.share = std::exp(std::min(0.0f, captured_.lse[head] - result.lse[head]));
     if (reused) sums.share += state.share;
-    risks_[head] = reused ? state.share * matches_[head].moved : 0.0f;
     finish_state(rows.first(), reused, captured_.lse[head], state);
   }
   if (settings_.fixes) weigh_keys(rows);
-  if (!ring(rows.layer).write(rows.first(), rows.q, captured_.out.data(), states_, means_.data())) {
+  MacRing& to = ring(rows.layer);
+  if (!to.write(rows.first(), rows.q, captured_.out.data(), states_, means_.data())) {
     ++sums.nonfinite;
+    return;
+  }
+  to.set_peaks(rows.first());
+  for (size_t head = 0; head < states_.size(); ++head) {
+    const float weight = to.state(head, to.slot(rows.first())).weight();
+    risks_[head] = reused_from_[head] > 0 ? weight * matches_[head].moved : 0.0f;
   }
 }
 
@@ -303,9 +309,10 @@ void MacPolicy::seed(const QueryRows& rows) {
 
 void MacPolicy::weigh_seeds(const QueryRows& rows, const float* lse) {
   auto& ring = layers_[rows.layer].ring;
-  if (!ring || !seeds(rows.end() - 1, rows.prompt_end)) return;
+  if (!ring || !(settings_.in_prompts || seeds(rows.end() - 1, rows.prompt_end))) return;
   for (const Row& row : rows.rows) {
-    ring->set_shares(row.position, lse);
+    // Rows that fill the ring take the place of what it held before them.
+    ring->set_shares(row.position, lse, row.position + settings_.window != rows.prompt_end);
     lse += config_->n_head;
   }
   if (rows.end() == rows.prompt_end) show_guard(rows);

@@ -9,7 +9,7 @@ namespace reprise {
 
 struct MacOptions {
   std::string mode = "default";
-  float tau = 0.3f;
+  float tau = 0.4f;
   uint32_t window = 512;
   uint32_t band = 1024;
   uint32_t sink = 64;
@@ -21,7 +21,7 @@ struct MacOptions {
   std::string chain = "age";
   uint32_t max_age = 2048;
   uint32_t max_gap = 0;
-  float max_error = 0.07f;
+  float max_error = 0.08f;
   bool lse_fix = false;
   bool guard = true;
   std::string prefill = "none";
@@ -76,8 +76,8 @@ void visit_options(MacOptions& o, Visitor&& visit) {
                    0, 1 << 16},
         o.max_gap);
   visit(OptionSpec{"max_error",
-                   "largest product of the reused share of attention and the relative distance of "
-                   "the queries; 0 = no limit",
+                   "largest error that a reused result is supposed to bring: how far the query has "
+                   "moved, for its length, times what the result may weigh; 0 = no limit",
                    "", 0, 100},
         o.max_error);
   visit(OptionSpec{"lse_fix",

@@ -52,8 +52,10 @@ bool MacRing::write(int32_t position, const float* q, const float* out,
 
 bool MacRing::write_query(int32_t position, const float* q) {
   const size_t at = slot(position), width = n_head_ * head_dim_;
+  const size_t waiting = waiting_.size() / width;
+  // Peaks of the first one that waits follow from the entry before it, which must be there still.
+  if (at != waiting_from_ + waiting || waiting + 1 == window()) settle();
   tags_[at] = -1;
-  if (at != waiting_from_ + waiting_.size() / width) settle();
   if (!all_finite(q, width)) return false;
   if (waiting_.empty()) waiting_from_ = at;
   waiting_.insert(waiting_.end(), q, q + width);
@@ -62,12 +64,24 @@ bool MacRing::write_query(int32_t position, const float* q) {
   return true;
 }
 
-void MacRing::set_shares(int32_t position, const float* lse) {
+void MacRing::set_shares(int32_t position, const float* lse, bool follows) {
   const size_t at = slot(position);
   if (tags_[at] != position) return;
   for (size_t head = 0; head < n_head_; ++head) {
     MacState& state = states_[head * window() + at];
-    if (std::isfinite(state.lse)) state.share = std::exp(std::min(0.0f, state.lse - lse[head]));
+    state.share = std::exp(std::min(0.0f, state.lse - lse[head]));
+  }
+  set_peaks(position, follows);
+}
+
+void MacRing::set_peaks(int32_t position, bool follows) {
+  const float fade = 1.0f - 1.0f / static_cast<float>(window());
+  const size_t at = slot(position), before = slot(position + static_cast<int32_t>(window()) - 1);
+  follows = follows && tags_[before] == position - 1;
+  for (size_t head = 0; head < n_head_; ++head) {
+    MacState* states = &states_[head * window()];
+    const float faded = follows ? fade * states[before].peak : 0.0f;
+    states[at].peak = std::max(states[at].share, faded);
   }
 }
 
@@ -76,7 +90,11 @@ void MacRing::settle() {
   for (size_t i = 0; i * width < waiting_.size(); ++i) {
     const size_t at = waiting_from_ + i;
     store_query(at, &waiting_[i * width]);
-    for (size_t head = 0; head < n_head_; ++head) states_[head * window() + at] = {};
+    for (size_t head = 0; head < n_head_; ++head) {
+      states_[head * window() + at] = {};
+      states_[head * window() + at].share = 0.0f;
+    }
+    set_peaks(tags_[at]);
   }
   waiting_.clear();
 }

@@ -2,6 +2,7 @@
 // attention result over the keys that are long past.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <limits>
 #include <span>
@@ -29,10 +30,15 @@ struct MacCut {
 struct MacState {
   float lse = -std::numeric_limits<float>::infinity();  // natural log, over the keys it covers
   float share = 1.0f;       // of its position's attention that those keys held, as far as known
+  float peak = 1.0f;        // largest share of its head up to its position, fading over a window
   float drift = 0.0f;       // sum of the distances of the matches it is built on
   int32_t anchor = 0;       // position of the computed result at the start of the chain
   uint32_t depth = 0;       // matches since then
   float mean_logit = 0.0f;  // of its query with the mean key, where that is kept
+
+  /// What its result may weigh where it is reused. Its own share says too little of a head that
+  /// attends far back now and then: the position that reuses it may be one where it does.
+  float weight() const { return std::sqrt(share * peak); }
 };
 
 /// A ring over positions: the entry of position p lies in slot p mod window, with p as its tag.
@@ -62,8 +68,11 @@ class MacRing {
   /// Puts what waits into its place.
   void settle();
   /// Tells the entry of a position, if there is one, its results' shares of its attention, which
-  /// over all keys has these log-sum-exps: [n_head].
-  void set_shares(int32_t position, const float* lse);
+  /// over all keys has these log-sum-exps: [n_head]. follows: see set_peaks().
+  void set_shares(int32_t position, const float* lse, bool follows);
+  /// Sets the peaks of an entry by its shares and, where it follows, by the entry of the position
+  /// before, if there is one.
+  void set_peaks(int32_t position, bool follows = true);
   /// Forgets positions from length on.
   void truncate(int32_t length);
   /// Whether every position of [begin, end) has its entry.
