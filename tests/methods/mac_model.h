@@ -187,6 +187,7 @@ class MacRecurrence {
     const bool follows = last.position == row.position - 1 && row.position != starts;
     const double faded = follows ? last.peak * (1.0 - 1.0 / heads_.window) : 0.0;
     made.peak = std::max(made.share, static_cast<float>(faded));
+    if (!row.reuses) made.share = made.peak;
     const size_t to = index(head, row.position);
     entries[to] = made;
     for (uint32_t d = 0; d < dim; ++d) {

@@ -184,13 +184,13 @@ TEST(MacState, LongChainsStaySane) {
 }
 
 TEST(MacState, WhereReuseDoesNotPayAStepIsTheInnerPolicysBitForBit) {
-  Toy toy({2, 4, 2, 32, KvType::kBF16}, 400);
+  Toy toy({2, 4, 2, 32, KvType::kBF16}, 900);
   for (const std::string inner : {"full", "quest:budget=96"}) {
     const auto policy = make_policy(toy, kMac + ",tau=0.9,guard=true+" + inner),
                alone = make_policy(toy, inner);
     SequenceKv kv = toy.new_sequence(), alone_kv = toy.new_sequence();
-    toy.step(kv, *policy, 300, Phase::kPrefill);
-    toy.step(alone_kv, *alone, 300, Phase::kPrefill);
+    toy.step(kv, *policy, 800, Phase::kPrefill);
+    toy.step(alone_kv, *alone, 800, Phase::kPrefill);
     EXPECT_TRUE(decode(toy, *policy, kv, 100) == decode(toy, *alone, alone_kv, 100)) << inner;
     EXPECT_EQ(stat(*policy, "mac_off"), 1.0);
   }

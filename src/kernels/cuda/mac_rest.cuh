@@ -37,13 +37,9 @@ __device__ __noinline__ void remember(const Params& p, decode::Shared<S>& shared
   if (threadIdx.x < p.group) {
     const int32_t position = row.position;
     const MacEntry& last = lists.entries(p, pair, position - 1)[threadIdx.x];
-    p.ring.entries[own + threadIdx.x] = {finite ? position : -1,
-                                         position,
-                                         -INFINITY,
-                                         0.0f,
-                                         0.0f,
-                                         peak_of(p.ring, 0.0f, last, position),
-                                         0};
+    const float peak = peak_of(p.ring, 0.0f, last, position);  // of a share that is not known
+    p.ring.entries[own + threadIdx.x] = {
+        finite ? position : -1, position, -INFINITY, peak, 0.0f, peak, 0};
   }
   if (threadIdx.x != 0) return;
   lists.guard(p, pair)->rested = row.position;

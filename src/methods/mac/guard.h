@@ -21,23 +21,29 @@ class MacGuard {
   /// Whether a step in which the head rests should compare for the guard: every 32nd, and those
   /// after one that would have paid, until the average says so too.
   bool tries() { return ++idle_ % kRetry == 0 || (surprised_ != 0 && !pays()); }
-  /// What a step saved and spent, or would have; the first one stands for the past.
+  /// What a step saved and spent, or would have; the first one stands for the past. Tries, and what
+  /// a prompt's last rows would have saved, count as so many steps: what follows soon outweighs
+  /// them.
   void saw(double saved, double spent, bool rests) {
     spent_ = spent;
     saved = std::max(0.0, saved);
     surprised_ = saved > kMargin * spent ? 1 : 0;
     if (!has_seen()) saved_ = saved;
-    saved_ += (saved - saved_) * (rests ? kRetryWeight : kWeight);
+    seen_ = rests ? kTried : std::min<uint16_t>(seen_ + 1, kMostSeen);
+    saved_ += (saved - saved_) / seen_;
   }
+
+  /// Of what is saved over what is spent: both are estimates.
+  static constexpr double kMargin = 1.1;
 
  private:
   static constexpr uint32_t kRetry = 32;
-  static constexpr double kWeight = 1.0 / 64, kRetryWeight = 1.0 / 8;
-  static constexpr double kMargin = 1.1;
+  static constexpr uint16_t kTried = 8, kMostSeen = 64;
 
   double saved_ = -1.0;  // bytes a step, a moving average
   double spent_ = 0.0;
-  uint32_t idle_ = 0, surprised_ = 0;
+  uint32_t idle_ = 0;
+  uint16_t surprised_ = 0, seen_ = 0;  // seen_: steps in saved_
 };
 
 /// The guards of a layer's KV heads. Heads rest alone; the layer rests when what the others gain
@@ -68,6 +74,9 @@ class MacLayerGuard {
                         [](double sum, const MacGuard& head) { return sum + head.gain(); });
     return !has_seen() || gain > dividing_;
   }
+
+  /// What heads that spend so much must save together at least.
+  double least(double spent) const { return MacGuard::kMargin * spent + dividing_; }
 
   void save(StateWriter& out) const { out.array(heads_.data(), heads_.size()); }
   void restore(StateReader& in) { in.array(heads_, heads_.size()); }

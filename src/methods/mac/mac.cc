@@ -47,6 +47,18 @@ MacSettings settings_of(const MacOptions& options, const ModelConfig& config) {
   return s;
 }
 
+/// The first context at which reuse can pay: of 16-bit KV, where every head hits.
+int32_t pays_from(const MacSettings& s, const ModelConfig& config, kernels::KvType ring) {
+  const auto bytes = [&](kernels::KvType type, size_t heads) {
+    const size_t tiles = heads * kernels::tile_bytes(type, config.head_dim);
+    return static_cast<double>(tiles) / kernels::kPageTokens;
+  };
+  const MacLayerGuard guard(config.n_kv_head, size_t{config.n_head} * config.head_dim);
+  const double compared = MacLayerGuard::kComparing * s.window * bytes(ring, config.n_head);
+  const double key = 2 * bytes(kernels::KvType::kBF16, config.n_kv_head);
+  return s.cut.sink + s.cut.band + static_cast<int32_t>(guard.least(compared) / key);
+}
+
 }  // namespace
 
 MacPolicy::MacPolicy(const MacOptions& options, const ModelConfig& config,
@@ -63,7 +75,11 @@ MacPolicy::MacPolicy(const MacOptions& options, const ModelConfig& config,
       risks_(config.n_head),
       reused_from_(config.n_head),
       states_(config.n_head),
-      means_(settings_.fixes ? size_t{config.n_head} * config.head_dim : 0) {}
+      means_(settings_.fixes ? size_t{config.n_head} * config.head_dim : 0) {
+  if (!settings_.guarded || settings_.in_prompts) return;
+  // Contexts that are too short in any case are not to cost anything.
+  settings_.min_context = std::max(settings_.min_context, pays_from(settings_, config, ring_type_));
+}
 
 Result<std::unique_ptr<Policy>> MacPolicy::create(const MacOptions& options,
                                                   const ModelConfig& config,

@@ -48,7 +48,9 @@ void visit_options(MacOptions& o, Visitor&& visit) {
   visit(OptionSpec{"sink", "first keys that are always read", "tokens", 0, 1 << 20}, o.sink);
   visit(OptionSpec{"align", "stored results end at a multiple of this", "tokens", 1, 1 << 12},
         o.align);
-  visit(OptionSpec{"min_context", "context from which results are reused", "tokens", 0, 1 << 30},
+  visit(OptionSpec{"min_context",
+                   "context from which results are reused; guard: not before that can pay",
+                   "tokens", 0, 1 << 30},
         o.min_context);
   visit(OptionSpec{"ring",
                    "how results are kept: f32 with queries in bf16, or both as q8_0 in 0.4 of the "

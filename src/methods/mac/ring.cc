@@ -95,6 +95,10 @@ void MacRing::settle() {
       states_[head * window() + at].share = 0.0f;
     }
     set_peaks(tags_[at]);
+    for (size_t head = 0; head < n_head_; ++head) {
+      MacState& state = states_[head * window() + at];
+      state.share = state.peak;  // for tries: what it would have been is not known
+    }
   }
   waiting_.clear();
 }

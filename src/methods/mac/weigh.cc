@@ -105,7 +105,8 @@ void MacPolicy::rest(const QueryRows& rows, Selection& selection) {
     if (divide_keys(read, selection, would)) tell_guard(rows, would, true);
     selection.index_bytes_read += saving(rows).index_bytes;
   }
-  layer.warm = rows.end() + settings_.window;
+  constexpr int32_t kUsualGap = 64;  // most matches are nearer
+  layer.warm = rows.end() + std::min(settings_.window, kUsualGap);
   if (!layer.ring->write_query(rows.first(), rows.q)) ++layer.sums.nonfinite;
 }
 
