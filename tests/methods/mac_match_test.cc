@@ -208,6 +208,8 @@ TEST(MacMatch, PeaksFadeOverAWindow) {
   EXPECT_FLOAT_EQ(ring.state(1, ring.slot(8)).weight(), std::sqrt(0.25f * 0.5f * 0.95f));
   for (int32_t position = 9; position < 40; ++position) ring.write_query(position, q.data());
   write(40, 0.0f);
+  const MacState& rested = ring.state(1, ring.slot(39));
+  EXPECT_EQ(rested.share, rested.peak);  // a try does not take it for one that weighs nothing
   EXPECT_NEAR(peak(40), 0.5f * std::pow(0.95f, 33.0f), 1e-6f);
   write(41, 0.75f);
   EXPECT_EQ(peak(41), 0.75f);

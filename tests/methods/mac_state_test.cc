@@ -233,6 +233,22 @@ TEST(MacState, TheGuardStopsComparingWhereNothingHits) {
   EXPECT_GT(stat(*policy, "mac_group_hits"), 0.9);
 }
 
+// Hits that have ended do not keep it comparing for a window of 512.
+TEST(MacState, TheGuardRestsAgainWhereHitsEnd) {
+  constexpr size_t kPrompt = 2200;
+  Toy toy({1, 4, 2, 32, KvType::kBF16}, kPrompt + 500);
+  repeat_queries(toy, kPrompt + 20, kPrompt + 200, 1);
+  const auto policy = make_policy(toy, kMac + ",window=512,tau=0.9,guard=true");
+  SequenceKv kv = toy.new_sequence();
+  toy.step(kv, *policy, kPrompt, Phase::kPrefill);
+  decode(toy, *policy, kv, 200);
+  EXPECT_LT(stat(*policy, "mac_off"), 1.0);
+  decode(toy, *policy, kv, 140);
+  policy->clear_stats();
+  decode(toy, *policy, kv, 140);
+  EXPECT_EQ(stat(*policy, "mac_off"), 1.0);
+}
+
 TEST(MacState, ABadNumberIsNotRemembered) {
   Toy toy({1, 4, 2, 32, KvType::kF32}, 400);
   repeat_queries(toy, 300, 400, 3);

@@ -12,12 +12,13 @@
 
 namespace reprise::kernels::cuda {
 
-/// What is known of a stored result of one query head.
+/// What is known of a stored result of one query head. The error that reusing it is supposed to
+/// bring: sqrt(share peak) (drift + distance to the query) / length of the query.
 struct alignas(16) MacEntry {
   int32_t position;  // tag; -1: there is none
   int32_t anchor;    // position of the computed result that its chain of reuse began with
   float lse;         // natural log, over the keys [sink, cut(position))
-  float share;       // of its position's attention that those keys held
+  float share;       // of its position's attention that those keys held; without a result: peak
   float drift;       // sum of the distances of the matches it is built on
   float peak;        // largest share of its head up to its position, fading over a window
   uint32_t depth;    // matches since the anchor
@@ -79,7 +80,7 @@ struct MacRules {
   int32_t max_gap = 511;  // below the window
   int32_t max_age = std::numeric_limits<int32_t>::max();
   float distance2 = 0.0f;                                    // matches are nearer, squared
-  float max_error = std::numeric_limits<float>::infinity();  // see MacPolicy::match()
+  float max_error = std::numeric_limits<float>::infinity();  // of what is supposed, see MacEntry
   bool split = false;                                        // heads of a group decide alone
   bool anchored = false;  // results built on reused ones are not stored
   bool guarded = false;   // rests where comparing does not pay: see mac_guard.cuh
