@@ -1,5 +1,6 @@
 // `reprise fit`: which context, batch and KV type this machine's memory has room for.
 #include <algorithm>
+#include <optional>
 
 #include "base/system.h"
 #include "base/thread_pool.h"
@@ -11,6 +12,7 @@
 #include "engine/cuda/cuda_backend.h"
 #include "kernels/cuda/kv_types.h"
 #include "kv/page_file.h"
+#include "methods/policy_memory.h"
 #include "model/shard.h"
 
 namespace reprise::cli {
@@ -27,6 +29,13 @@ struct Room {  // of each device
     const uint64_t taken = weights + workspace, left = available > taken ? available - taken : 0;
     return cuda ? default_device_kv_bytes(left) : left;
   }
+};
+
+/// What a policy keeps of a sequence beside its KV; nothing where none was named.
+struct PlannedPolicy {
+  std::string spec = "full";
+  std::optional<PolicyMemory> memory;
+  uint64_t bytes(uint64_t tokens) const { return memory ? memory->bytes(tokens) : 0; }
 };
 
 struct KvChoice {
@@ -59,39 +68,56 @@ std::vector<uint32_t> contexts_to_show(uint32_t trained) {
   return contexts;
 }
 
+/// The longest context, of so many tokens at most, that there is room for.
+uint64_t fitting_context(uint64_t most, uint64_t room, const KvChoice& choice,
+                         const PlannedPolicy& policy) {
+  const auto fits = [&](uint64_t context) {
+    return context * choice.bytes_per_token + policy.bytes(context) <= room;
+  };
+  if (fits(most)) return most;
+  uint64_t least = 0;  // fits, or nothing does
+  while (most - least > 1) {
+    const uint64_t middle = least + (most - least) / 2;
+    (fits(middle) ? least : most) = middle;
+  }
+  return least;
+}
+
 // The best element type with which the whole trained context fits, else the one with the longest.
 ordered_json advice(const ModelConfig& config, const Room& room,
-                    const std::vector<KvChoice>& choices, uint32_t tp) {
+                    const std::vector<KvChoice>& choices, const PlannedPolicy& policy,
+                    uint32_t tp) {
   KvChoice best = choices.front();
   uint64_t best_context = 0;
   for (const KvChoice& choice : {choices.front(), choices.back()}) {
-    const uint64_t context =
-        std::min<uint64_t>(config.context, room.for_kv() / choice.bytes_per_token);
+    const uint64_t context = fitting_context(config.context, room.for_kv(), choice, policy);
     if (context > best_context) {
       best = choice;
       best_context = context;
     }
   }
-  const uint64_t one = best_context * best.bytes_per_token;
+  const uint64_t kv = best_context * best.bytes_per_token, one = kv + policy.bytes(best_context);
   const bool all = best_context == config.context;
+  const bool named = policy.memory.has_value();
   return {{"ctx", best_context},
           {"kv_type", best.name},
-          {"batch", one == 0 ? 0 : room.for_kv() / one},
-          {"kv_memory", one * tp},
-          {"policy", all || room.cuda ? "full" : "streaming"}};
+          {"batch", kv == 0 ? 0 : room.for_kv() / one},
+          {"kv_memory", kv * tp},
+          {"policy", named || all || room.cuda ? policy.spec : "streaming"}};
 }
 
 ordered_json context_rows(const ModelConfig& config, const Room& room,
-                          const std::vector<KvChoice>& choices) {
+                          const std::vector<KvChoice>& choices, const PlannedPolicy& policy) {
   auto rows = ordered_json::array();
   for (const uint32_t context : contexts_to_show(config.context)) {
     for (const KvChoice& choice : choices) {
-      const uint64_t kv = context * choice.bytes_per_token;
+      const uint64_t kv = context * choice.bytes_per_token, own = policy.bytes(context);
       rows.push_back({{"context", context},
                       {"kv_type", choice.name},
                       {"kv_bytes", kv},
-                      {"total_bytes", room.weights + room.workspace + kv},
-                      {"batch", room.for_kv() / std::max<uint64_t>(kv, 1)}});
+                      {"policy_bytes", own},
+                      {"total_bytes", room.weights + room.workspace + kv + own},
+                      {"batch", room.for_kv() / std::max<uint64_t>(kv + own, 1)}});
     }
   }
   return rows;
@@ -150,14 +176,18 @@ std::string as_text(const ordered_json& json, const std::vector<KvChoice>& choic
   const ordered_json& memory = json["memory"];
   const std::string device = json["device"];
   const uint32_t tp = json["tp"];
-  const bool named = device != "cpu" && device != "cuda";
+  const bool named = device != "cpu" && device != "cuda", beside = json["policy"] != "full";
   std::string text = fmt::format(
       "memory{}{}: {} available; weights {}, workspace {}, room for KV {}\n"
-      "sequences that fit at once, and the KV of one:\n",
+      "sequences that fit at once, {}the KV of one{}:\n",
       named ? " of " + device : "", tp > 1 ? ", each" : "", bytes_text(memory["available"]),
-      bytes_text(memory["weights"]), bytes_text(memory["workspace"]), bytes_text(memory["for_kv"]));
+      bytes_text(memory["weights"]), bytes_text(memory["workspace"]), bytes_text(memory["for_kv"]),
+      beside ? "" : "and ",
+      beside ? fmt::format(", and what {} keeps beside it", json["policy"].get<std::string>())
+             : "");
   std::vector<std::string> head{"context"};
   for (const KvChoice& choice : choices) head.emplace_back(choice.name);
+  if (beside) head.emplace_back("beside");
   Table table(head);
   std::vector<std::string> row;
   for (const auto& cell : json["contexts"]) {
@@ -165,7 +195,9 @@ std::string as_text(const ordered_json& json, const std::vector<KvChoice>& choic
     const uint64_t batch = cell["batch"];
     row.push_back(
         fmt::format("{} ({})", batch == 0 ? "-" : grouped(batch), bytes_text(cell["kv_bytes"])));
-    if (row.size() == head.size()) table.add(std::exchange(row, {}));
+    if (row.size() <= choices.size()) continue;
+    if (beside) row.push_back(bytes_text(cell["policy_bytes"]));
+    table.add(std::exchange(row, {}));
   }
   text += table.text();
   text += tiers_text(json["tiers"], choices);
@@ -197,6 +229,7 @@ class FitCommand : public Command {
   std::string_view examples() const override {
     return R"(  reprise fit                            for the default model
   reprise fit -m model.gguf --memory 8G  for a machine with 8 GiB free
+  reprise fit --policy csattention       with what a policy keeps beside KV
   reprise fit --speed                    measures memory too, for the fastest possible decode
   reprise fit --device cuda              for the GPU's memory, which is measured too
   reprise fit --device cuda --tp 2       for each of two GPUs that share the model
@@ -210,6 +243,9 @@ class FitCommand : public Command {
                                         "kv-host", "kv-disk", "kv-disk-size"};
       if (std::ranges::find(shown, spec.name) != std::end(shown)) flags.add(spec, field);
     });
+    flags.add(
+        {"policy", "plan for what it keeps beside KV, too, which is measured on noise", "spec"},
+        policy_.spec);
     flags.add({"memory", "memory to plan for; 0 = what is free now", "bytes", 0, 0x1p50}, memory_);
     flags.add({"speed", "measure how fast memory is and what that means for decoding"}, speed_);
   }
@@ -228,19 +264,23 @@ class FitCommand : public Command {
     const Room room{memory_ > 0 ? memory_ : roof->free_bytes(),
                     file.tensor_bytes(whole, engine_.tp, floats), kWorkspace, cuda};
     const std::vector<KvChoice> choices = kv_choices(config, cuda, floats);
+    if (policy_.spec != "full") {
+      REPRISE_TRY(policy_.memory, PolicyMemory::measure(policy_.spec, config, pool));
+    }
     ordered_json json = {{"model", file.path()},
                          {"device", engine_.device},
                          {"tp", engine_.tp},
                          {"precision", engine_.precision},
+                         {"policy", policy_.spec},
                          {"trained_context", config.context},
                          {"memory",
                           {{"available", room.available},
                            {"weights", room.weights},
                            {"workspace", room.workspace},
                            {"for_kv", room.for_kv()}}},
-                         {"contexts", context_rows(config, room, choices)},
+                         {"contexts", context_rows(config, room, choices, policy_)},
                          {"tiers", tier_rows(engine_, room, choices)},
-                         {"advice", advice(config, room, choices, engine_.tp)}};
+                         {"advice", advice(config, room, choices, policy_, engine_.tp)}};
     if (speed_ || (cuda && roof != nullptr)) {
       const MachineRoof machine = roof->machine();
       if (cuda) json["device"] = machine.device;
@@ -253,6 +293,7 @@ class FitCommand : public Command {
 
  private:
   EngineOptions engine_;
+  PlannedPolicy policy_;
   bool speed_ = false;
   uint64_t memory_ = 0;
 };

@@ -90,6 +90,49 @@ TEST(Fit, FloatsTakeFourBytesEach) {
               HasSubstr("--precision f32 --policy full"));
 }
 
+TEST(Fit, PlansForWhatAPolicyKeeps) {
+  const std::vector<std::string> plan = {"fit", "-m", "random:tiny", "--memory", "300M"};
+  const auto with = [&](const std::string& policy) {
+    auto arguments = plan;
+    arguments.insert(arguments.end(), {"--policy", policy, "--json"});
+    return run(arguments).json();
+  };
+  const auto full = run({"fit", "-m", "random:tiny", "--memory", "300M", "--json"}).json(),
+             quest = with("quest"), rings = with("mac:guard=false,min_context=64");
+  const auto first = [](const nlohmann::json& fit) { return fit["contexts"][0]; };
+  EXPECT_EQ(first(full)["policy_bytes"], 0);
+  // Bounds: two bf16 keys of 64 for every 16 of two layers and KV heads.
+  EXPECT_EQ(first(quest)["policy_bytes"], 2048 / 16 * 2 * 64 * 2 * 2 * 2);
+  EXPECT_EQ(first(quest)["kv_bytes"], first(full)["kv_bytes"]);
+  const uint64_t own = first(rings)["policy_bytes"], kv = first(rings)["kv_bytes"],
+                 room = rings["memory"]["for_kv"];
+  EXPECT_GT(own, 0u);
+  EXPECT_EQ(first(rings)["batch"], room / (kv + own));
+  EXPECT_EQ(rings["advice"]["policy"], "mac:guard=false,min_context=64");
+  auto text = plan;
+  text.insert(text.end(), {"--policy", "quest"});
+  EXPECT_THAT(run(text).out, HasSubstr("what quest keeps beside it"));
+  text.back() = "qest";
+  const Outcome typo = run(text);
+  EXPECT_EQ(typo.code, 2);
+  EXPECT_THAT(typo.err, HasSubstr("did you mean quest?"));
+}
+
+// Memory that holds the whole context's KV of the smallest type, and nothing beside it.
+TEST(Fit, AdvisesTheContextThatStateLeavesRoomFor) {
+  const auto whole = run({"fit", "-m", "random:tiny", "--memory", "1G", "--json"}).json();
+  const uint64_t weights = whole["memory"]["weights"], workspace = whole["memory"]["workspace"];
+  const std::string memory = std::to_string(weights + workspace + 2048 * kv_bytes(whole, "q8_0"));
+  const auto advised = [&](const std::string& policy) {
+    return run({"fit", "-m", "random:tiny", "--memory", memory, "--policy", policy, "--json"})
+        .json()["advice"];
+  };
+  EXPECT_EQ(advised("full")["ctx"], 2048);
+  const auto quest = advised("quest:budget=64");
+  EXPECT_LT(quest["ctx"], 2048);
+  EXPECT_GT(quest["ctx"], 1500);
+}
+
 TEST(Fit, DeviceIsMeasuredOrItsAbsenceIsTold) {
   const Outcome outcome = run({"fit", "-m", "random:tiny", "--device", "cuda", "--json"});
   if (outcome.code == 0) {

@@ -1,0 +1,146 @@
+#include "methods/policy_memory.h"
+
+#include <algorithm>
+#include <memory>
+#include <random>
+
+#include "attention/executor.h"
+#include "base/try.h"
+#include "methods/registry.h"
+#include "model/rope.h"
+
+namespace reprise {
+namespace {
+
+constexpr int32_t kLengths[] = {2048, 4096, 8192};
+constexpr uint32_t kMostLayers = 5;  // decorators may leave the first ones alone
+constexpr int32_t kChunk = 512, kAnswer = 8;
+constexpr size_t kNoise = 100'003;  // values that repeat: a prime, so that rows differ
+
+/// The model's attention, with layers of one KV head that see everything.
+ModelConfig cut(const ModelConfig& config, uint32_t layers) {
+  ModelConfig one = config;
+  one.n_layer = layers;
+  one.n_head = config.n_head / config.n_kv_head;
+  one.n_kv_head = 1;
+  one.window.assign(layers, 0);
+  one.layer_rope.assign(layers, LayerRope::kGlobal);
+  return one;
+}
+
+/// Layers that a policy is asked for.
+uint32_t whole_layers(const ModelConfig& config) {
+  return static_cast<uint32_t>(std::count(config.window.begin(), config.window.end(), 0u));
+}
+
+/// For a part of the model that it may be asked for.
+Result<std::unique_ptr<Policy>> create_for(const ModelConfig& part, std::string_view spec) {
+  auto policy = create_policy(policy_entries(), spec, part);
+  if (policy) return policy;
+  return fail(ErrorCode::kUnsupported,
+              "what {} keeps is measured with {} layers of one KV head, which its options do not "
+              "fit ({}); leave out those for single layers and heads",
+              spec, part.n_layer, policy.error().message);
+}
+
+class NoiseReader {
+ public:
+  NoiseReader(const ModelConfig& config, ThreadPool& pool)
+      : config_(config),
+        rope_(config.rope, kLengths[2]),
+        ropes_(config.n_layer, &rope_),
+        executor_(config_, ropes_, pool),
+        noise_(kNoise) {
+    std::mt19937 random(1);
+    std::normal_distribution<float> normal;
+    for (float& value : noise_) value = normal(random);
+  }
+
+  /// State after a prompt and a few tokens of an answer.
+  Result<uint64_t> state_bytes(std::unique_ptr<Policy> given, int32_t length) {
+    const kernels::KvLayout layout = {kernels::KvType::kBF16, 1, config_.head_dim};
+    const uint64_t room = uint64_t{config_.n_layer} * layout.page_bytes() *
+                          (static_cast<uint64_t>(length) / kPageTokens + 1) * 2;
+    REPRISE_TRY(PagePool pages, PagePool::create(layout, config_.n_layer, room));
+    SequenceKv kv(pages);
+    const std::unique_ptr<Policy> policy = std::move(given);  // which may hold pages
+    const int32_t prompt = length - kAnswer;
+    for (int32_t first = 0; first < length;) {
+      const int32_t left = prompt - first, count = left > 0 ? std::min(left, kChunk) : 1;
+      REPRISE_CHECK(step(kv, *policy, count, prompt));
+      first += count;
+    }
+    return policy->state_bytes();
+  }
+
+ private:
+  Status step(SequenceKv& kv, Policy& policy, int32_t count, int32_t prompt) {
+    const int32_t first = kv.length();
+    const auto size = static_cast<size_t>(count);
+    std::vector<Row> rows;
+    rows.reserve(size);
+    for (int32_t i = 0; i < count; ++i) rows.push_back({0, first + i, 0});
+    const auto phase = first < prompt ? kernels::Phase::kPrefill : kernels::Phase::kDecode;
+    const SequenceStep steps[] = {{&kv, &policy, 0, static_cast<uint32_t>(count), phase, prompt}};
+    REPRISE_CHECK(kv.reserve(size));
+    executor_.begin(rows, steps);
+    const size_t width = size_t{config_.n_head} * config_.head_dim;
+    std::vector<float> out(size * width);
+    for (uint32_t layer = 0; layer < config_.n_layer; ++layer) {
+      std::vector<float> q = next(size * width), k = next(size * config_.head_dim),
+                         v = next(size * config_.head_dim);
+      REPRISE_CHECK(executor_.attend(layer, q.data(), k.data(), v.data(), out.data()));
+    }
+    kv.commit(size);
+    policy.after_step(kv);
+    return {};
+  }
+
+  std::vector<float> next(size_t count) {
+    std::vector<float> values(count);
+    for (float& value : values) value = noise_[at_++ % kNoise];
+    return values;
+  }
+
+  ModelConfig config_;
+  RopeTable rope_;
+  std::vector<const RopeTable*> ropes_;
+  CpuExecutor executor_;
+  std::vector<float> noise_;
+  size_t at_ = 0;
+};
+
+}  // namespace
+
+Result<PolicyMemory> PolicyMemory::measure(std::string_view policy, const ModelConfig& config,
+                                           ThreadPool& pool) {
+  REPRISE_TRY(const auto whole, create_policy(policy_entries(), policy, config));
+  const uint32_t layers = whole_layers(config), most = std::min(layers, kMostLayers);
+  std::vector<Point> points;
+  for (const int32_t length : kLengths) {
+    double bytes[2] = {0.0, 0.0};  // of a layer less, and of all measured
+    for (const uint32_t fewer : {1u, 0u}) {
+      if (most <= fewer) continue;
+      const ModelConfig part = cut(config, most - fewer);
+      REPRISE_TRY(auto own, create_for(part, policy));
+      REPRISE_TRY(const uint64_t measured,
+                  NoiseReader(part, pool).state_bytes(std::move(own), length));
+      bytes[1 - fewer] = static_cast<double>(measured);
+    }
+    const double all = bytes[1] + (bytes[1] - bytes[0]) * (layers - most);
+    points.push_back({static_cast<double>(length), all * config.n_kv_head});
+  }
+  return PolicyMemory(std::move(points));
+}
+
+uint64_t PolicyMemory::bytes(uint64_t tokens) const {
+  const auto at = static_cast<double>(tokens);
+  size_t next = 1;
+  while (next + 1 < points_.size() && points_[next].tokens < at) ++next;
+  const Point &a = points_[next - 1], &b = points_[next];
+  if (at < points_.front().tokens) return static_cast<uint64_t>(points_.front().bytes);
+  const double slope = (b.bytes - a.bytes) / (b.tokens - a.tokens);
+  return static_cast<uint64_t>(std::max(0.0, a.bytes + slope * (at - a.tokens)));
+}
+
+}  // namespace reprise
