@@ -130,7 +130,16 @@ Result<PolicyMemory> PolicyMemory::measure(std::string_view policy, const ModelC
     const double all = bytes[1] + (bytes[1] - bytes[0]) * (layers - most);
     points.push_back({static_cast<double>(length), all * config.n_kv_head});
   }
-  return PolicyMemory(std::move(points));
+  PolicyMemory memory(std::move(points));
+  const std::string& inner = whole->undecorated().spec();
+  if (memory.bytes(kLengths[2]) > 0 || inner == policy) return memory;
+  REPRISE_TRY(const PolicyMemory alone, measure(inner, config, pool));
+  if (alone.bytes(kLengths[2]) == 0) return memory;
+  return fail(
+      ErrorCode::kUnsupported,
+      "what {} keeps is measured with {} layers, of which it leaves all alone; plan for {}, "
+      "which keeps more",
+      policy, most, inner);
 }
 
 uint64_t PolicyMemory::bytes(uint64_t tokens) const {

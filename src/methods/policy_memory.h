@@ -17,7 +17,7 @@ class PolicyMemory {
   /// Reads noise with a few layers of one of the model's KV heads, of 2K to 8K tokens, in seconds;
   /// state is taken to grow evenly with layers, KV heads and, between these lengths and beyond
   /// them, tokens. policy: as of create_policy(), whose errors are returned; kUnsupported for
-  /// options that name layers or heads beyond those.
+  /// options that name layers or heads beyond those, or leave all of those layers alone.
   static Result<PolicyMemory> measure(std::string_view policy, const ModelConfig& config,
                                       ThreadPool& pool);
 

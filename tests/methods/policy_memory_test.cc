@@ -64,6 +64,10 @@ TEST(PolicyMemory, SaysWhatItCannotMeasure) {
   const auto one_head = measure("reattention:heads=5:4");
   ASSERT_FALSE(one_head);
   EXPECT_EQ(one_head.error().code, ErrorCode::kUnsupported);
+  const auto late = measure("dense:first=5+csattention:budget=256");
+  ASSERT_FALSE(late);
+  EXPECT_EQ(late.error().code, ErrorCode::kUnsupported);
+  EXPECT_THAT(late.error().message, ::testing::HasSubstr("plan for csattention:budget=256"));
   EXPECT_THAT(one_head.error().message, ::testing::HasSubstr("leave out those for single layers"));
 }
 
