@@ -432,8 +432,8 @@ TEST_F(Matvec, WaitsForTheKernelBeforeWhenTheyOverlap) {
   const Weight weight(TensorType::kQ4_1, cols, cols, 1, pool_);
   const std::vector<float> first = random_values(batch * cols, 2), ones(cols, 1.0f),
                            zeros(batch * cols);
-  std::vector<float> results[2];
-  for (const bool overlap : {false, true}) {
+  std::vector<float> results[3];
+  for (const int how : {0, 1, 2}) {
     const DeviceArray<float> a(first), b(zeros), norm(ones);
     for (int i = 0; i < 100; ++i) {
       const bool odd = i % 2 != 0;
@@ -444,12 +444,14 @@ TEST_F(Matvec, WaitsForTheKernelBeforeWhenTheyOverlap) {
       args.input.norm_eps = kEps;
       args.projections[0] = {&weight.device, odd ? a.get() : b.get(), cols};
       args.batch = batch;
-      args.overlap = overlap;
+      args.overlap = how > 0;
+      args.apart = how > 1;
       ASSERT_EQ(matvec(args, nullptr), cudaSuccess);
     }
-    results[overlap] = a.host();
+    results[how] = a.host();
   }
   EXPECT_EQ(results[0], results[1]);
+  EXPECT_EQ(results[0], results[2]);
 }
 
 TEST_F(Matvec, RefusesWhatItCannotDo) {

@@ -12,6 +12,8 @@
 #include "base/float16.h"
 #include "cuda/device_testing.h"
 #include "cuda/page_testing.h"
+#include "kernels/cuda/heads.h"
+#include "kernels/matmul_case.h"
 
 namespace reprise::kernels::cuda {
 namespace {
@@ -96,7 +98,8 @@ class Case {
     args.out = out.get();
     args.lse = lse.get();
     args.workspace = workspace.get();
-    for (int call = 0; call < 2; ++call) {  // the workspace serves again
+    for (const bool known : {false, true}) {  // the workspace serves again
+      args.known_pages = known;
       ASSERT_EQ(paged_decode(args, nullptr), cudaSuccess);
       ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
     }
@@ -281,6 +284,59 @@ TEST_P(PagedDecode, ManySequencesAreEmpty) {
   lengths[7] = 100;
   lengths[200] = 17;
   Case(GetParam(), lengths, Options(), 98).run_and_check();
+}
+
+// Every call reads what rotate_and_store() ahead of it writes, in its list's last page.
+TEST(PagedDecodeOverlap, KnownPagesAreFetchedBesideTheKernelAhead) {
+  REPRISE_NEEDS_DEVICE();
+  constexpr uint32_t kQHeads = 8, kKvHeads = 2, kDim = 128, kTokens = 200, kCapacity = 13;
+  constexpr size_t kRow = size_t{kQHeads} * kDim;
+  const DeviceArray<float> rows(random_values(kTokens * kRow, 1));
+  const DeviceArray<float> angles(random_values(kDim, 2));
+  std::vector<int32_t> counts(kTokens + 1);
+  std::iota(counts.begin(), counts.end(), 0);
+  const DeviceArray<int32_t> numbers(counts);
+  std::vector<uint32_t> order(kCapacity);
+  std::iota(order.rbegin(), order.rend(), 0u);
+  const DeviceArray<uint32_t> table(order), sequence(std::vector<uint32_t>{0});
+  const DeviceArray<char> workspace(paged_decode_workspace(1, kQHeads, kKvHeads, kDim));
+  std::vector<float> results[2];
+  for (const bool known : {false, true}) {
+    const DeviceArray<uint8_t> kv(
+        std::vector<uint8_t>(size_t{kCapacity} * kKvHeads * 2 * tile_bytes(KvType::kBF16, kDim)));
+    const DeviceArray<float> q(kRow), out(kTokens * kRow, 0xff), lse(kQHeads);
+    for (uint32_t token = 0; token < kTokens; ++token) {
+      HeadsArgs heads;
+      heads.q = heads.k = heads.v = rows.get() + token * kRow;
+      heads.rows = heads.exact_rows = 1;
+      heads.n_head = kQHeads;
+      heads.pairs = kDim / 2;
+      heads.cos_sin = angles.get();
+      heads.positions = numbers.get() + token;
+      heads.kv = {kv.get(), KvType::kBF16, kKvHeads, kDim};
+      heads.pages = table.get();
+      heads.sequences = sequence.get();
+      heads.capacity = kCapacity;
+      heads.q_rotated.exact = q.get();
+      ASSERT_EQ(rotate_and_store(heads, nullptr), cudaSuccess);
+      PagedDecodeArgs args;
+      args.kv = heads.kv;
+      args.lists = {table.get(), nullptr, numbers.get() + token + 1, 1, kCapacity};
+      args.batch = 1;
+      args.n_head = kQHeads;
+      args.q = q.get();
+      args.scale = 0.05f;
+      args.out = out.get() + token * kRow;
+      args.lse = lse.get();
+      args.workspace = workspace.get();
+      args.known_pages = known;
+      ASSERT_EQ(paged_decode(args, nullptr), cudaSuccess);
+      if (known) continue;
+      ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+    }
+    results[known] = out.host();
+  }
+  EXPECT_EQ(results[0], results[1]);
 }
 
 TEST(PagedDecodeArgs, WhatIsNotServedIsSaid) {

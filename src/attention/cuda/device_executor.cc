@@ -184,7 +184,9 @@ Status DeviceExecutor::attend_rows(const LayerHeads& heads, cudaStream_t stream)
     }
   }
   if (rows_.decode_rows > 0 && windowed) {
-    REPRISE_CHECK(read(heads, {windows_.lists(heads.layer, 0)}, 0, rows_.decode_rows, stream));
+    DeviceRead recent = {windows_.lists(heads.layer, 0)};
+    recent.known = true;
+    REPRISE_CHECK(read(heads, recent, 0, rows_.decode_rows, stream));
   }
   if (rows_.prefill_steps > 0 && (windowed || !in_parts_)) {
     REPRISE_CHECK(prefill(heads, rows_.decode_rows, rows_.prefill_steps,
@@ -261,6 +263,7 @@ Status DeviceExecutor::read(const LayerHeads& heads, const DeviceRead& what, uin
   args.out = heads.decode_out + at;
   args.lse = own_lse_ + head;
   args.workspace = decode_workspace_.data();
+  args.known_pages = what.known;
   REPRISE_CUDA(paged_decode(args, stream), "decode attention");
   return {};
 }
@@ -325,6 +328,7 @@ Status DeviceExecutor::read_group(const LayerHeads& heads, const DeviceGroup& gr
   DeviceRead what = {{pages, nullptr, keys_.data() + group.first, 1, rows_.capacity}};
   what.rotate =
       group.policy != nullptr ? group.policy->position_free() : rows_.unrotated.keys != nullptr;
+  what.known = group.policy == nullptr || group.policy->leaves_alone(heads.layer);
   if (group.policy != nullptr && !group.policy->leaves_alone(heads.layer)) {
     const DeviceQueries queries = queries_of(heads, group);
     const size_t head = size_t{group.first} * config_.n_head, at = group.first * q_width();

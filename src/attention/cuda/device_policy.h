@@ -147,6 +147,8 @@ struct DeviceRead {
   bool rotate = false;                   // keys are position-free
   const uint32_t* angle_rows = nullptr;  // then, KeyAngles::rows of DeviceQueries::angles
   const float* q = nullptr;              // [count, n_head, head_dim] in place of the rows' own
+  /// Lists, and the pages that they name but the last of each, are older than the layer's queries.
+  bool known = false;
 };
 
 /// A decode row in one layer, for the counters.

@@ -41,6 +41,7 @@ Status DeviceExecutor::find_hot_pages(const DeviceGroup& group, const DeviceQuer
   HotPages& hot = *memory_.hot();
   if (!finds_early(group, queries.layer)) {
     const LayerLists own = {queries.layer, what.lists};
+    what.known = false;
     REPRISE_CHECK(hot.find({&own, 1}, group.first, group.count,
                            limits_.prefetch == Prefetch::kToken, stream));
   }

@@ -19,8 +19,8 @@ __device__ float4 times(float4 v, float scale) {
 __global__ __launch_bounds__(kThreads) void embed_kernel(const __grid_constant__ DeviceWeights w,
                                                          const int32_t* tokens, float scale,
                                                          float* x) {
-  allow_next_kernel();
   wait_for_kernels_before();
+  allow_next_kernel();  // what layers launch begins when what is older than a pass is there
   const int32_t token = tokens[blockIdx.x];
   float* row = x + size_t{blockIdx.x} * w.cols;
   const uint32_t first = blockIdx.y * kThreads + threadIdx.x, step = gridDim.y * kThreads;

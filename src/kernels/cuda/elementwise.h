@@ -13,7 +13,8 @@
 namespace reprise::kernels::cuda {
 
 /// x [rows, table.cols()] = scale times the table's rows of the tokens (what unpack_row gives).
-/// Tokens outside the table give zeros.
+/// Tokens outside the table give zeros. What is launched to overlap after it begins when all before
+/// it has ended.
 cudaError_t embed(const DeviceMatrix& table, const int32_t* tokens, uint32_t rows, float scale,
                   float* x, cudaStream_t stream);
 

@@ -105,31 +105,34 @@ __device__ unsigned char* tile_of(const HeadsArgs& a, uint32_t row, uint32_t til
   return pages + (id * a.kv.n_kv_head * 2 + tile) * tile_bytes(a.kv.type, a.kv.head_dim);
 }
 
-// A warp per head of a row: queries, keys, values. Loads come before what waits for them.
+// A warp per head of a row: queries, keys, values. Loads come before what waits for them, and those
+// of what a step knows from its beginning before the products are there.
 template <int kPairs>
 __global__ __launch_bounds__(kWarps * 32) void heads_kernel(const __grid_constant__ HeadsArgs a) {
   allow_next_kernel();
-  wait_for_kernels_before();
   const uint32_t n_kv_head = a.kv.n_kv_head, head_dim = a.kv.head_dim;
   const uint32_t heads = a.n_head + 2 * n_kv_head;
   const uint32_t unit = blockIdx.x * kWarps + threadIdx.x / 32;
   const uint32_t row = unit / heads, index = unit % heads;
-  if (row >= a.rows) return;
   const bool is_query = index < a.n_head, is_value = index >= a.n_head + n_kv_head;
   const uint32_t of_kind = is_query ? index : (index - a.n_head) % n_kv_head;
   const size_t at = (size_t{row} * (is_query ? a.n_head : n_kv_head) + of_kind) * head_dim;
   const float* norm = is_query ? a.q_norm : is_value ? nullptr : a.k_norm;
   Lane<kPairs> head, cos_sin, capped, weight;
-  head.load((is_query ? a.q : is_value ? a.v : a.k) + at, head_dim);
   const float* angles = is_query || a.cos_sin_keys == nullptr ? a.cos_sin : a.cos_sin_keys;
-  if (!is_value) cos_sin.load(angles + size_t{row} * a.pairs * 2, a.pairs * 2);
-  if (is_query && a.q_capped.rounded != nullptr) {
-    capped.load(a.cos_sin_capped + size_t{row} * a.pairs * 2, a.pairs * 2);
-  }
-  if (norm != nullptr) weight.load(norm, head_dim);
   uint32_t token = 0;
-  unsigned char* tile =
-      is_query ? nullptr : tile_of(a, row, 2 * of_kind + (is_value ? 1 : 0), &token);
+  unsigned char* tile = nullptr;
+  if (row < a.rows) {
+    if (!is_value) cos_sin.load(angles + size_t{row} * a.pairs * 2, a.pairs * 2);
+    if (is_query && a.q_capped.rounded != nullptr) {
+      capped.load(a.cos_sin_capped + size_t{row} * a.pairs * 2, a.pairs * 2);
+    }
+    if (norm != nullptr) weight.load(norm, head_dim);
+    if (!is_query) tile = tile_of(a, row, 2 * of_kind + (is_value ? 1 : 0), &token);
+  }
+  wait_for_kernels_before();
+  if (row >= a.rows) return;
+  head.load((is_query ? a.q : is_value ? a.v : a.k) + at, head_dim);
   if (norm != nullptr) head.normalize(weight, a.norm_eps, head_dim);
   if (is_query) return write_query(a, head, cos_sin, capped, row, at);
   if (!is_value) head.rotate(cos_sin, a.pairs);

@@ -41,6 +41,8 @@ struct HeadsArgs {
   float* q_plain = nullptr;  // [rows, n_head, head_dim] out: after QK-norm, not rotated
 };
 
+/// Angles, norms, positions and page tables are read beside launches ahead in the stream that were
+/// made to overlap: they must be older than a pass's embed(), after which those begin.
 /// Token at position p of sequence s is stored in slot p % 16 of page pages[s, p / 16]; p beyond
 /// the table is not stored. cudaErrorNotSupported: head_dim above 256 or not a multiple of 8 (FP8:
 /// 32); cudaErrorInvalidValue: more pairs than half of head_dim.

@@ -45,6 +45,15 @@ bool has_wgmma(void (*kernel)(Params...)) {
          attributes.ptxVersion >= 90;
 }
 
+/// Multiprocessors keep all of their shared memory for blocks, whatever a launch needs of it: one
+/// that is cut for the launch before would have to be empty before the next can begin there.
+inline cudaLaunchAttribute most_shared() {
+  cudaLaunchAttribute attribute = {};
+  attribute.id = cudaLaunchAttributePreferredSharedMemoryCarveout;
+  attribute.val.sharedMemCarveout = cudaSharedmemCarveoutMaxShared;
+  return attribute;
+}
+
 /// Programmatic dependent launch, where the device has it: the kernel must call
 /// wait_for_kernels_before() (hopper.cuh) before it touches what others write.
 template <typename... Params, typename... Args>
@@ -55,16 +64,16 @@ cudaError_t launch_overlapped(void (*kernel)(Params...), dim3 grid, uint32_t thr
   const cudaError_t status =
       cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
   if (status != cudaSuccess) return status;
-  cudaLaunchAttribute attribute = {};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchAttribute attributes[2] = {most_shared(), {}};
+  attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[1].val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config = {};
   config.gridDim = grid;
   config.blockDim = dim3(threads);
   config.dynamicSmemBytes = shared_bytes;
   config.stream = stream;
-  config.attrs = &attribute;
-  config.numAttrs = major == 9 ? 1 : 0;  // later devices run the code of 8.0, which does not wait
+  config.attrs = attributes;
+  config.numAttrs = major == 9 ? 2 : 1;  // later devices run the code of 8.0, which does not wait
   return cudaLaunchKernelEx(&config, kernel, args...);
 }
 

@@ -163,20 +163,23 @@ cudaError_t make_params(const MatvecArgs& args, Params* p) {
   return cudaSuccess;
 }
 
-// That the device holds at a time. Products of codes leave room for the next launch, unless they
-// take so long that it does not matter, or clusters are so large that two launches would get in
-// each other's way.
-cudaError_t count_clusters(const Params& p, Kernel kernel, cudaLaunchConfig_t config,
-                           const DeviceLimits& device, int* clusters) {
+// Shared memory of a block, such that a multiprocessor holds as many as it should. Products of
+// codes leave room for the next launch, unless they take so long that it does not matter, or
+// clusters are so large that two launches would get in each other's way.
+uint32_t spread_bytes(const Params& p, uint32_t bytes, const DeviceLimits& device) {
   constexpr uint32_t kManyTiles = 16;
   uint32_t tiles = 0;
   for (uint32_t i = 0; i < p.count; ++i) tiles += p.parts[i].w.tiles;
   const bool many = tiles > kManyTiles * device.multiprocessors / p.cluster_size;
-  if (device_format(p.parts[0].w.type).quantized() && !many && p.cluster_size <= 2) {
-    const uint32_t blocks = std::max(1u, kWarps / p.warps);
-    config.dynamicSmemBytes =
-        std::max<size_t>(config.dynamicSmemBytes, device.shared_bytes / (blocks + 1) + 1);
-  }
+  const bool codes = device_format(p.parts[0].w.type).quantized();
+  if (!codes || many || p.cluster_size > 2) return bytes;
+  const uint32_t blocks = std::max(1u, kWarps / p.warps);
+  return std::max(bytes, static_cast<uint32_t>(device.shared_bytes / (blocks + 1)) + 1);
+}
+
+// That the device holds at a time.
+cudaError_t count_clusters(const Params& p, Kernel kernel, const cudaLaunchConfig_t& config,
+                           const DeviceLimits& device, int* clusters) {
   if (p.cluster_size > 1) return cudaOccupancyMaxActiveClusters(clusters, kernel, &config);
   int blocks = 0;
   const cudaError_t status = cudaOccupancyMaxActiveBlocksPerMultiprocessor(
@@ -195,17 +198,19 @@ cudaError_t matvec(const MatvecArgs& args, cudaStream_t stream) {
   if (shared_bytes == 0) return cudaErrorNotSupported;
   // Small blocks of two launches would crowd some multiprocessors and leave others idle.
   shared_bytes = std::max(shared_bytes, static_cast<uint32_t>(device.shared_bytes / 4));
+  const uint32_t spread = spread_bytes(p, shared_bytes, device);
   const Kernel kernel = choose_kernel(p);
   cudaError_t status = allow_all_shared(kernel);
   if (status != cudaSuccess) return status;
 
-  cudaLaunchAttribute attributes[2] = {};
+  cudaLaunchAttribute attributes[3] = {most_shared()};
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(p.cluster_size);
   config.blockDim = dim3(p.warps * 32);
-  config.dynamicSmemBytes = shared_bytes;
+  config.dynamicSmemBytes = spread;
   config.stream = stream;
   config.attrs = attributes;
+  config.numAttrs = 1;
   if (p.cluster_size > 1) {
     cudaLaunchAttribute& cluster = attributes[config.numAttrs++];
     cluster.id = cudaLaunchAttributeClusterDimension;
@@ -215,6 +220,7 @@ cudaError_t matvec(const MatvecArgs& args, cudaStream_t stream) {
   status = count_clusters(p, kernel, config, device, &clusters);
   if (status != cudaSuccess) return status;
   if (clusters == 0) return cudaErrorNotSupported;
+  if (!args.apart) config.dynamicSmemBytes = shared_bytes;
   if (args.overlap) {
     cudaLaunchAttribute& overlap = attributes[config.numAttrs++];
     overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;

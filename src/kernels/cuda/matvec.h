@@ -38,6 +38,9 @@ struct MatvecArgs {
   // May begin, fetching weights, while what is before it in the stream still runs (programmatic
   // dependent launch).
   bool overlap = false;
+  // Blocks keep apart: for a launch that begins while what is before it leaves one multiprocessor
+  // after the other, the first of which they would crowd.
+  bool apart = false;
 };
 
 /// out = x W^T + bias for every projection. x is rounded to 16 bits of mantissa (not for F32

@@ -32,6 +32,7 @@ cudaError_t paged_decode(const PagedDecodeArgs& args, cudaStream_t stream) {
   params.capped_pages = args.capped_pages;
   params.scale = args.scale;
   params.soft_cap = args.soft_cap;
+  params.known_pages = args.known_pages;
   params.out = args.out;
   params.lse = args.lse;
   const size_t rows = kMaxRows * device_limits().multiprocessors * params.group;

@@ -52,6 +52,9 @@ struct PagedDecodeArgs {
   float* out = nullptr;       // [batch, n_head, head_dim] normalised
   float* lse = nullptr;       // [batch, n_head] natural log; -inf where nothing is read
   void* workspace = nullptr;  // paged_decode_workspace() bytes, zeroed once; of one stream
+  /// Lists, and the pages that they name but the last of each, are older than the launches ahead in
+  /// the stream that may not have ended: they are fetched beside those.
+  bool known_pages = false;
 };
 
 size_t paged_decode_workspace(uint32_t max_batch, uint32_t n_head, uint32_t n_kv_head,

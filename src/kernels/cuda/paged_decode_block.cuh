@@ -47,7 +47,7 @@ __device__ void attend_share(const Params& p, Shared<S>& shared, uint32_t pair, 
   const uint32_t warp = threadIdx.x / 32;
   uint32_t mine = begin + warp;
   PageStream<S> stream(p, first_page, pair, mine, end, shared.pages[warp], &shared.full[warp]);
-  stream.fetch();
+  stream.fetch_first();
   Warp<S> state;
   for (uint32_t page = begin; page < end; ++pair) {
     const uint32_t pair_end = min(end, first_page[pair + 1]);
@@ -83,6 +83,7 @@ __device__ void attend_share(const Params& p, Shared<S>& shared, uint32_t pair, 
 
 template <typename S>
 __device__ void write_empty(const Params& p, uint32_t pair) {
+  if (p.known_pages) wait_for_kernels_before();
   for (uint32_t i = threadIdx.x * 2; i < p.group * S::kHeadDim; i += S::kThreads * 2) {
     write_result<S::kHeadDim>(p, pair, i, {});
   }

@@ -25,13 +25,14 @@ __global__ __launch_bounds__(S::kThreads,
   if (threadIdx.x < S::kWarps) barrier_init(&shared.full[threadIdx.x], 1);
   publish_barriers();
 #endif
-  wait_for_kernels_before();
+  allow_next_kernel();
+  if (!p.known_pages) wait_for_kernels_before();
   attend_pairs(p, shared, [](uint32_t) {});
+  if (p.known_pages) wait_for_kernels_before();  // blocks without a page
 }
 
 template <typename S>
-cudaError_t launch(Params params, const DeviceLimits& device, cudaStream_t stream) {
-  const uint32_t blocks = device.multiprocessors * S::kBlocks;
+cudaError_t launch(Params params, uint32_t blocks, cudaStream_t stream) {
   params.splits = blocks / params.pairs;
   const size_t bytes = shared_bytes<S>(params.group, params.pairs);
   const cudaError_t status = allow_all_shared(attend_kernel<S>);
@@ -51,12 +52,14 @@ cudaError_t launch_groups(const Params& params, cudaStream_t stream) {
     if constexpr (!rotates || D > 128) {
       const bool few = params.pairs <= device.multiprocessors;
       if (few && fits(shared_bytes<Few>(params.group, params.pairs))) {
-        return launch<Few>(params, device, stream);
+        return launch<Few>(params, device.multiprocessors, stream);
       }
     }
-    if constexpr (D <= 128) return launch<Many>(params, device, stream);
+    if constexpr (D <= 128) {
+      return launch<Many>(params, device.multiprocessors * Many::kBlocks, stream);
+    }
   }
-  return launch<Shape<type, D, 2, false, rotates>>(params, device, stream);
+  return launch<Shape<type, D, 2, false, rotates>>(params, device.multiprocessors, stream);
 }
 
 }  // namespace

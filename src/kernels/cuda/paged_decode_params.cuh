@@ -17,6 +17,7 @@ struct Params {
   const float *q, *q_capped;
   uint32_t capped_pages;  // which q_capped reads
   float scale, soft_cap;
+  bool known_pages;  // see PagedDecodeArgs: who reads what is not known waits before
   float *out, *lse;
   // Partial results, relative to their bases: one of each block of a pair, or of the pair that a
   // block's share begins in and of the one that it ends in.

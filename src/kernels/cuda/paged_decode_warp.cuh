@@ -280,6 +280,14 @@ class PageStream {
     find();
   }
 
+  // fetch() beside the kernel ahead, whose end this waits for: it may write a list's last page.
+  __device__ void fetch_first() {
+    const bool now = p_.known_pages && page_ < end_ && page_ + 1 < first_page_[pair_ + 1];
+    if (now) fetch();
+    if (p_.known_pages) wait_for_kernels_before();
+    if (!now) fetch();
+  }
+
   // Until what fetch() asked for is there.
   __device__ void wait() {
 #if __CUDA_ARCH__ >= 900

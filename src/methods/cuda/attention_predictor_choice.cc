@@ -121,7 +121,8 @@ Status DeviceAttentionPredictor::select(const DeviceQueries& queries, DeviceRead
   read.lists = key_lists(queries, own);
   read.numbers = own.numbers;
   // A guess has no queries of its own.
-  if (queries.guess || chooses_early({queries.first, queries.count}, queries.layer)) return {};
+  read.known = chooses_early({queries.first, queries.count}, queries.layer);
+  if (queries.guess || read.known) return {};
   TopPagesArgs top = choice(queries, own);
   top.turns = turns_of(queries.layer);
   if (scores_) return calibrate(queries, top, stream);

@@ -215,6 +215,7 @@ Status DeviceEvicting::select(const DeviceQueries& queries, DeviceRead& read, cu
   const size_t list = size_t{queries.layer} * rows_ + queries.first, at = list * list_capacity_;
   read.lists = {list_pages_.data() + at, list_slots_.data() + at, list_keys_.data() + list, 1,
                 list_capacity_};
+  read.known = true;
   return {};
 }
 

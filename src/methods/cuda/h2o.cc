@@ -121,7 +121,9 @@ Status DeviceH2o::select(const DeviceQueries& queries, DeviceRead& read, cudaStr
   args.soft_cap = config_.attention_soft_cap;
   args.logits = logits_.data();
   REPRISE_CUDA(kernels::cuda::h2o_step(args, stream), "weighing keys");
-  return DeviceEvicting::select(queries, read, stream);
+  REPRISE_CHECK(DeviceEvicting::select(queries, read, stream));
+  read.known = false;  // the step chose them
+  return {};
 }
 
 // Keys are weighed before one of them is dropped.

@@ -39,6 +39,7 @@ Status DeviceStreaming::begin(const DeviceRows& rows, const PagedKv&, cudaStream
 
 Status DeviceStreaming::select(const DeviceQueries& queries, DeviceRead& read, cudaStream_t) {
   read.lists = ranges_.lists(queries.layer, queries.first);
+  read.known = true;
   if (cache_positions_) read.capped_pages = ranges_.sink_pages();
   return {};
 }

@@ -229,6 +229,7 @@ class DeviceModel::Pass {
       args.batch = std::min(kMatvecBatch, rows - first);
       args.count = static_cast<uint32_t>(products.size());
       args.overlap = true;
+      args.apart = input.norm_weight == nullptr && input.up == nullptr;  // behind attention
       for (size_t i = 0; i < products.size(); ++i) {
         const size_t n = products[i].weight->rows();
         args.projections[i] = {products[i].weight, static_cast<float*>(products[i].out) + first * n,
