@@ -23,7 +23,10 @@ class Walk {
         tables_(tables_of(text_)),
         positions_(text_.positions),
         keys_(text_.keys),
-        lse_(size_t{kLayers} * kRows * 4) {
+        lse_(size_t{kLayers} * kRows * 4),
+        exact_q_(bf16_floats(text_.attention.q())),
+        out_(4 * 64),
+        workspace_(paged_decode_workspace(1, 4, 2, 64)) {
     EXPECT_TRUE(device_.reserve({2, kPages, kPages}));
   }
 
@@ -113,9 +116,25 @@ class Walk {
     DeviceRead read;
     ASSERT_TRUE(device_.select(queries, read, nullptr));
     const auto got = read_lists(read, own, row, want);
-    upload(own.lse(row, got), own.q_row(row), 1);
+    read_keys(read, own.q_row(row));
     if (calibrates) own.push_whole(row);
     if (!calibrates) own.push_read(row, got);
+  }
+  // As the executor does, which tells what it saw of pages.
+  void read_keys(const DeviceRead& read, size_t row) {
+    PagedDecodeArgs args;
+    args.kv = kv();
+    args.lists = read.lists;
+    args.batch = 1;
+    args.n_head = 4;
+    args.q = exact_q_.get() + row * 4 * 64;
+    args.scale = kQueryUnit;
+    args.out = out_.get();
+    args.lse = lse_.get() + row * 4;
+    args.workspace = workspace_.get();
+    args.page_logs = read.page_logs;
+    args.page_peaks = read.page_peaks;
+    ASSERT_EQ(paged_decode(args, nullptr), cudaSuccess);
   }
   void plan(const Sequence& sequence, const SequenceStep& step, uint32_t row, uint32_t decoding) {
     Row first;
@@ -209,7 +228,8 @@ class Walk {
   DeviceArray<uint16_t> q_;
   DeviceArray<uint32_t> tables_;
   DeviceArray<int32_t> positions_, keys_;
-  DeviceArray<float> lse_;
+  DeviceArray<float> lse_, exact_q_, out_;
+  DeviceArray<char> workspace_;
   uint32_t ties_ = 0;
 };
 

@@ -13,8 +13,11 @@
 namespace reprise::kernels::cuda {
 namespace {
 
-constexpr uint32_t kRows = 3, kHeads = 2, kSlots = 4, kCapacity = 3000, kRead = 1100, kHistory = 3;
+constexpr uint32_t kRows = 3, kHeads = 2, kGroup = 3, kSlots = 4, kCapacity = 3000, kRead = 1100;
+constexpr uint32_t kHistory = 3;
 constexpr float kFactor = 0.7f;
+// Sixteen roundings; and logarithms below 32 are rounded twice by 2^-20, which multiplies shares.
+constexpr double kShareError = 16 * 0x1p-23 + 2 * 0x1p-20;
 
 /// The pages that every list reads, of kRead at most, and how many keys those are.
 struct Lists {
@@ -37,6 +40,27 @@ Lists random_lists(std::mt19937& random) {
   return lists;
 }
 
+/// What attention tells of pages, and their shares that follow.
+struct Told {
+  std::vector<float> logs, lse;
+  std::vector<float> shares;
+
+  explicit Told(std::mt19937& random) {
+    std::exponential_distribution<float> values;
+    std::uniform_real_distribution<float> totals(-20.0f, 20.0f);
+    shares.resize(kRows * kHeads * kRead);
+    for (uint32_t head = 0; head < kRows * kHeads * kGroup; ++head) {
+      lse.push_back(totals(random));
+      for (uint32_t i = 0; i < kRead; ++i) {
+        const float share = values(random) * 1e-3f;
+        logs.push_back((std::log(share) + lse.back()) / std::log(2.0f));
+        const double exact = std::exp2(logs.back() - lse.back() / std::log(2.0));
+        shares[head / kGroup * kRead + i] += static_cast<float>(exact / kGroup);
+      }
+    }
+  }
+};
+
 /// Checks what was kept of a row that read pages with these shares, and moves the averages of its
 /// list on.
 void follow(std::span<const uint32_t> pages, const float* shares, float fade, bool roots,
@@ -55,7 +79,7 @@ void follow(std::span<const uint32_t> pages, const float* shares, float fade, bo
   }
   for (uint32_t page = 0; page < kCapacity; ++page) {
     // As below, of shares; roots halve errors in proportion.
-    ASSERT_NEAR(kept[page], seen[page], 16 * 0x1p-23 * seen[page]) << page;
+    ASSERT_NEAR(kept[page], seen[page], kShareError * seen[page]) << page;
   }
   for (size_t page = 0; page < before.size(); ++page) average[page] *= fade;
   for (size_t i = 0; i < pages.size(); ++i) {
@@ -78,12 +102,13 @@ TEST_P(AverageShares, FollowWhatWasRead) {
   const auto [fade, roots] = GetParam();
   std::mt19937 random(4);
   std::exponential_distribution<float> values;
-  std::vector<float> averages(kSlots * kHeads * kCapacity), shares(kRows * kHeads * kRead);
+  std::vector<float> averages(kSlots * kHeads * kCapacity);
   for (float& x : averages) x = values(random) * 2e-4f;
-  for (float& x : shares) x = values(random) * 1e-3f;
+  const Told told(random);
   const std::vector<uint32_t> slots = {2, 0, 3};
   const auto [numbers, keys] = random_lists(random);
-  const DeviceArray<float> device_averages(averages), device_shares(shares);
+  const DeviceArray<float> device_averages(averages), logs(told.logs), lse(told.lse);
+  const DeviceArray<float> shares(told.shares.size(), 0xff);
   const DeviceArray<uint32_t> device_numbers(numbers), device_slots(slots);
   const DeviceArray<int32_t> device_keys(keys);
   const DeviceArray<int32_t> device_positions(std::vector<int32_t>{40000, 40000, 39998});
@@ -92,8 +117,11 @@ TEST_P(AverageShares, FollowWhatWasRead) {
   const DeviceArray<float> history(size_t{kSlots} * kHeads * kHistory * kCapacity, 0xff);
   ASSERT_EQ(average_shares({device_numbers.get(),
                             device_keys.get(),
-                            device_shares.get(),
+                            logs.get(),
+                            lse.get(),
+                            shares.get(),
                             kRows,
+                            kHeads * kGroup,
                             kHeads,
                             kRead,
                             kFactor,
@@ -112,15 +140,15 @@ TEST_P(AverageShares, FollowWhatWasRead) {
     const auto read = static_cast<uint32_t>(keys[list] + 15) / 16;
     if (read == 0 || list / kHeads == 2) continue;
     const size_t own = slots[list / kHeads] * kHeads + list % kHeads;
-    follow(std::span(numbers).subspan(list * kRead, read), &shares[list * kRead], fade, roots,
+    follow(std::span(numbers).subspan(list * kRead, read), &told.shares[list * kRead], fade, roots,
            &kept[(own * kHistory + 1) * kCapacity], &want[own * kCapacity]);
     if (HasFatalFailure()) return;
   }
   const auto got = device_averages.host();
   for (size_t i = 0; i < got.size(); ++i) {
-    // Sixteen roundings of sums below 2, times 0.3 of a share below 0.02; what was not read stays.
+    // Roundings of sums below 2, times 0.3 of a share below 0.02; what was not read stays.
     const bool stays = want[i] == averages[i];
-    const double error = stays ? 0.0 : 16 * 2 * 0x1p-24 * 0.3 * 0.02 + 0x1p-23 * want[i];
+    const double error = stays ? 0.0 : kShareError * 0.3 * 0.02 + 0x1p-23 * want[i];
     ASSERT_NEAR(got[i], want[i], error) << i;
   }
 }

@@ -17,67 +17,6 @@ namespace {
 class PageShares : public testing::TestWithParam<SharesCase> {};
 INSTANTIATE_TEST_SUITE_P(Shapes, PageShares, testing::ValuesIn(shares_cases()));
 
-TEST_P(PageShares, AreWhatPagesOfAListGot) {
-  REPRISE_NEEDS_DEVICE();
-  constexpr uint32_t kPages = 60, kRows = 3, kCapacity = 14;
-  const Attention attention(GetParam(), kPages, kRows);
-  const uint32_t n_kv_head = GetParam().n_kv_head, n_head = GetParam().n_head;
-  std::vector<uint32_t> lists(size_t{kRows} * n_kv_head * kCapacity);
-  std::mt19937 random(2);
-  for (uint32_t& page : lists) page = random() % kPages;
-  std::vector<int32_t> keys;
-  std::vector<float> lse;
-  for (const int32_t row_keys : {16 * 13 + 5, 16, 0}) {
-    for (uint32_t i = 0; i < n_kv_head; ++i) keys.push_back(row_keys);
-    for (uint32_t head = 0; head < n_head; ++head) {
-      const size_t list = lse.size() / n_head * n_kv_head + head / (n_head / n_kv_head);
-      const auto first = lists.begin() + static_cast<ptrdiff_t>(list * kCapacity);
-      lse.push_back(attention.lse(lse.size() / n_head, head, {first, first + kCapacity},
-                                  static_cast<uint32_t>(row_keys)));
-    }
-  }
-  const DeviceArray<uint8_t> kv(attention.bytes());
-  const DeviceArray<uint16_t> q(attention.q());
-  const DeviceArray<uint32_t> device_lists(lists);
-  const DeviceArray<int32_t> device_keys(keys);
-  const DeviceArray<float> device_lse(lse), shares(lists.size(), 0xff);
-  ReadSharesArgs args;
-  args.kv = {kv.get(), GetParam().type, n_kv_head, GetParam().head_dim};
-  args.lists = {device_lists.get(), nullptr, device_keys.get(), n_kv_head, kCapacity};
-  args.rows = kRows;
-  args.n_head = n_head;
-  args.q = bf16(q);
-  args.lse = device_lse.get();
-  args.scale = kScale;
-  args.largest = GetParam().largest;
-  args.shares = shares.get();
-  ASSERT_EQ(read_shares(args, nullptr), cudaSuccess);
-  const auto got = shares.host();
-  for (size_t i = 0; i < got.size(); ++i) {
-    const size_t list = i / kCapacity;
-    const int32_t left = keys[list] - static_cast<int32_t>(i % kCapacity * 16);
-    if (left <= 0) {
-      ASSERT_TRUE(std::isnan(got[i])) << i;
-      continue;
-    }
-    const auto want = attention.share(list / n_kv_head, static_cast<uint32_t>(list % n_kv_head),
-                                      lists[i], static_cast<uint32_t>(std::min(left, 16)), lse);
-    ASSERT_NEAR(got[i], want.value, want.error) << i;
-  }
-  // The rows as layers.
-  const DeviceArray<float> of_layers(lists.size(), 0xff);
-  args.rows = 1;
-  args.layers = kRows;
-  args.page_stride = args.share_stride = size_t{n_kv_head} * kCapacity;
-  args.key_stride = n_kv_head;
-  args.lse_stride = n_head;
-  args.q_stride = size_t{n_head} * GetParam().head_dim;
-  args.shares = of_layers.get();
-  ASSERT_EQ(read_shares(args, nullptr), cudaSuccess);
-  const auto same = of_layers.host();
-  EXPECT_EQ(std::memcmp(same.data(), got.data(), got.size() * sizeof(float)), 0);
-}
-
 // A history in two pieces is that of its rows, one after another.
 TEST_P(PageShares, AveragesOfAPromptAreThoseOfItsRows) {
   REPRISE_NEEDS_DEVICE();

@@ -98,14 +98,20 @@ class Case {
     args.out = out.get();
     args.lse = lse.get();
     args.workspace = workspace.get();
+    std::vector<float> logs[2];
     for (const bool known : {false, true}) {  // the workspace serves again
-      args.known_pages = known;
+      const DeviceArray<float> own_logs(rows * capacity_, 0xff);
+      args.known_pages = args.page_peaks = known;
+      args.page_logs = own_logs.get();
       ASSERT_EQ(paged_decode(args, nullptr), cudaSuccess);
       ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+      logs[known] = own_logs.host();
     }
     const std::vector<float> outs = out.host(), lses = lse.host();
     for (size_t row = 0; row < rows; ++row) {
-      check_row(row, &outs[row * heads_.head_dim], lses[row], args.scale);
+      const size_t first = row * capacity_;
+      check_row(row, &outs[row * heads_.head_dim], lses[row], &logs[0][first], &logs[1][first],
+                args.scale);
     }
   }
 
@@ -158,12 +164,15 @@ class Case {
     }
   }
 
-  void check_row(size_t row, const float* out, float lse, float scale) const {
+  // sums, peaks: [capacity] what is told of pages.
+  void check_row(size_t row, const float* out, float lse, const float* sums, const float* peaks,
+                 float scale) const {
     const uint32_t dim = heads_.head_dim, head = static_cast<uint32_t>(row) % heads_.n_head;
     const uint32_t kv_head = head / (heads_.n_head / heads_.n_kv_head);
     const size_t list = rows_[row / heads_.n_head] * lists_ + (lists_ > 1 ? kv_head : 0);
     std::vector<double> sum(dim, 0.0);
     double total = 0.0, magnitude = 0.0, error = 0.0;
+    std::vector<double> of_pages(capacity_), largest(capacity_);  // of weights
     for (int32_t key = 0; key < keys_[list]; ++key) {
       if (!is_read(list, key)) continue;
       const uint32_t token = static_cast<uint32_t>(key) % kPageTokens;
@@ -181,11 +190,23 @@ class Case {
       if (options_.soft_cap > 0) logit = options_.soft_cap * std::tanh(logit / options_.soft_cap);
       const double weight = std::exp(logit);
       total += weight;
+      const size_t page = static_cast<uint32_t>(key) / kPageTokens;
+      of_pages[page] += weight;
+      largest[page] = std::max(largest[page], weight);
       for (uint32_t d = 0; d < dim; ++d) {
         const double value = tiles_.value(tile + 1, token, d);
         sum[d] += weight * value;
         magnitude = std::max(magnitude, std::fabs(value));
       }
+    }
+    const double log_error = 0x1p-10 + error;
+    for (size_t page = 0; page < capacity_; ++page) {
+      if (static_cast<int32_t>(page * kPageTokens) >= keys_[list]) {
+        ASSERT_TRUE(std::isnan(sums[page]) && std::isnan(peaks[page])) << row << ' ' << page;
+        continue;
+      }
+      ASSERT_TRUE(is_log(sums[page], of_pages[page], log_error)) << row << ' ' << page;
+      ASSERT_TRUE(is_log(peaks[page], largest[page], log_error)) << row << ' ' << page;
     }
     if (total == 0.0) {
       EXPECT_EQ(lse, -std::numeric_limits<float>::infinity());
@@ -195,7 +216,13 @@ class Case {
     // Weights are rounded to bf16, by 2^-8 of each at most, or to f16, and have errors of logits.
     const double tolerance = (0x1p-8 + 2 * std::expm1(error)) * magnitude;
     for (uint32_t d = 0; d < dim; ++d) ASSERT_NEAR(out[d], sum[d] / total, tolerance) << row;
-    ASSERT_NEAR(lse, std::log(total), 0x1p-10 + error) << row;
+    ASSERT_NEAR(lse, std::log(total), log_error) << row;
+  }
+
+  // log2 of a number that is known up to a natural logarithm's error.
+  static bool is_log(float log, double of, double error) {
+    if (of == 0.0) return log == -std::numeric_limits<float>::infinity();
+    return std::fabs(log - std::log2(of)) <= error / std::log(2.0);
   }
 
   // Keys that are rotated are rounded again; logits have so many deviations of that.

@@ -59,7 +59,9 @@ TEST_P(WholeShares, AreThoseOfRowsThatHaveTheirTurn) {
   args.averages = device_averages.get();
   args.shares = shares.get();
   args.capacity = kCapacity;
+  const DeviceArray<float2> sums(whole_shares_sums(kRows, n_head, n_kv_head));
   args.logs = logs.get();
+  args.sums = sums.get();
   ASSERT_EQ(whole_shares(args, nullptr, nullptr), cudaSuccess);
   const auto got = shares.host(), after = device_averages.host();
   for (uint32_t i = 0; i < got.size(); ++i) {
@@ -116,7 +118,9 @@ TEST_P(WholeShares, OfAPromptAreAveragedRowByRow) {
   args.largest = GetParam().largest;
   args.shares = shares.get();
   args.capacity = kCapacity;
+  const DeviceArray<float2> sums(whole_shares_sums(kRows, n_head, n_kv_head));
   args.logs = logs.get();
+  args.sums = sums.get();
   for (const bool first : {true, false}) {
     const uint32_t from = first ? 0 : kFirst;
     args.rows = first ? kFirst : kRows - kFirst;

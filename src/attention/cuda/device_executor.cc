@@ -52,7 +52,7 @@ Status DeviceExecutor::reserve(std::span<const RopeTable* const> ropes) {
   const size_t heads = size_t{limits_.rows} * config_.n_head;
   const size_t kept = size_t{config_.n_layer} * limits_.sequences * config_.n_head;
   if (in_float()) return q_exact_.reserve(heads * config_.head_dim, kWhat);
-  REPRISE_CHECK(q_.reserve((heads + kept) * config_.head_dim, kWhat));
+  REPRISE_CHECK(q_.reserve(heads * config_.head_dim, kWhat));
   REPRISE_CHECK(q_exact_.reserve(limits_.sequences * q_width(), kWhat));
   REPRISE_CHECK(lse_.reserve(heads + kept, kWhat));
   REPRISE_CHECK(keys_.reserve(limits_.sequences, kWhat));
@@ -208,7 +208,6 @@ Status DeviceExecutor::attend_rows(const LayerHeads& heads, cudaStream_t stream)
 Status DeviceExecutor::store(const LayerHeads& heads, cudaStream_t stream) {
   REPRISE_CHECK(memory_.await(heads.layer));
   const size_t kept = in_float() ? 0 : size_t{heads.layer} * limits_.sequences;
-  own_q_ = q_.data() + kept * q_width();
   own_lse_ = lse_.data() + kept * config_.n_head;
   const Rope& rope = ropes_[layer_rope_[heads.layer]];
   HeadsArgs args;
@@ -229,7 +228,7 @@ Status DeviceExecutor::store(const LayerHeads& heads, cudaStream_t stream) {
   args.capacity = rows_.capacity;
   args.q_scale = config_.attention_scale / kQueryUnit;
   args.exact_rows = in_float() ? rows_.rows : rows_.decode_rows;
-  args.q_rotated = {own_q_, q_exact_.data()};
+  args.q_rotated = {q_.data(), q_exact_.data()};
   if (keys_apart_) args.cos_sin_keys = rope.cos_sin_keys.data();
   if (heads.q_norm != nullptr) args.q_plain = q_plain_.data();
   if (capped_) {
@@ -264,6 +263,8 @@ Status DeviceExecutor::read(const LayerHeads& heads, const DeviceRead& what, uin
   args.lse = own_lse_ + head;
   args.workspace = decode_workspace_.data();
   args.known_pages = what.known;
+  args.page_logs = what.page_logs;
+  args.page_peaks = what.page_peaks;
   REPRISE_CUDA(paged_decode(args, stream), "decode attention");
   return {};
 }
@@ -298,7 +299,7 @@ DeviceQueries DeviceExecutor::queries_of(uint32_t layer, const DeviceGroup& grou
   queries.page_stride = size_t{rows_.table_rows} * rows_.capacity;
   queries.capacity = rows_.capacity;
   queries.layer_rows = limits_.sequences;
-  queries.q = q_.data() + (size_t{layer} * limits_.sequences + group.first) * q_width();
+  queries.q = q_.data() + group.first * q_width();
   queries.kv = kv_;
   return queries;
 }
@@ -306,10 +307,6 @@ DeviceQueries DeviceExecutor::queries_of(uint32_t layer, const DeviceGroup& grou
 DeviceQueries DeviceExecutor::read_of(uint32_t layer, const DeviceGroup& group) const {
   DeviceQueries queries = queries_of(layer, group);
   queries.lse = lse_.data() + (size_t{layer} * limits_.sequences + group.first) * config_.n_head;
-  if (HotPages* const hot = memory_.hot()) {
-    queries.found = hot->found(layer, group.first);
-    queries.found_stride = hot->found_stride();
-  }
   return queries;
 }
 

@@ -50,7 +50,7 @@ class DeviceExecutor : public DeviceAttentionOp {
   Status store(const LayerHeads& heads, cudaStream_t stream);
   /// [rows, n_head, head_dim] of the layer that was stored last, rotated and in units of
   /// attention_scale / kQueryUnit.
-  const __nv_bfloat16* queries() const { return own_q_; }
+  const __nv_bfloat16* queries() const { return q_.data(); }
   /// Enqueues what ends the layers of a pass, while positions are still those of its rows.
   Status end(cudaStream_t stream);
 
@@ -153,12 +153,11 @@ class DeviceExecutor : public DeviceAttentionOp {
   kernels::cuda::CudaStream learn_stream_;  // beside the pass
   kernels::cuda::CudaEvent attended_, learned_;
   PositionFreeKeys position_free_;
-  // Of rows, those of a layer [sequences] after those of the one before: decode rows of a layer are
-  // there until the pass ends. [.., n_head, head_dim] rotated queries, and [.., n_head].
-  kernels::cuda::DeviceBuffer<__nv_bfloat16> q_;
+  kernels::cuda::DeviceBuffer<__nv_bfloat16> q_;  // [rows, n_head, head_dim] rotated
+  // [.., n_head] of rows, those of a layer [sequences] after those of the one before: decode rows
+  // of a layer are there until the pass ends.
   kernels::cuda::DeviceBuffer<float> lse_;
-  __nv_bfloat16* own_q_ = nullptr;  // of the layer that was stored last
-  float* own_lse_ = nullptr;
+  float* own_lse_ = nullptr;  // of the layer that was stored last
   // [sequences, n_head, head_dim] of decode rows; [rows, ..] of all where KV is float
   kernels::cuda::DeviceBuffer<float> q_exact_;
   kernels::cuda::DeviceBuffer<float> q_plain_;  // as q_, normed only; empty if nobody asks

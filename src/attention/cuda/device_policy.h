@@ -86,13 +86,9 @@ struct DeviceQueries {
   const uint32_t* pages = nullptr;     // [count, capacity] page tables of the layer
   uint32_t capacity = 0;
   const __nv_bfloat16* q = nullptr;  // [count, n_head, head_dim] rotated, in kQueryUnit
-  // What learn() is told besides: [count, n_head] natural log, over what was read, and where pages
-  // of the policy's lists were read, if not there.
-  const float* lse = nullptr;
-  const uint32_t* found = nullptr;
-  // From one layer's to the next one's: rows of q and lse, elements of found and pages.
-  uint32_t layer_rows = 0;
-  size_t found_stride = 0, page_stride = 0;
+  const float* lse = nullptr;        // [count, n_head] natural log, over what was read: for learn()
+  uint32_t layer_rows = 0;           // of lse, from one layer's to the next one's
+  size_t page_stride = 0;            // the same, elements of pages
   // For policies that attend: in float; where they are asked for: before rotation and scaling.
   const float *q_exact = nullptr, *q_plain = nullptr;
   kernels::cuda::PositionAngles angles;  // up to most_rotated_keys(), where keys are packed
@@ -149,6 +145,9 @@ struct DeviceRead {
   const float* q = nullptr;              // [count, n_head, head_dim] in place of the rows' own
   /// Lists, and the pages that they name but the last of each, are older than the layer's queries.
   bool known = false;
+  /// What learn() is to know of pages, as PagedDecodeArgs::page_logs, and of their best keys alone.
+  float* page_logs = nullptr;
+  bool page_peaks = false;
 };
 
 /// A decode row in one layer, for the counters.

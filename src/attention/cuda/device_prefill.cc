@@ -18,7 +18,7 @@ PagedPrefillArgs DeviceExecutor::prefill_args(const LayerHeads& heads, uint32_t 
   args.capacity = rows_.capacity;
   args.n_head = config_.n_head;
   args.rows = rows;
-  args.q = own_q_ + rows_.decode_rows * q_width();  // sequences name rows from here on
+  args.q = q_.data() + rows_.decode_rows * q_width();  // sequences name rows from here on
   if (rows_.scattered) args.positions = rows_.positions + rows_.decode_rows;
   args.scale = kQueryUnit;
   args.soft_cap = config_.attention_soft_cap;
@@ -70,7 +70,7 @@ DevicePrompt DeviceExecutor::prompt_of(const LayerHeads& heads, uint32_t step) c
   prompt.positions = rows_.positions + row;
   prompt.pages = rows_.table(heads.layer) + size_t{step} * rows_.capacity;
   prompt.capacity = rows_.capacity;
-  prompt.q = own_q_ + row * q_width();
+  prompt.q = q_.data() + row * q_width();
   prompt.q_plain = plain_queries(heads) + row * q_width();
   prompt.lse = own_lse_ + row * config_.n_head;
   prompt.kv = kv_;

@@ -1,7 +1,4 @@
-#include <algorithm>
-
 #include "kernels/cuda/hopper.cuh"
-#include "kernels/cuda/kv_dispatch.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/page_keys.cuh"
 #include "kernels/cuda/page_shares.h"
@@ -11,63 +8,8 @@
 namespace reprise::kernels::cuda {
 namespace {
 
-constexpr uint32_t kReadWarps = 4, kAverageThreads = 1024, kPoolThreads = 256;
+constexpr uint32_t kAverageThreads = 1024, kPoolThreads = 256;
 constexpr uint32_t kMaxGroup = 16;
-
-__device__ float join(float share, float other, bool largest) {
-  return largest ? fmaxf(share, other) : share + other;
-}
-
-__device__ void go_to_layer(ReadSharesArgs& a, uint32_t layer) {
-  a.lists.pages += layer * a.page_stride;
-  a.lists.keys += layer * a.key_stride;
-  a.q += layer * a.q_stride;
-  a.lse += layer * a.lse_stride;
-  a.shares += layer * a.share_stride;
-}
-
-// A warp takes pages of a list in turn; splits: blocks of a list.
-template <KvType type, uint32_t D>
-__global__ __launch_bounds__(kReadWarps *
-                             32) void read_kernel(const __grid_constant__ ReadSharesArgs layers,
-                                                  uint32_t splits) {
-  allow_next_kernel();
-  wait_for_kernels_before();
-  ReadSharesArgs a = layers;
-  go_to_layer(a, blockIdx.y);
-  const uint32_t list = blockIdx.x / splits, lane = threadIdx.x % 32;
-  const uint32_t row = list / a.kv.n_kv_head, kv_head = list % a.kv.n_kv_head;
-  const uint32_t group = a.n_head / a.kv.n_kv_head;
-  const auto keys = static_cast<uint32_t>(a.lists.keys[list]);
-  const size_t first = size_t{list} * a.lists.capacity;
-  const size_t head = size_t{row} * a.n_head + kv_head * group;
-  const uint32_t warp = blockIdx.x % splits * kReadWarps + threadIdx.x / 32;
-  for (uint32_t page = warp; page * kPageTokens < keys; page += splits * kReadWarps) {
-    const TileKeys<type, D> tile(key_tile(a.kv, a.lists.pages[first + page], kv_head));
-    float sum = 0.0f;
-    for (uint32_t start = 0; start < group; start += 8) {
-      float shares[2] = {};  // of the lane's two queries
-      EightQueries<type, D> q;
-      q.load(a.q + (head + min(start + EightQueries<type, D>::lane_query(), group - 1)) * D);
-      float logits[4];
-      tile.multiply_by(q, logits);
-      for (uint32_t i = 0; i < 4; ++i) {
-        const uint32_t query = start + lane % 4 * 2 + i % 2;
-        const uint32_t key = page * kPageTokens + TileKeys<type, D>::lane_token(i / 2);
-        if (query >= group || key >= keys) continue;
-        const float total = a.lse[head + query] * kLog2OfE;
-        const float share = exp2_fast(scaled_logit(logits[i], a.scale, a.soft_cap) - total);
-        shares[i % 2] = join(shares[i % 2], share, a.largest);
-      }
-      for (uint32_t mask = 4; mask < 32; mask *= 2) {
-        for (float& x : shares) x = join(x, __shfl_xor_sync(~0u, x, mask), a.largest);
-      }
-      sum += shares[0] + shares[1];
-    }
-    for (uint32_t mask = 1; mask < 4; mask *= 2) sum += __shfl_xor_sync(~0u, sum, mask);
-    if (lane == 0) a.shares[first + page] = sum / static_cast<float>(group);
-  }
-}
 
 // Of all threads, in the same order every time.
 __device__ float sum_of_block(float value, float* warps) {
@@ -77,6 +19,20 @@ __device__ float sum_of_block(float value, float* warps) {
   value = warps[threadIdx.x % 32];
   for (uint32_t mask = 1; mask < 32; mask *= 2) value += __shfl_xor_sync(~0u, value, mask);
   return value;
+}
+
+// Shares of the pages of this block's list, each by the thread that uses it.
+__device__ void find_shares(const AverageSharesArgs& a, uint32_t read) {
+  const uint32_t group = a.n_head / a.n_kv_head;
+  const size_t list = blockIdx.x, head = list * group;
+  for (uint32_t i = threadIdx.x; i < read; i += kAverageThreads) {
+    float sum = 0.0f;
+    for (uint32_t j = 0; j < group; ++j) {
+      const float log = a.logs[(head + j) * a.list_capacity + i];
+      sum += exp2f(log - a.lse[head + j] * kLog2OfE);
+    }
+    a.shares[list * a.list_capacity + i] = sum / static_cast<float>(group);
+  }
 }
 
 // A row as it may have been: what it read, and the average of what it did not. Without roots what
@@ -101,6 +57,8 @@ __device__ void keep_row(const AverageSharesArgs& a, const float* averages, floa
 
 __device__ AverageSharesArgs of_layer(AverageSharesArgs a, uint32_t layer) {
   a.numbers += layer * a.list_stride;
+  a.logs += layer * a.list_stride * (a.n_head / a.n_kv_head);
+  a.lse += layer * a.lse_stride;
   a.shares += layer * a.list_stride;
   a.keys += layer * a.key_stride;
   a.averages += layer * a.average_stride;
@@ -119,6 +77,7 @@ __global__ __launch_bounds__(kAverageThreads) void average_kernel(
   const uint32_t list = blockIdx.x, row = list / a.n_kv_head;
   const uint32_t read = (static_cast<uint32_t>(a.keys[list]) + kPageTokens - 1) / kPageTokens;
   if (read == 0 || (a.turns.period > 0 && has_turn(a.turns, a.positions[row]))) return;
+  find_shares(a, read);
   const size_t first = size_t{list} * a.list_capacity;
   const uint32_t* numbers = a.numbers + first;
   float* averages =
@@ -198,20 +157,6 @@ bool has_group(uint32_t n_head, uint32_t n_kv_head) {
 }
 
 }  // namespace
-
-cudaError_t read_shares(const ReadSharesArgs& args, cudaStream_t stream) {
-  const uint32_t lists = args.rows * args.kv.n_kv_head;
-  if (!has_group(args.n_head, args.kv.n_kv_head)) return cudaErrorNotSupported;
-  if (lists * args.layers == 0) return cudaSuccess;
-  constexpr uint32_t kBlocks = 8;  // of a multiprocessor, while there is work
-  const uint32_t most = (args.lists.capacity + kReadWarps - 1) / kReadWarps;
-  const uint32_t blocks = device_limits().multiprocessors * kBlocks / (lists * args.layers);
-  const uint32_t splits = std::clamp(blocks, 1u, std::max(most, 1u));
-  return with_kv_shape(args.kv.type, args.kv.head_dim, [&](auto type, auto dim) {
-    return launch_overlapped(read_kernel<type, dim>, dim3(lists * splits, args.layers),
-                             kReadWarps * 32, stream, args, splits);
-  });
-}
 
 cudaError_t average_shares(const AverageSharesArgs& args, cudaStream_t stream) {
   if (args.rows == 0) return cudaSuccess;

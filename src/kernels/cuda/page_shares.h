@@ -22,23 +22,6 @@ struct ShareHistory {
   bool roots = false;
 };
 
-struct ReadSharesArgs {
-  PagedKv kv;
-  KeyLists lists;  // [rows, n_kv_head, capacity] whole pages, as decode attention read them
-  uint32_t rows = 0, n_head = 0;
-  const __nv_bfloat16* q = nullptr;     // [rows, n_head, head_dim] rotated
-  const float* lse = nullptr;           // [rows, n_head] natural log, over what was read
-  float scale = 1.0f, soft_cap = 0.0f;  // as PagedDecodeArgs
-  bool largest = false;                 // the best key of a page stands for it, not the sum of all
-  float* shares = nullptr;  // [rows, n_kv_head, capacity] out: mean over a KV head's query heads
-  // Layers, and how many elements lie from one's arrays to the next one's.
-  uint32_t layers = 1;
-  size_t page_stride = 0, share_stride = 0, key_stride = 0, q_stride = 0, lse_stride = 0;
-};
-
-/// Attention that each page of a list got. cudaErrorNotSupported as paged_decode().
-cudaError_t read_shares(const ReadSharesArgs& args, cudaStream_t stream);
-
 struct WholeSharesArgs {
   PagedKv kv;
   RowTurns turns;                      // of the layer; other rows are left alone
@@ -48,15 +31,19 @@ struct WholeSharesArgs {
   uint32_t rows = 0, n_head = 0;
   const __nv_bfloat16* q = nullptr;     // [rows, n_head, head_dim] rotated
   float scale = 1.0f, soft_cap = 0.0f;  // as PagedDecodeArgs
-  bool largest = false;                 // as ReadSharesArgs
+  bool largest = false;                 // the best key of a page stands for it, not the sum of all
   float factor = 0.0f;                  // weight of the past
   const uint32_t* slots = nullptr;      // [rows] row of averages
   float* averages = nullptr;            // [slots, n_kv_head, capacity] in, out; null: none
   float* shares = nullptr;              // [rows, n_kv_head, capacity] out
   uint32_t capacity = 0;
-  float* logs = nullptr;  // [rows, n_head, capacity] scratch, twice as much if largest
-  ShareHistory history;   // out: shares, if there are averages
+  float* logs = nullptr;   // [rows, n_head, capacity] scratch, twice as much if largest
+  float2* sums = nullptr;  // [whole_shares_sums()] scratch
+  ShareHistory history;    // out: shares, if there are averages
 };
+
+/// Enough for calls with as many rows or fewer.
+size_t whole_shares_sums(uint32_t rows, uint32_t n_head, uint32_t n_kv_head);
 
 /// share = mean over a KV head's query heads of the attention that every key of a page would get if
 /// all were read; average = factor average + (1 - factor) share. choice, if not null: what
@@ -68,8 +55,10 @@ struct AverageSharesArgs {
   const uint32_t* numbers = nullptr;  // [rows, n_kv_head, list_capacity] pages of the sequence
   const int32_t* keys = nullptr;      // [rows, n_kv_head] tokens of a list; its last page is the
                                       // sequence's
-  float* shares = nullptr;            // [rows, n_kv_head, list_capacity] of those pages; scratch
-  uint32_t rows = 0, n_kv_head = 0, list_capacity = 0;
+  const float* logs = nullptr;        // [rows, n_head, list_capacity] PagedDecodeArgs::page_logs
+  const float* lse = nullptr;         // [rows, n_head] natural log, over what was read
+  float* shares = nullptr;            // [rows, n_kv_head, list_capacity] scratch
+  uint32_t rows = 0, n_head = 0, n_kv_head = 0, list_capacity = 0;
   float factor = 0.0f;              // weight of the past
   const uint32_t* slots = nullptr;  // [rows] row of averages
   float* averages = nullptr;        // [slots, n_kv_head, capacity] in, out
@@ -81,13 +70,15 @@ struct AverageSharesArgs {
   // roots: share, and nothing.
   ShareHistory history;
   // Layers, whose turns follow one another, and how many elements lie from one's arrays to the
-  // next one's; histories are so many times farther apart than averages as they have rows.
+  // next one's; logs are so many times farther apart than lists as a KV head has query heads,
+  // histories so many times farther than averages as they have rows.
   uint32_t layers = 1;
-  size_t list_stride = 0, key_stride = 0, average_stride = 0;
+  size_t list_stride = 0, key_stride = 0, lse_stride = 0, average_stride = 0;
 };
 
-/// average = factor average + (1 - factor) (1 - e) share of pages that were read, where e is the
-/// sum of the averages of those that were not, faded.
+/// share = mean over a KV head's query heads of the attention that a page of a list got; average =
+/// factor average + (1 - factor) (1 - e) share of pages that were read, where e is the sum of the
+/// averages of those that were not, faded.
 cudaError_t average_shares(const AverageSharesArgs& args, cudaStream_t stream);
 
 struct WeighRowsArgs {

@@ -33,6 +33,8 @@ cudaError_t paged_decode(const PagedDecodeArgs& args, cudaStream_t stream) {
   params.scale = args.scale;
   params.soft_cap = args.soft_cap;
   params.known_pages = args.known_pages;
+  params.page_logs = args.page_logs;
+  params.page_peaks = args.page_peaks;
   params.out = args.out;
   params.lse = args.lse;
   const size_t rows = kMaxRows * device_limits().multiprocessors * params.group;

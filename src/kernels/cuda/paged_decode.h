@@ -55,6 +55,10 @@ struct PagedDecodeArgs {
   /// Lists, and the pages that they name but the last of each, are older than the launches ahead in
   /// the stream that may not have ended: they are fetched beside those.
   bool known_pages = false;
+  // Out, null: not wanted: [batch, n_head, lists.capacity] of each page of a list log2 of the sum
+  // of exponentials of its logits, or with page_peaks its largest logit in units of log2.
+  float* page_logs = nullptr;
+  bool page_peaks = false;
 };
 
 size_t paged_decode_workspace(uint32_t max_batch, uint32_t n_head, uint32_t n_kv_head,

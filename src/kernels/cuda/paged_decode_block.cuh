@@ -63,7 +63,7 @@ __device__ void attend_share(const Params& p, Shared<S>& shared, uint32_t pair, 
       uint32_t angles = 0;
       if constexpr (S::kRotates) angles = p.angle_row(pair, index);
       stream.wait();
-      state.attend(p, shared.pages[warp], angles, seen);
+      state.attend(p, shared.pages[warp], angles, seen, p.logs(pair, index));
       stream.fetch();
     }
     state.publish(p.group, shared.base[warp], shared.total[warp],

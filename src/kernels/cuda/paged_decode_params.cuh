@@ -18,6 +18,8 @@ struct Params {
   uint32_t capped_pages;  // which q_capped reads
   float scale, soft_cap;
   bool known_pages;  // see PagedDecodeArgs: who reads what is not known waits before
+  float* page_logs;
+  bool page_peaks;
   float *out, *lse;
   // Partial results, relative to their bases: one of each block of a pair, or of the pair that a
   // block's share begins in and of the one that it ends in.
@@ -37,6 +39,11 @@ struct Params {
   __device__ uint32_t angle_row(uint32_t pair, uint32_t page) const {
     if (angles.rows == nullptr) return page;
     return angles.rows[list(pair) * lists.capacity + page];
+  }
+  // Of the first query head of a pair; heads are lists.capacity apart.
+  __device__ float* logs(uint32_t pair, uint32_t page) const {
+    if (page_logs == nullptr) return nullptr;
+    return page_logs + size_t{pair} * group * lists.capacity + page;
   }
   __device__ const float* queries(uint32_t page) const {
     return page < capped_pages ? q_capped : q;

@@ -62,16 +62,18 @@ class Warp {
     }
   }
 
-  // page: K and V tile. angles: its row of p.angles.of_pages. seen: bit t = token t is read.
-  __device__ void attend(const Params& p, const unsigned char* page, uint32_t angles,
-                         uint32_t seen) {
-    attend(p, page, angles, seen, [seen](int, int) { return seen; });
+  // page: K and V tile. angles: its row of p.angles.of_pages. seen: bit t = token t is read. logs:
+  // where what p.page_logs asks for goes, or null.
+  __device__ void attend(const Params& p, const unsigned char* page, uint32_t angles, uint32_t seen,
+                         float* logs) {
+    attend(
+        p, page, angles, seen, [seen](int, int) { return seen; }, logs);
   }
 
   // The same where heads differ; seen: by any of them; by_head: by_head(n, side) by head(n, side).
   template <typename ByHead>
   __device__ void attend(const Params& p, const unsigned char* page, uint32_t angles, uint32_t seen,
-                         const ByHead& by_head) {
+                         const ByHead& by_head, float* logs = nullptr) {
     float logits[NT][4] = {};
     const uint32_t k = shared_address(page), v = k + S::kTileBytes;
 #pragma unroll
@@ -92,7 +94,7 @@ class Warp {
     }
     uint32_t weights[NT][2];
 #pragma unroll
-    for (int n = 0; n < NT; ++n) weigh(p, n, logits[n], by_head, scales, weights[n]);
+    for (int n = 0; n < NT; ++n) weigh(p, n, logits[n], by_head, scales, weights[n], logs);
 #pragma unroll
     for (int step = 0; step < kSteps; step += 2) {
       uint32_t values[2][4];
@@ -198,7 +200,7 @@ class Warp {
   // values.
   template <typename Seen>
   __device__ void weigh(const Params& p, int n, float (&logits)[4], const Seen& seen,
-                        const Scales& scales, uint32_t (&weights)[2]) {
+                        const Scales& scales, uint32_t (&weights)[2], float* logs) {
     for (int i = 0; i < 4; ++i) {
       logits[i] *= p.scale * scales.keys[i / 2];
       if (p.soft_cap > 0.0f) logits[i] = p.soft_cap * tanhf(logits[i] / p.soft_cap);
@@ -213,10 +215,30 @@ class Warp {
       logits[i] = exp2_fast(logits[i] - (base == -INFINITY ? 0.0f : base));
       total_[n][i % 2] += logits[i];
     }
+    if (logs != nullptr)
+      write_logs(p, n, top, {logits[0] + logits[2], logits[1] + logits[3]}, logs);
     for (int half = 0; half < 2; ++half) {
       const float scale = scales.values[half];
       weights[half] =
           transpose_matrix(pack<T>(logits[2 * half] * scale, logits[2 * half + 1] * scale));
+    }
+  }
+
+  // Of a page; top, sums: of this lane's tokens, sums relative to bases.
+  __device__ void write_logs(const Params& p, int n, const float (&top)[2], float2 sums,
+                             float* logs) {
+    float values[2] = {p.page_peaks ? top[0] : sums.x, p.page_peaks ? top[1] : sums.y};
+#pragma unroll
+    for (int side = 0; side < 2; ++side) {
+      float& value = values[side];
+      for (int mask = 4; mask < 32; mask *= 2) {
+        const float other = __shfl_xor_sync(~0u, value, mask);
+        value = p.page_peaks ? fmaxf(value, other) : value + other;
+      }
+      const uint32_t head = this->head(n, side);
+      if (lane() >= 4 || head >= p.group) continue;
+      if (!p.page_peaks) value = value > 0.0f ? base_[n][side] + __log2f(value) : -INFINITY;
+      logs[size_t{head} * p.lists.capacity] = value;
     }
   }
 

@@ -44,13 +44,17 @@ Status DeviceAttentionPredictor::reserve(const DeviceRoom& room) {
   const size_t rows = size_t{room.sequences} * config_.n_kv_head, lists = rows * longest_list_;
   REPRISE_CHECK(numbers_.reserve(config_.n_layer * lists, kWhat));
   REPRISE_CHECK(shares_.reserve(config_.n_layer * lists, kWhat));
+  REPRISE_CHECK(read_logs_.reserve(config_.n_layer * lists * group(), kWhat));
   REPRISE_CHECK(lists_.reserve(config_.n_layer * lists, kWhat));
   REPRISE_CHECK(next_lists_.reserve(kPredictedLayers * lists, kWhat));
   REPRISE_CHECK(keys_.reserve(config_.n_layer * rows, kWhat));
   REPRISE_CHECK(next_keys_.reserve(kPredictedLayers * rows, kWhat));
   REPRISE_CHECK(sent_slots_.reserve(room.sequences, kWhat));
-  const size_t scored = scored_rows(room);
-  REPRISE_CHECK(logs_.reserve((largest_ ? 2 : 1) * scored * config_.n_head * room.capacity, kWhat));
+  const uint32_t scored = scored_rows(room);
+  const size_t sums = whole_shares_sums(scored, config_.n_head, config_.n_kv_head);
+  REPRISE_CHECK(sums_.reserve(sums, kWhat));
+  REPRISE_CHECK(
+      logs_.reserve((largest_ ? 2 : 1) * size_t{scored} * config_.n_head * room.capacity, kWhat));
   if (scores_rows()) return {};
   REPRISE_CHECK(votes_.reserve(size_t{config_.n_head} * kTokens * room.capacity, kWhat));
   return weighed_.reserve(size_t{options_.history} * config_.n_head, kWhat);
@@ -114,6 +118,7 @@ WholeSharesArgs DeviceAttentionPredictor::whole_args() const {
   args.soft_cap = config_.attention_soft_cap;
   args.largest = largest_;
   args.capacity = capacity_;
+  args.sums = sums_.data();
   return args;
 }
 
@@ -139,40 +144,12 @@ Status DeviceAttentionPredictor::calibrate(const DeviceQueries& queries, TopPage
   return {};
 }
 
-ReadSharesArgs DeviceAttentionPredictor::shares_args(const DeviceQueries& queries,
-                                                     const Lists& read, uint32_t layers) const {
-  ReadSharesArgs args;
-  args.kv = queries.kv;
-  args.lists = key_lists(queries, read);
-  args.rows = queries.count;
-  args.n_head = config_.n_head;
-  args.q = queries.q;
-  args.lse = queries.lse;
-  args.scale = kQueryUnit;
-  args.soft_cap = config_.attention_soft_cap;
-  args.largest = largest_;
-  args.shares = shares_.data() + (read.numbers - numbers_.data());
-  args.layers = layers;
-  args.page_stride = args.share_stride = lists_of(1, 0);
-  if (queries.found != nullptr) {
-    args.lists.pages = queries.found;
-    args.page_stride = queries.found_stride;
-  }
-  args.key_stride = keys_of(1, 0);
-  args.lse_stride = size_t{queries.layer_rows} * config_.n_head;
-  args.q_stride = args.lse_stride * config_.head_dim;
-  return args;
-}
-
 Status DeviceAttentionPredictor::learn(const DeviceQueries& queries, uint32_t layers,
                                        cudaStream_t stream) {
   for (const LayerRange& range : this->layers(queries.layer, layers)) {
     DeviceQueries own = queries;
     own.layer = range.first;
-    const size_t heads = size_t{range.first - queries.layer} * queries.layer_rows * config_.n_head;
-    own.q += heads * config_.head_dim;
-    own.lse += heads;
-    if (own.found != nullptr) own.found += (range.first - queries.layer) * own.found_stride;
+    own.lse += size_t{range.first - queries.layer} * queries.layer_rows * config_.n_head;
     REPRISE_CHECK(learn_range(own, range.count, stream));
   }
   return {};
@@ -181,12 +158,14 @@ Status DeviceAttentionPredictor::learn(const DeviceQueries& queries, uint32_t la
 Status DeviceAttentionPredictor::learn_range(const DeviceQueries& queries, uint32_t layers,
                                              cudaStream_t stream) {
   const Lists read = lists(queries, false);
-  REPRISE_CUDA(read_shares(shares_args(queries, read, layers), stream), kWhat);
   AverageSharesArgs args;
   args.numbers = read.numbers;
   args.keys = read.keys;
+  args.logs = page_logs(read);
+  args.lse = queries.lse;
   args.shares = shares_.data() + (read.numbers - numbers_.data());
   args.rows = queries.count;
+  args.n_head = config_.n_head;
   args.n_kv_head = config_.n_kv_head;
   args.list_capacity = list_capacity(queries.layer);
   args.factor = options_.factor;
@@ -200,6 +179,7 @@ Status DeviceAttentionPredictor::learn_range(const DeviceQueries& queries, uint3
   args.layers = layers;
   args.list_stride = lists_of(1, 0);
   args.key_stride = keys_of(1, 0);
+  args.lse_stride = size_t{queries.layer_rows} * config_.n_head;
   args.average_stride = layer_averages();
   REPRISE_CUDA(average_shares(args, stream), kWhat);
   if (!net_) return {};
@@ -227,12 +207,12 @@ uint64_t DeviceAttentionPredictor::keys_read(const DeviceRow& row) const {
   return others * kTokens + position % kTokens + 1;
 }
 
-// Keys are read once more, all of them to calibrate, and averages, or what the network looks at.
+// All keys where scores calibrate, and averages, or what the network looks at.
 uint64_t DeviceAttentionPredictor::index_bytes_read(const DeviceRow& row) const {
   const uint64_t pages = static_cast<uint32_t>(row.position) / kTokens + 1;
-  const uint64_t read = calibrates(row) ? pages : (keys_read(row) + kTokens - 1) / kTokens;
+  const uint64_t keys = scores_ && calibrates(row) ? tile_bytes_ : 0;
   const uint64_t floats = net_ ? 2 * net_->rows : 1;
-  return config_.n_kv_head * (read * tile_bytes_ + pages * floats * sizeof(float));
+  return config_.n_kv_head * pages * (keys + floats * sizeof(float));
 }
 
 }  // namespace reprise

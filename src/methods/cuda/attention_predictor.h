@@ -95,9 +95,11 @@ class DeviceAttentionPredictor : public DevicePolicy {
   /// Whether rows of prompts are scored, because votes for keys do not tell what is wanted.
   bool scores_rows() const { return largest_ || net_; }
   uint32_t scored_rows(const DeviceRoom& room) const;
-  /// What pages of lists got, in so many layers.
-  kernels::cuda::ReadSharesArgs shares_args(const DeviceQueries& queries, const Lists& read,
-                                            uint32_t layers) const;
+  uint32_t group() const { return config_.n_head / config_.n_kv_head; }
+  /// What attention says of pages of lists, beside what they name.
+  float* page_logs(const Lists& read) const {
+    return read_logs_.data() + static_cast<size_t>(read.numbers - numbers_.data()) * group();
+  }
   /// Of layers with one budget.
   Status learn_range(const DeviceQueries& queries, uint32_t layers, cudaStream_t stream);
   /// Scores every key for the rows that have their turn, and chooses by that.
@@ -130,9 +132,10 @@ class DeviceAttentionPredictor : public DevicePolicy {
   kernels::cuda::DeviceBuffer<float> history_rows_, parts_;
   kernels::cuda::DeviceBuffer<kernels::cuda::ScoreNetImage> device_net_;
   kernels::cuda::DeviceBuffer<float> logs_;  // as WholeSharesArgs, of a layer
+  kernels::cuda::DeviceBuffer<float2> sums_;
   // [n_layer, sequences, n_kv_head, longest_list or 1]; of the next rows: [kPredictedLayers, ...]
   kernels::cuda::DeviceBuffer<uint32_t> numbers_, lists_, next_lists_;
-  kernels::cuda::DeviceBuffer<float> shares_;
+  kernels::cuda::DeviceBuffer<float> shares_, read_logs_;  // logs: of a KV head's query heads
   kernels::cuda::DeviceBuffer<int32_t> keys_, next_keys_;
   kernels::cuda::DeviceBuffer<float> votes_;    // [n_head, 16 capacity]
   kernels::cuda::DeviceBuffer<float> weighed_;  // [history, n_head]

@@ -120,6 +120,8 @@ Status DeviceAttentionPredictor::select(const DeviceQueries& queries, DeviceRead
   const Lists own = lists(queries, false);
   read.lists = key_lists(queries, own);
   read.numbers = own.numbers;
+  read.page_logs = page_logs(own);
+  read.page_peaks = largest_;
   // A guess has no queries of its own.
   read.known = chooses_early({queries.first, queries.count}, queries.layer);
   if (queries.guess || read.known) return {};
