@@ -69,10 +69,10 @@ class CodeStream {
 #if __CUDA_ARCH__ >= 900
     if (lane() != 0) return;
     barrier_expect(&ring_.full[slot], bytes);
-    bulk_copy(ring_.codes[slot], from, bytes, &ring_.full[slot]);
+    bulk_copy_once(ring_.codes[slot], from, bytes, &ring_.full[slot]);
 #else
     for (uint32_t at = lane() * 16; at < bytes; at += 32 * 16) {
-      copy_16_bytes(ring_.codes[slot] + at, from + at);
+      copy_16_bytes_once(ring_.codes[slot] + at, from + at);
     }
 #endif
   }

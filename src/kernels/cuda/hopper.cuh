@@ -21,11 +21,15 @@ __device__ inline uint32_t masked_flip(uint32_t bits, uint32_t mask, uint32_t fl
   return r;
 }
 
-// Of weights that are read in order, in pieces of rows: brings what is beside it into L2.
+// copy_16_bytes_once() of weights that are read in pieces of rows: brings what is beside it to L2.
 __device__ inline void copy_16_bytes_of_256(void* to, const void* from) {
-  asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16;" ::"r"(shared_address(to)),
-               "l"(from)
-               : "memory");
+  asm volatile(
+      "{\n.reg .b64 first;\n"
+      "createpolicy.fractional.L2::evict_first.b64 first, 1.0;\n"
+      "cp.async.cg.shared.global.L2::cache_hint.L2::256B [%0], [%1], 16, first;\n}" ::"r"(
+          shared_address(to)),
+      "l"(from)
+      : "memory");
 }
 
 __device__ inline void end_copy_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }

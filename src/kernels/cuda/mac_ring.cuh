@@ -38,7 +38,7 @@ struct StoredQuery {
   __device__ void load(const MacRings& ring, size_t entry) {
     const auto* row = static_cast<const uint4*>(ring.q) + entry * (D / 8) + threadIdx.x % 4;
 #pragma unroll
-    for (int i = 0; i < D / 32; ++i) pairs[i] = __ldcg(row + 4 * i);
+    for (int i = 0; i < D / 32; ++i) pairs[i] = __ldcs(row + 4 * i);
   }
   // Of the lane's i-th chunk. All lanes of a quad.
   __device__ void values(int i, float2 (&values)[4]) const {
@@ -59,7 +59,7 @@ struct StoredQuery<D, true> {
     const uint32_t lane = threadIdx.x % 4;
     const auto* row = static_cast<const uint2*>(ring.q) + entry * (D / 8) + lane;
 #pragma unroll
-    for (int i = 0; i < D / 32; ++i) codes[i] = __ldcg(row + 4 * i);
+    for (int i = 0; i < D / 32; ++i) codes[i] = __ldcs(row + 4 * i);
 #pragma unroll
     for (int i = 0; i < kScales; i += 4) {
       if (i + lane < kScales) scales[i / 4] = __ldcg(ring.q_scales + entry * kScales + i + lane);

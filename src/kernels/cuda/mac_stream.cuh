@@ -111,11 +111,11 @@ class PageStream {
 #if __CUDA_ARCH__ >= 900
     if (lane == 0) {
       barrier_expect(full_, bytes);
-      if (bytes > 0) bulk_copy(buffer_, from, bytes, full_);
+      if (bytes > 0) bulk_copy_once(buffer_, from, bytes, full_);
     }
 #else
     for (uint32_t at = lane * 16; at < bytes; at += 32 * 16) {
-      copy_16_bytes(buffer_ + at, from + at);
+      copy_16_bytes_once(buffer_ + at, from + at);
     }
 #endif
   }

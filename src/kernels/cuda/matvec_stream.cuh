@@ -65,13 +65,13 @@ class WeightStream {
     const uint32_t lane = threadIdx.x % 32;
     to += lane * 16;
     const unsigned char* codes = codes_ + size_t{unit_} * kUnitBytes;
-    copy_16_bytes(to, codes);
-    copy_16_bytes(to + kUnitBytes / 2, codes + kUnitBytes / 2);
+    copy_16_bytes_once(to, codes);
+    copy_16_bytes_once(to + kUnitBytes / 2, codes + kUnitBytes / 2);
     const unsigned char* from = scales_ + size_t{unit_} * (kScaleCopies * 16);
     if constexpr (F::kValue.super) {  // rows have whole 256 columns
       if (lane >= kScaleCopies) from = factors_ + size_t{unit_ / F::kFactorChunks} * kFactorBytes;
     }
-    if (lane < kScaleCopies + kFactorCopies) copy_16_bytes(to + kUnitBytes, from);
+    if (lane < kScaleCopies + kFactorCopies) copy_16_bytes_once(to + kUnitBytes, from);
   }
 
   unsigned char* ring_;

@@ -58,6 +58,29 @@ __device__ inline void copy_16_bytes(void* to, const void* from) {
                : "memory");
 }
 
+// The same of what a step reads once: it leaves the L2 cache first, so that weights and KV that
+// stream by do not push out what comes again, code of kernels above all.
+__device__ inline void bulk_copy_once(void* to, const void* from, uint32_t bytes,
+                                      uint64_t* barrier) {
+  asm volatile(
+      "{\n.reg .b64 first;\n"
+      "createpolicy.fractional.L2::evict_first.b64 first, 1.0;\n"
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint"
+      " [%0], [%1], %2, [%3], first;\n}" ::"r"(shared_address(to)),
+      "l"(from), "r"(bytes), "r"(shared_address(barrier))
+      : "memory");
+}
+
+__device__ inline void copy_16_bytes_once(void* to, const void* from) {
+  asm volatile(
+      "{\n.reg .b64 first;\n"
+      "createpolicy.fractional.L2::evict_first.b64 first, 1.0;\n"
+      "cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, first;\n}" ::"r"(
+          shared_address(to)),
+      "l"(from)
+      : "memory");
+}
+
 __device__ inline void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
 // Four 8x8 matrices of 16-bit values; each lane gives the address of one row.

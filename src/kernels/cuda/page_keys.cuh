@@ -66,14 +66,15 @@ class TileKeys {
   }
 
  private:
+  // As bulk_copy_once().
   __device__ static uint4 load_eight(const unsigned char* tile, uint32_t token, uint32_t dim) {
     const unsigned char* from = tile + element_offset(type, D, token, dim);
     if constexpr (type == KvType::kFP8) {
-      const uint2 codes = *reinterpret_cast<const uint2*>(from);
+      const uint2 codes = __ldcs(reinterpret_cast<const uint2*>(from));
       return {widen_e4m3<false>(codes.x), widen_e4m3<true>(codes.x), widen_e4m3<false>(codes.y),
               widen_e4m3<true>(codes.y)};
     } else {
-      return *reinterpret_cast<const uint4*>(from);
+      return __ldcs(reinterpret_cast<const uint4*>(from));
     }
   }
 

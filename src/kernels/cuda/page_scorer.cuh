@@ -59,8 +59,8 @@ struct PageScorer {
       for (uint32_t i = 0; i < kLoaded; ++i) {
         for (uint32_t page = 0; page < 2; ++page) {
           const __nv_bfloat16* from = pages[page] + dim(start + i);
-          high[i][page] = *reinterpret_cast<const uint4*>(from);
-          low[i][page] = *reinterpret_cast<const uint4*>(from + D);
+          high[i][page] = __ldcs(reinterpret_cast<const uint4*>(from));
+          low[i][page] = __ldcs(reinterpret_cast<const uint4*>(from + D));
         }
       }
 #pragma unroll

@@ -291,11 +291,11 @@ class PageStream {
 #if __CUDA_ARCH__ >= 900
     if (lane == 0) {
       barrier_expect(full_, S::kPageBytes);
-      bulk_copy(buffer_, from, S::kPageBytes, full_);
+      bulk_copy_once(buffer_, from, S::kPageBytes, full_);
     }
 #else
     for (uint32_t at = lane * 16; at < S::kPageBytes; at += 32 * 16) {
-      copy_16_bytes(buffer_ + at, from + at);
+      copy_16_bytes_once(buffer_ + at, from + at);
     }
 #endif
     page_ += S::kWarps;
