@@ -47,11 +47,11 @@ class HotPages {
   Status find(std::span<const LayerLists> layers, uint32_t first_row, uint32_t rows, bool fetch,
               cudaStream_t stream);
 
-  /// Where find() put lists of a layer; from one layer's to the next one's.
+  /// Where find() put lists of a layer.
   uint32_t* found(uint32_t layer, uint32_t first_row) {
-    return found_.data() + layer * found_stride() + size_t{first_row} * size_.n_kv_head * capacity_;
+    const size_t row = size_t{layer} * sequences_ + first_row;
+    return found_.data() + row * size_.n_kv_head * capacity_;
   }
-  size_t found_stride() const { return size_t{sequences_} * size_.n_kv_head * capacity_; }
 
   // On a stream of its own, which follow() lets wait for what the passes' stream was given so far.
 
