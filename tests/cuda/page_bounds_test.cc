@@ -240,57 +240,6 @@ TEST_P(PageBounds, ScoresAreTheLargestBoundOfAGroup) {
   }
 }
 
-// One launch or two: the same scores and lists.
-TEST_P(PageBounds, ChoosingAtOnceIsScoringAndChoosing) {
-  REPRISE_NEEDS_DEVICE();
-  const Heads heads = GetParam();
-  constexpr uint32_t kCapacity = 256, kBudget = 17;
-  const std::vector<int32_t> positions = {-1, 5, 16 * 15 + 3, 16 * 16, 16 * 17 + 15, 4095, 4096};
-  const auto count = static_cast<uint32_t>(positions.size());
-  std::mt19937 random(11);
-  std::vector<uint32_t> table(size_t{count} * kCapacity);
-  std::iota(table.begin(), table.end(), 0u);
-  std::shuffle(table.begin(), table.end(), random);
-  std::vector<uint16_t> noise(size_t{64} << 10);
-  for (uint16_t& value : noise) value = to_bf16(std::normal_distribution<float>()(random)).bits;
-  std::vector<uint16_t> slab(table.size() * heads.n_kv_head * 2 * heads.head_dim);
-  for (size_t i = 0; i < slab.size(); ++i) slab[i] = noise[i * 7919 % noise.size()];
-  const std::vector<uint16_t> q(
-      noise.begin(), noise.begin() + static_cast<ptrdiff_t>(count * heads.n_head * heads.head_dim));
-  const DeviceArray<int32_t> device_positions(positions);
-  const DeviceArray<uint32_t> device_table(table);
-  const DeviceArray<uint16_t> device_q(q), bounds(slab);
-  const size_t lists = size_t{count} * heads.n_kv_head;
-  const DeviceArray<float> scores(lists * kCapacity, 0xff), scores_once(lists * kCapacity, 0xff);
-  const DeviceArray<uint32_t> pages(lists * kBudget, 0xff), pages_once(lists * kBudget, 0xff);
-  const DeviceArray<int32_t> keys(lists, 0xff), keys_once(lists, 0xff);
-  PageScoreArgs score;
-  score.rows = {device_positions.get(), device_table.get(), count, kCapacity, kBudget};
-  score.bounds = bf16(bounds);
-  score.n_head = heads.n_head;
-  score.n_kv_head = heads.n_kv_head;
-  score.head_dim = heads.head_dim;
-  score.q = bf16(device_q);
-  score.scores = scores.get();
-  TopPagesArgs top;
-  top.rows = score.rows;
-  top.n_kv_head = heads.n_kv_head;
-  top.sink_pages = 2;
-  top.scores = scores.get();
-  top.lists = pages.get();
-  top.keys = keys.get();
-  top.list_capacity = kBudget;
-  ASSERT_EQ(score_pages(score, nullptr), cudaSuccess);
-  ASSERT_EQ(top_pages(top, nullptr), cudaSuccess);
-  score.scores = scores_once.get();
-  top.scores = scores_once.get();
-  top.lists = pages_once.get();
-  top.keys = keys_once.get();
-  ASSERT_EQ(choose_pages(score, top, nullptr), cudaSuccess);
-  EXPECT_EQ(keys_once.host(), keys.host());
-  EXPECT_EQ(pages_once.host(), pages.host());
-}
-
 // Chosen ones of the first pages: those of sinks, then by score, then by index.
 std::vector<uint32_t> expected_pages(const float* scores, uint32_t pages, uint32_t budget,
                                      uint32_t sinks) {

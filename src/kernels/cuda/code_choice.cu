@@ -9,7 +9,7 @@
 namespace reprise::kernels::cuda {
 namespace {
 
-using top::kThreads;
+using top::kThreads, top::kWarps;
 
 template <uint32_t kWords>
 struct Shared {
@@ -34,13 +34,19 @@ template <uint32_t kWords>
 __device__ void load_scales(const CodeSearchArgs& a, Shared<kWords>& s, uint32_t row, uint32_t pair,
                             uint32_t splits) {
   const uint32_t n_kv_head = a.rows.shape.n_kv_head, group = a.n_head / n_kv_head;
-  const uint32_t head = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const uint32_t lane = threadIdx.x % 32;
   splits = Turn::turn_splits(a, splits, count_due(a.due, a.rows.count));
-  if (head < group) {
-    const uint32_t turn = count_due(a.due, row) * n_kv_head + pair % n_kv_head;
+  const uint32_t turn = count_due(a.due, row) * n_kv_head + pair % n_kv_head;
+  for (uint32_t head = threadIdx.x / 32; head < Shared<kWords>::kHeads; head += kWarps) {
+    if (head >= group) {
+      if (lane == 0) s.scales[head] = {};
+      if (lane == 0) s.bases[head] = s.shares[head] = 0.0f;
+      continue;
+    }
     const float2* parts = a.parts + size_t{turn} * splits * group + head;
+    const float2 scale = a.scales[size_t{row} * a.n_head + pair % n_kv_head * group + head];
     Part all;
-#pragma unroll 4
+#pragma unroll 2
     for (uint32_t i = lane; i < splits; i += 32) {
       const float2 part = parts[size_t{i} * group];
       all.add(Part{part.x, part.y});
@@ -48,112 +54,138 @@ __device__ void load_scales(const CodeSearchArgs& a, Shared<kWords>& s, uint32_t
     all.merge_lanes(31);
     if (lane == 0) {
       const float unit = a.soft_cap > 0.0f ? 1.0f : kLog2OfE;
-      const size_t first = size_t{row} * a.n_head + pair % n_kv_head * group;
-      const float2 scale = a.scales[first + head];
       s.scales[head] = {scale.x * unit, scale.y * unit};
       s.bases[head] = all.base;
       s.shares[head] = 1.0f / all.sum;
     }
-  } else if (head < Shared<kWords>::kHeads && lane == 0) {
-    s.scales[head] = {};
-    s.bases[head] = s.shares[head] = 0.0f;
   }
   __syncthreads();
 }
 
-// Weights of the pages that a thread asks for in turn, kThreads apart: what they are made of is on
-// its way before the scales are known.
+// Apart, as few models want it.
+__device__ __noinline__ float capped(float logit, float soft_cap) {
+  return scaled_logit(logit, 1.0f, soft_cap);
+}
+
+// Weights of the pages that a thread asks for in turn, kThreads apart: what they are made of is
+// on its way before the scales are known.
 template <uint32_t kWords>
 class Weights {
  public:
   __device__ Weights(const CodeSearchArgs& a, const Shared<kWords>& s, uint32_t pair,
-                     uint32_t begin, uint32_t end)
-      : a_(a), s_(s), tops_(a.tops + size_t{pair} * a.rows.capacity), end_(end) {
-    for (uint32_t i = 0; i < kAhead; ++i) load(begin + threadIdx.x + i * kThreads, ahead_[i]);
-  }
+                     uint32_t begin)
+      : soft_cap_(a.soft_cap),
+        s_(s),
+        tops_({a.tops + size_t{pair} * a.rows.capacity,
+               size_t{a.rows.count} * a.rows.shape.n_kv_head * a.rows.capacity, begin + threadIdx.x,
+               a.rows.capacity}) {}
 
-  __device__ float next(uint32_t page) {
+  __device__ float next() {
+    const Tops tops = tops_.next();
     float weight = 0.0f;
 #pragma unroll
     for (uint32_t word = 0; word < kWords; ++word) {
 #pragma unroll
       for (uint32_t i = 0; i < 4; ++i) {
         const uint32_t head = 4 * word + i;
-        float logit = s_.scales[head].x + s_.scales[head].y * sum_of(ahead_[0][word], i);
-        if (a_.soft_cap > 0.0f) logit = scaled_logit(logit, 1.0f, a_.soft_cap);
+        float logit = s_.scales[head].x + s_.scales[head].y * sum_of(tops.words[word], i);
+        if (soft_cap_ > 0.0f) logit = capped(logit, soft_cap_);
         weight += exp2_fast(logit - s_.bases[head]) * s_.shares[head];
       }
     }
-#pragma unroll
-    for (uint32_t i = 1; i < kAhead; ++i) {
-      for (uint32_t word = 0; word < kWords; ++word) ahead_[i - 1][word] = ahead_[i][word];
-    }
-    load(page + kAhead * kThreads, ahead_[kAhead - 1]);
     return weight;
   }
 
  private:
-  static constexpr uint32_t kAhead = 4 / kWords;
+  struct Tops {
+    uint2 words[kWords] = {};
+  };
+  struct Load {
+    const uint2* from;
+    size_t word_stride;
+    uint32_t first, end;
 
-  __device__ void load(uint32_t page, uint2 (&words)[kWords]) const {
-    const size_t pairs = size_t{a_.rows.count} * a_.rows.shape.n_kv_head;
+    __device__ void operator()(uint32_t n, Tops& tops) const {
+      const uint32_t page = first + n * kThreads;
+      if (page >= end) return;
 #pragma unroll
-    for (uint32_t word = 0; word < kWords; ++word) {
-      if (page < end_) words[word] = tops_[word * pairs * a_.rows.capacity + page];
+      for (uint32_t word = 0; word < kWords; ++word) {
+        tops.words[word] = from[word * word_stride + page];
+      }
     }
-  }
+  };
 
-  const CodeSearchArgs& a_;
+  float soft_cap_;
   const Shared<kWords>& s_;
-  const uint2* tops_;
-  uint32_t end_;
-  uint2 ahead_[kAhead][kWords] = {};
+  LoadedAhead<Tops, 4 / kWords, Load> tops_;
 };
+
+// Whether a row has an index of the layer, and where it stands.
+struct Standing {
+  bool indexed;
+  int32_t position;
+
+  __device__ Standing(const CodeSearchArgs& a, uint32_t row)
+      : indexed(a.rows.rows[row].book != nullptr && a.layer < a.rows.rows[row].ready),
+        position(a.rows.positions[row]) {}
+};
+
+template <uint32_t kWords>
+__device__ void choose(const CodeSearchArgs& a, const Standing& standing, uint32_t splits,
+                       Shared<kWords>& s) {
+  const uint32_t n_kv_head = a.rows.shape.n_kv_head, pair = blockIdx.x;
+  const uint32_t row = pair / n_kv_head, head = pair % n_kv_head;
+  const uint32_t sinks = static_cast<uint32_t>(a.rows.rules.sink) / kPageTokens;
+  // Loads go out before anything is asked of the row, which may have to come, too.
+  Weights<kWords> weights(a, s, pair, sinks);
+  load_scales(a, s, row, pair, splits);
+  const CodeRange range = code_range(a.rows.rules, a.model_layer, standing.position);
+  if (!a.rows.has_in_table(range)) {
+    if (threadIdx.x == 0) a.keys[pair] = 0;
+    return;
+  }
+  const PageList list(a, a.pages + size_t{row} * a.rows.capacity, pair);
+  const auto write = [&](uint32_t at, uint32_t page, uint32_t entry) {
+    list.write_entry(at, page, entry);
+  };
+  if (!standing.indexed || !range.chooses) {
+    if (threadIdx.x == 0) a.keys[pair] = range.end;
+    return top::SurePages(list.table, 0, 0, page_count(range.end)).write(0, write);
+  }
+  const CodedRow& own = a.rows.rows[row];
+  const PagesRead read(a.rows.rules, range, range);
+  top::SurePages sure(list.table, read.chooses() ? sinks : read.recent, read.recent, read.end);
+  float* far = a.weights + size_t{pair} * a.rows.capacity;  // of pages that are not kept at hand
+  top::Competitors others(s.top, far, sinks, read.recent);
+  auto entries = others.entries_of(list.table);
+  if (threadIdx.x == 0) {
+    a.keys[pair] = read.keys();
+    if (head == 0) own.coded[a.layer] = static_cast<int32_t>(read.recent);
+    if (head == 0 && a.due != nullptr) own.searched[a.layer] = range.end;
+  }
+  if (!read.chooses()) return sure.write(0, write);
+  const top::Cut cut = others.choose(read.chosen, [&](uint32_t page, bool at_hand) {
+    const float weight = weights.next();
+    if (!at_hand) far[page] = weight;
+    return weight;
+  });
+  sure.write(read.chosen, write);
+  uint32_t* picks = own.picks + (a.rows.shape.heads(a.layer) + head) * a.pick_capacity;
+  others.write(cut, entries, [&](uint32_t at, uint32_t page, uint32_t entry) {
+    write(sinks + at, page, entry);
+    if (a.due != nullptr) picks[at] = page;
+  });
+}
 
 template <uint32_t kWords>
 __global__ __launch_bounds__(kThreads) void choose_kernel(const __grid_constant__ CodeSearchArgs a,
                                                           uint32_t splits) {
   __shared__ __align__(16) Shared<kWords> s;
   allow_next_kernel();
+  const uint32_t row = blockIdx.x / a.rows.shape.n_kv_head;
+  const Standing standing(a, row);
   wait_for_kernels_before();
-  const uint32_t n_kv_head = a.rows.shape.n_kv_head, pair = blockIdx.x;
-  const uint32_t row = pair / n_kv_head, head = pair % n_kv_head;
-  if (a.due != nullptr && a.due[row] == 0) return;
-  const CodedRow& own = a.rows.rows[row];
-  const CodeRange range = code_range(a.rows.rules, a.model_layer, a.rows.positions[row]);
-  if (!a.rows.has_in_table(range)) {
-    if (threadIdx.x == 0) a.keys[pair] = 0;
-    return;
-  }
-  const PageList list(a, a.pages + size_t{row} * a.rows.capacity, pair);
-  if (own.book == nullptr || a.layer >= own.ready || !range.chooses) {
-    list.write(0, 0, page_count(range.end));
-    if (threadIdx.x == 0) a.keys[pair] = range.end;
-    return;
-  }
-  const PagesRead read(a.rows.rules, range, range);
-  if (threadIdx.x == 0) {
-    a.keys[pair] = read.keys();
-    if (head == 0) own.coded[a.layer] = static_cast<int32_t>(read.recent);
-    if (head == 0 && a.due != nullptr) own.searched[a.layer] = range.end;
-  }
-  read.list_others(list);
-  if (!read.chooses()) return;
-  const uint32_t sinks = read.sinks, recent = read.recent;
-  Weights<kWords> weights(a, s, pair, sinks, recent);
-  load_scales(a, s, row, pair, splits);
-  float* far = a.weights + size_t{pair} * a.rows.capacity;  // of pages that are not kept at hand
-  top::Competitors others(s.top, far, sinks, recent);
-  const top::Cut cut = others.choose(read.chosen, [&](uint32_t page, bool at_hand) {
-    const float weight = weights.next(page);
-    if (!at_hand) far[page] = weight;
-    return weight;
-  });
-  uint32_t* picks = own.picks + (a.rows.shape.heads(a.layer) + head) * a.pick_capacity;
-  others.write(cut, [&](uint32_t at, uint32_t page) {
-    list.write(sinks + at, page);
-    if (a.due != nullptr) picks[at] = page;
-  });
+  if (a.due == nullptr || a.due[row] != 0) choose(a, standing, splits, s);
 }
 
 }  // namespace

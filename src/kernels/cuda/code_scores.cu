@@ -16,13 +16,15 @@ namespace {
 
 constexpr uint32_t kThreads = kScoreWarps * 32;
 
-// If it is this layer's turn.
+// Whether it is this layer's turn.
+__device__ bool learns(const CodeSearchArgs& a, uint32_t row) {
+  const CodedRow& own = a.rows.rows[row];
+  return a.learns && a.layer >= own.learn_begin && a.layer < own.learn_end &&
+         a.rows.has_in_table(code_range(a.rows.rules, a.model_layer, a.rows.positions[row]));
+}
+
 __device__ void learn(const CodeSearchArgs& a, uint32_t row, uint32_t head) {
   const CodedRow& own = a.rows.rows[row];
-  if (a.layer < own.learn_begin || a.layer >= own.learn_end ||
-      !a.rows.has_in_table(code_range(a.rows.rules, a.model_layer, a.rows.positions[row]))) {
-    return;
-  }
   const CodeShape& shape = a.rows.shape;
   const uint32_t group = a.n_head / shape.n_kv_head, parts = shape.parts();
   const __nv_bfloat16* q = a.q + (size_t{row} * a.n_head + head * group) * shape.head_dim;
@@ -107,14 +109,6 @@ __device__ inline const uint8_t* codes_of(const Place& place, uint32_t half) {
   return rows.codes + id * rows.shape.block_bytes() + place.index() * rows.shape.plane_bytes();
 }
 
-// Brings to L2 what the warp reads first, while the block makes tables.
-template <uint32_t D>
-__device__ void fetch_early(const uint8_t* codes) {
-  for (uint32_t at = threadIdx.x % 32 * 128; at < D / 4 * kCodeBlock; at += 32 * 128) {
-    asm volatile("prefetch.global.L2 [%0];" ::"l"(codes + at));
-  }
-}
-
 // Tops of the pages of a unit. scales: of the lane's heads, as Parts has them.
 template <uint32_t kKeys, uint32_t kWords, uint32_t kWordBytes>
 __device__ __forceinline__ void keep_tops(const Place& place, uint32_t first_page,
@@ -170,9 +164,10 @@ __device__ __forceinline__ void score_unit(const Place& place, uint32_t first_pa
   keep_tops(place, first_page, sums, scales, parts);
 }
 
-template <uint32_t D, uint32_t kWords>
+template <uint32_t D, uint32_t kWords, typename Stream>
 __device__ __forceinline__ void score_units(const Place& place, const WarpUnits& units,
-                                            Shared<D, kWords>& s, Parts<kWords>& parts) {
+                                            const Shared<D, kWords>& s, Stream& stream,
+                                            Parts<kWords>& parts) {
   constexpr uint32_t kKeys = lane_keys(kWords), kHalfKeys = 32 * kKeys / 2;
   const uint32_t lane = threadIdx.x % 32;
   const ByteAdder adder;
@@ -181,8 +176,6 @@ __device__ __forceinline__ void score_units(const Place& place, const WarpUnits&
     const uint32_t head = 4 * word + lane % 16 / 4;
     scales[word] = {s.tables.low[head], s.tables.step[head]};
   }
-  const auto block_of = [&](uint32_t n) { return codes_of<kHalfKeys>(place, units.begin(n)); };
-  CodeStream<D / 4, decltype(block_of)> stream(s.rings[threadIdx.x / 32], units.count(), block_of);
   for (uint32_t n = 0; n < units.count(); ++n) {
     const uint32_t half = units.begin(n), page = half * (kHalfKeys / kPageTokens);
     const uint32_t column = half * kHalfKeys % kCodeBlock;
@@ -194,6 +187,7 @@ __device__ __forceinline__ void score_units(const Place& place, const WarpUnits&
   }
 }
 
+// Codes and centroids are fetched beside kernels before, which queries come from.
 template <uint32_t D, uint32_t kWords>
 __device__ __forceinline__ void score(const Place& place, uint32_t split, uint32_t splits,
                                       Shared<D, kWords>& s) {
@@ -207,36 +201,31 @@ __device__ __forceinline__ void score(const Place& place, uint32_t split, uint32
   float2* out = a.parts + (size_t{turn} * splits + split) * place.group;
   // Pages that are read in any case go to the last warps, which have least to do.
   if (__syncthreads_and(units.count() == 0 && warps - 1 - index >= sure)) {
+    wait_for_kernels_before();
     if (threadIdx.x < place.group) out[threadIdx.x] = {-INFINITY, 0.0f};
     return;
   }
-  if (units.count() > 0) fetch_early<D>(codes_of<kUnitKeys / 2>(place, units.begin(0)));
-  s.tables.make(place.q(), a.scale, place.group,
-                a.rows.rows[place.row].book + place.index() * (D / 2) * kBookPart,
-                a.rows.rules.skip);
+  const float* book = a.rows.rows[place.row].book + place.index() * (D / 2) * kBookPart;
+  const typename CodeTables<D, kWords, kThreads>::Centroids first_centroids(book);
+  const auto block_of = [&](uint32_t n) { return codes_of<kUnitKeys / 2>(place, units.begin(n)); };
+  CodeStream<D / 4, decltype(block_of)> stream(s.rings[warp], units.count(), block_of);
+  wait_for_kernels_before();
+  s.tables.make(place.q(), a.scale, place.group, book, first_centroids, a.rows.rules.skip);
   if (split == 0 && threadIdx.x < place.group) {
     a.scales[place.first_head() + threadIdx.x] = {s.tables.low[threadIdx.x],
                                                   s.tables.step[threadIdx.x]};
   }
   Parts<kWords> parts;
   for (uint32_t n = warps - 1 - index; n < sure; n += warps) add_page<D>(place, n, parts);
-  score_units(place, units, s, parts);
+  score_units(place, units, s, stream, parts);
   parts.publish(s.parts[warp][0]);
   __syncthreads();
   merge_parts<kWords>(s.parts, place.group, out);
 }
 
 template <uint32_t D, uint32_t kWords>
-__global__ __launch_bounds__(kThreads, kScoreBlocks) void score_kernel(
-    const __grid_constant__ CodeSearchArgs a, uint32_t splits) {
-  extern __shared__ __align__(256) unsigned char memory[];
-  allow_next_kernel();
-  wait_for_kernels_before();
-  const uint32_t n_kv_head = a.rows.shape.n_kv_head, head = blockIdx.x % n_kv_head;
-  if (a.learns && blockIdx.x / n_kv_head % splits == 0) {
-    learn(a, blockIdx.x / n_kv_head / splits, head);
-  }
-  const Turn turn(a, splits);
+__device__ __forceinline__ void score(const CodeSearchArgs& a, const Turn& turn, uint32_t head,
+                                      Shared<D, kWords>& s) {
   if (turn.index >= turn.count) return;
   const CodedRow& own = a.rows.rows[turn.row];
   const CodeRange range = code_range(a.rows.rules, a.model_layer, a.rows.positions[turn.row]);
@@ -244,8 +233,22 @@ __global__ __launch_bounds__(kThreads, kScoreBlocks) void score_kernel(
       !range.chooses) {
     return;
   }
-  const Place place = {a, range, turn.row, head, a.n_head / n_kv_head, turn.index};
-  score(place, turn.split, turn.splits, *reinterpret_cast<Shared<D, kWords>*>(memory));
+  const uint32_t group = a.n_head / a.rows.shape.n_kv_head;
+  score(Place{a, range, turn.row, head, group, turn.index}, turn.split, turn.splits, s);
+}
+
+template <uint32_t D, uint32_t kWords>
+__global__ __launch_bounds__(kThreads, kScoreBlocks) void score_kernel(
+    const __grid_constant__ CodeSearchArgs a, uint32_t splits) {
+  extern __shared__ __align__(256) unsigned char memory[];
+  allow_next_kernel();
+  if (a.due != nullptr) wait_for_kernels_before();  // which may just have found who is due
+  const uint32_t n_kv_head = a.rows.shape.n_kv_head, head = blockIdx.x % n_kv_head;
+  const uint32_t learner = blockIdx.x / n_kv_head / splits;
+  const bool is_learner = blockIdx.x / n_kv_head % splits == 0 && learns(a, learner);
+  score(a, Turn(a, splits), head, *reinterpret_cast<Shared<D, kWords>*>(memory));
+  wait_for_kernels_before();  // those that scored nothing
+  if (is_learner) learn(a, learner, head);
 }
 
 template <uint32_t D, uint32_t kWords>

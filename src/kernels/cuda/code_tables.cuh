@@ -28,13 +28,31 @@ struct CodeTables {
     return __popc(masks[sixteen / 2] >> sixteen % 2 * 16 & 0xffffu);
   }
 
-  /// All threads of the block. q: [group, D]; book: of the KV head in the layer.
+  /// Of a part.
+  struct Centroids {
+    float4 x[kCodeEntries / 4], y[kCodeEntries / 4];
+
+    /// Of an item, the thread's first one. book: of the KV head in the layer.
+    __device__ explicit Centroids(const float* book, uint32_t item = threadIdx.x) {
+      const auto* from = reinterpret_cast<const float4*>(book + item / kHeads * kBookPart);
+      if (item >= kItems) return;
+#pragma unroll
+      for (uint32_t i = 0; i < kCodeEntries / 4; ++i) {
+        x[i] = from[i];
+        y[i] = from[kCodeEntries / 4 + i];
+      }
+    }
+  };
+
+  /// All threads of the block. q: [group, D]; first_centroids: of book.
   __device__ void make(const __nv_bfloat16* q, float scale, uint32_t group, const float* book,
-                       float skip) {
-    const auto products_of = [&](uint32_t i) { return Products(q, scale, group, book, i); };
+                       const Centroids& first_centroids, float skip) {
     const uint32_t first = threadIdx.x;
     Products own;  // of the first that are the thread's; others are computed twice
-    if (first < kItems) own = products_of(first);
+    if (first < kItems) own = Products(q, scale, group, first_centroids, first);
+    const auto products_of = [&](uint32_t i) {
+      return Products(q, scale, group, Centroids(book, i), i);
+    };
     float widest = 0.0f;  // of the thread's head, which all its items share
     for (uint32_t i = first; i < kItems; i += kThreads) {
       const float span = i == first ? own.span() : products_of(i).span();
@@ -80,18 +98,16 @@ struct CodeTables {
 
     Products() = default;
     __device__ float span() const { return high - low; }
-    __device__ Products(const __nv_bfloat16* q, float scale, uint32_t group, const float* book,
-                        uint32_t i) {
+    __device__ Products(const __nv_bfloat16* q, float scale, uint32_t group,
+                        const Centroids& centroids, uint32_t i) {
       const uint32_t head = i % kHeads, part = i / kHeads;
       float2 two = {};
       if (head < group) {
         two = __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(q + head * D + 2 * part));
       }
-      const float* centroids = book + size_t{part} * kBookPart;
 #pragma unroll
       for (uint32_t c = 0; c < kCodeEntries; c += 4) {
-        const float4 x = *reinterpret_cast<const float4*>(centroids + c);
-        const float4 y = *reinterpret_cast<const float4*>(centroids + kCodeEntries + c);
+        const float4 x = centroids.x[c / 4], y = centroids.y[c / 4];
         values[c] = scale * two.x * x.x + scale * two.y * y.x;
         values[c + 1] = scale * two.x * x.y + scale * two.y * y.y;
         values[c + 2] = scale * two.x * x.z + scale * two.y * y.z;

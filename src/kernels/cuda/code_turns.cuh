@@ -22,8 +22,10 @@ struct PageList {
         pages(a.lists + index * a.list_capacity),
         numbers(a.numbers != nullptr ? a.numbers + index * a.list_capacity : nullptr) {}
 
-  __device__ void write(uint32_t at, uint32_t page) const {
-    pages[at] = table[page];
+  __device__ void write(uint32_t at, uint32_t page) const { write_entry(at, page, table[page]); }
+  /// entry: the page's in the table.
+  __device__ void write_entry(uint32_t at, uint32_t page, uint32_t entry) const {
+    pages[at] = entry;
     if (numbers != nullptr) numbers[at] = page;
   }
   /// Pages [begin, end). All threads of the block call.

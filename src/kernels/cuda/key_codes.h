@@ -217,8 +217,9 @@ cudaError_t forget_searches(int32_t* searched, uint32_t layers, int32_t length,
                             cudaStream_t stream);
 
 /// The largest sums of the table entries that the codes of a page's keys name
-/// (kernels/code_sums.h), and what softmax divides by. Also adds queries to moments. head_dim 64,
-/// 96, 128 or 256; n_head / n_kv_head from 1 to 16; else cudaErrorNotSupported.
+/// (kernels/code_sums.h), and what softmax divides by. Also adds queries to moments. All but these,
+/// due and the last keys is older than the launches ahead in the stream that may not have ended.
+/// head_dim 64, 96, 128 or 256; n_head / n_kv_head from 1 to 16; else cudaErrorNotSupported.
 cudaError_t score_coded(const CodeSearchArgs& args, cudaStream_t stream);
 /// Lists, as KeyLists without slots, of sinks, the pages with the largest sums of softmax weights
 /// over the query heads of a KV head, where a page has the weight of its best key, and recent

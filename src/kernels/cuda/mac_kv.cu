@@ -43,6 +43,7 @@ Params params_of(const MacArgs& args) {
   params.lists = args.lists;
   params.numbers = args.numbers;
   params.sparse = args.numbers != nullptr;
+  params.known_pages = !params.sparse;  // of launches that rest
   params.n_kv_head = args.kv.n_kv_head;
   params.pairs = args.batch * args.kv.n_kv_head;
   params.group = args.n_head / args.kv.n_kv_head;

@@ -67,8 +67,9 @@ __device__ __noinline__ void try_reuse(const Params& p, decode::Shared<S>& share
 
 template <typename S>
 __device__ void rest(const Params& p, decode::Shared<S>& shared, SearchShared& search, bool tries) {
-  wait_for_kernels_before();
+  if (!p.known_pages) wait_for_kernels_before();
   decode::attend_pairs(p, shared, [&](uint32_t pair) { remember<S>(p, shared, pair); });
+  if (p.known_pages) wait_for_kernels_before();  // blocks without a page
   if (tries) try_reuse<S>(p, shared, search);
 }
 

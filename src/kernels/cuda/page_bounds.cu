@@ -73,15 +73,15 @@ __global__ __launch_bounds__(kBoundWarps * 32) void list_kernel(PagedKv kv, Page
 template <uint32_t D, uint32_t kTiles>
 __global__ __launch_bounds__(kScoreWarps * 32, D* kTiles <= 128 ? 4 : 3) void score_kernel(
     const __grid_constant__ PageScoreArgs a, uint32_t splits) {
-  constexpr uint32_t kSteps = D / 32, kLoaded = kSteps < 4 ? kSteps : 4;
   allow_next_kernel();
-  wait_for_kernels_before();
   const uint32_t head = blockIdx.x % a.n_kv_head, split = blockIdx.x / a.n_kv_head % splits;
   const uint32_t row = blockIdx.x / a.n_kv_head / splits;
-  if (!chooses(a.rows, row)) return;
-  score_some_pages<D, kTiles, kLoaded>(a, row, head,
-                                       (split * kScoreWarps + threadIdx.x / 32) * kPageTokens,
-                                       splits * kScoreWarps * kPageTokens);
+  const uint32_t warp = split * kScoreWarps + threadIdx.x / 32;
+  PageScores<D, kTiles> scores(a, row, head, warp * kPageTokens, splits * kScoreWarps * kPageTokens,
+                               chooses(a.rows, row) ? full_pages(a.rows, row) : 0);
+  wait_for_kernels_before();
+  float* out = a.scores + (size_t{row} * a.n_kv_head + head) * a.rows.capacity;
+  scores.for_each([&](uint32_t page, float score) { out[page] = score; });
 }
 
 // Whether there are kernels for such pages.

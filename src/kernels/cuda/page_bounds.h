@@ -56,7 +56,8 @@ struct PageScoreArgs {
 };
 
 /// score of a full page = max over a KV head's query heads of sum_d max(q_d high_d, q_d low_d)
-/// (eq. 2). Rows that read all are left out. head_dim 64, 96, 128 or 256; n_head / n_kv_head from 1
+/// (eq. 2). Rows that read all are left out. All but queries is older than the launches ahead in the
+/// stream that may not have ended. head_dim 64, 96, 128 or 256; n_head / n_kv_head from 1
 /// to 16; otherwise cudaErrorNotSupported.
 cudaError_t score_pages(const PageScoreArgs& args, cudaStream_t stream);
 
@@ -79,10 +80,8 @@ struct TopPagesArgs {
 };
 
 /// Lists, as KeyLists without slots, of the budget_pages - 1 best full pages and, last, the row's
-/// own page. Ties go to the lower index; NaN counts as less than everything.
+/// own page. Ties go to the lower index; NaN counts as less than everything. Positions, page tables
+/// and score_rows are older than the launches ahead in the stream that may not have ended.
 cudaError_t top_pages(const TopPagesArgs& args, cudaStream_t stream);
-
-/// score_pages() and top_pages() of the same rows; one launch where tables are short.
-cudaError_t choose_pages(const PageScoreArgs& score, const TopPagesArgs& top, cudaStream_t stream);
 
 }  // namespace reprise::kernels::cuda

@@ -23,11 +23,27 @@ __device__ inline uint32_t negative(uint32_t two) {
 // Bounds of 16 pages times queries: the positive parts of q times the largest keys plus the
 // negative parts times the smallest. Lane l has pages l / 4 and l / 4 + 8, and of every 32
 // dimensions the eight from l % 4 * 8 on, in whatever order products sum them up.
-// kTiles: tiles of eight query heads; kLoaded: steps whose loads go out at once.
-template <uint32_t D, uint32_t kTiles, uint32_t kLoaded>
+// kTiles: tiles of eight query heads.
+template <uint32_t D, uint32_t kTiles>
 struct PageScorer {
   static constexpr uint32_t kSteps = D / 32;
-  static_assert(kSteps % kLoaded == 0);
+
+  // Of the lane's two pages.
+  struct Bounds {
+    uint4 high[kSteps][2], low[kSteps][2];
+
+    // pages: [2][D] each.
+    __device__ void load(const __nv_bfloat16* const (&pages)[2]) {
+#pragma unroll
+      for (uint32_t step = 0; step < kSteps; ++step) {
+        for (uint32_t page = 0; page < 2; ++page) {
+          const __nv_bfloat16* from = pages[page] + dim(step);
+          high[step][page] = __ldcs(reinterpret_cast<const uint4*>(from));
+          low[step][page] = __ldcs(reinterpret_cast<const uint4*>(from + D));
+        }
+      }
+    }
+  };
 
   uint4 q[kTiles][kSteps];
 
@@ -44,35 +60,23 @@ struct PageScorer {
     }
   }
 
-  __device__ static void add(float (&sums)[4], const uint4& first, const uint4& second, uint4 q) {
-    multiply<__nv_bfloat16>(sums, {first.x, second.x, first.y, second.y}, {q.x, q.y});
-    multiply<__nv_bfloat16>(sums, {first.z, second.z, first.w, second.w}, {q.z, q.w});
+  __device__ static void add(float (&sums)[4], const uint4 (&two)[2], uint4 q) {
+    multiply<__nv_bfloat16>(sums, {two[0].x, two[1].x, two[0].y, two[1].y}, {q.x, q.y});
+    multiply<__nv_bfloat16>(sums, {two[0].z, two[1].z, two[0].w, two[1].w}, {q.z, q.w});
   }
 
-  // pages: the bounds of this lane's two, [2][D] each. Every lane of a quad gets their scores.
-  __device__ void score(const __nv_bfloat16* const (&pages)[2], float (&best)[2]) const {
+  // Every lane of a quad gets the scores of its pages.
+  __device__ void score(const Bounds& bounds, float (&best)[2]) const {
     float sums[kTiles][4] = {};
 #pragma unroll
-    for (uint32_t start = 0; start < kSteps; start += kLoaded) {
-      uint4 high[kLoaded][2], low[kLoaded][2];
+    for (uint32_t step = 0; step < kSteps; ++step) {
 #pragma unroll
-      for (uint32_t i = 0; i < kLoaded; ++i) {
-        for (uint32_t page = 0; page < 2; ++page) {
-          const __nv_bfloat16* from = pages[page] + dim(start + i);
-          high[i][page] = __ldcs(reinterpret_cast<const uint4*>(from));
-          low[i][page] = __ldcs(reinterpret_cast<const uint4*>(from + D));
-        }
-      }
-#pragma unroll
-      for (uint32_t i = 0; i < kLoaded; ++i) {
-#pragma unroll
-        for (uint32_t tile = 0; tile < kTiles; ++tile) {
-          const uint4 both = q[tile][start + i];
-          add(sums[tile], high[i][0], high[i][1],
-              {positive(both.x), positive(both.y), positive(both.z), positive(both.w)});
-          add(sums[tile], low[i][0], low[i][1],
-              {negative(both.x), negative(both.y), negative(both.z), negative(both.w)});
-        }
+      for (uint32_t tile = 0; tile < kTiles; ++tile) {
+        const uint4 both = q[tile][step];
+        add(sums[tile], bounds.high[step],
+            {positive(both.x), positive(both.y), positive(both.z), positive(both.w)});
+        add(sums[tile], bounds.low[step],
+            {negative(both.x), negative(both.y), negative(both.z), negative(both.w)});
       }
     }
     for (uint32_t page = 0; page < 2; ++page) {
@@ -86,29 +90,51 @@ struct PageScorer {
   }
 };
 
-// Scores of a row's full pages for one KV head. The calling warp takes the 16 pages from first on,
-// then those step pages further, and so on.
-template <uint32_t D, uint32_t kTiles, uint32_t kLoaded>
-__device__ void score_some_pages(const PageScoreArgs& a, uint32_t row, uint32_t head,
-                                 uint32_t first, uint32_t step) {
-  const uint32_t pages = full_pages(a.rows, row), group = a.n_head / a.n_kv_head;
-  if (first >= pages) return;
-  PageScorer<D, kTiles, kLoaded> scorer;
-  scorer.load(a.q + (size_t{row} * a.n_head + head * group) * D, group);
-  const uint32_t* table = a.rows.pages + size_t{row} * a.rows.capacity;
-  float* scores = a.scores + (size_t{row} * a.n_kv_head + head) * a.rows.capacity;
-  const uint32_t lane = threadIdx.x % 32;
-  for (uint32_t page = first; page < pages; page += step) {
-    const __nv_bfloat16* bounds[2];
-    for (uint32_t half = 0; half < 2; ++half) {
-      const size_t id = table[min(page + lane / 4 + 8 * half, pages - 1)];
-      bounds[half] = a.bounds + (id * a.n_kv_head + head) * 2 * D;
-    }
-    float best[2];
-    scorer.score(bounds, best);
-    const uint32_t mine = page + lane / 4 + 8 * (lane % 4);
-    if (lane % 4 < 2 && mine < pages) scores[mine] = lane % 4 == 0 ? best[0] : best[1];
+// Some pages of a row and KV head: the calling warp takes the 16 from first on, then those step
+// further, and so on, up to end. Bounds are older than queries: the first ones may come before.
+template <uint32_t D, uint32_t kTiles>
+class PageScores {
+ public:
+  __device__ PageScores(const PageScoreArgs& a, uint32_t row, uint32_t head, uint32_t first,
+                        uint32_t step, uint32_t end)
+      : a_(a), row_(row), head_(head), page_(first), step_(step), end_(end) {
+    load(page_);
   }
-}
+
+  // take(page, score), of all of them.
+  template <typename Take>
+  __device__ void for_each(const Take& take) {
+    if (page_ >= end_) return;
+    const uint32_t lane = threadIdx.x % 32, group = a_.n_head / a_.n_kv_head;
+    Scorer scorer;
+    scorer.load(a_.q + (size_t{row_} * a_.n_head + head_ * group) * D, group);
+#pragma unroll 1
+    for (; page_ < end_; page_ += step_) {
+      float best[2];
+      scorer.score(next_, best);
+      load(page_ + step_);
+      const uint32_t mine = page_ + lane / 4 + 8 * (lane % 4);
+      if (lane % 4 < 2 && mine < end_) take(mine, lane % 4 == 0 ? best[0] : best[1]);
+    }
+  }
+
+ private:
+  using Scorer = PageScorer<D, kTiles>;
+
+  __device__ void load(uint32_t page) {
+    if (page >= end_) return;
+    const uint32_t* table = a_.rows.pages + size_t{row_} * a_.rows.capacity;
+    const __nv_bfloat16* pages[2];
+    for (uint32_t half = 0; half < 2; ++half) {
+      const size_t id = table[min(page + threadIdx.x % 32 / 4 + 8 * half, end_ - 1)];
+      pages[half] = a_.bounds + (id * a_.n_kv_head + head_) * 2 * D;
+    }
+    next_.load(pages);
+  }
+
+  const PageScoreArgs& a_;
+  uint32_t row_, head_, page_, step_, end_;
+  typename Scorer::Bounds next_;
+};
 
 }  // namespace reprise::kernels::cuda

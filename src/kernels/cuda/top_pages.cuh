@@ -1,6 +1,8 @@
 // The largest scores by radix, from the highest digit of what tells them apart. A block per list.
 #pragma once
 
+#include "kernels/cuda/hopper.cuh"
+#include "kernels/cuda/loaded_ahead.cuh"
 #include "kernels/cuda/page_rows.cuh"
 #include "kernels/cuda/row_turns.cuh"
 
@@ -45,7 +47,8 @@ __device__ inline uint32_t sum_before(const uint32_t* values) {
   return __reduce_add_sync(~0u, lane < threadIdx.x / 32 ? values[lane] : 0);
 }
 
-// Pages [begin, end) of a list, which compete. All threads of the block call every member.
+// Pages [begin, end) of a list, which compete. All threads of the block call every member. Loops
+// are not unrolled: a launch runs them once or twice, and longer code takes longer to come.
 class Competitors {
  public:
   // scores: of pages that are not kept at hand, once choose() asked for them.
@@ -54,7 +57,13 @@ class Competitors {
 
   // Chooses wanted, which are fewer than there are.
   __device__ Cut choose(uint32_t wanted) {
-    return choose(wanted, [&](uint32_t page, bool) { return scores_[page]; });
+    const float* from = scores_ + begin_;
+    const uint32_t count = end_ - begin_;
+    auto scores = load_ahead<float, 4>([=](uint32_t n, float& score) {
+      const uint32_t i = threadIdx.x + n * kThreads;
+      if (i < count) score = from[i];
+    });
+    return choose(wanted, [&](uint32_t, bool) { return scores.next(); });
   }
   // The same; score_of(page, kept at hand) is asked once for every page of the thread, in order.
   template <typename ScoreOf>
@@ -75,14 +84,29 @@ class Competitors {
     return {low + 1, wanted};
   }
 
+  // What a table says of the pages that write() asks the thread about, in that order.
+  __device__ auto entries_of(const uint32_t* table) const {
+    const uint32_t first = share_begin() + threadIdx.x % 32, end = end_;
+    return load_ahead<uint32_t, 4>([=](uint32_t n, uint32_t& entry) {
+      if (first + 32 * n < end) entry = table[first + 32 * n];
+    });
+  }
+
   // write_one(index, page) of the chosen pages in order.
   template <typename WriteOne>
-  __device__ void write(const Cut& cut, WriteOne&& write_one) {
-    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const uint32_t share = (end_ - begin_ + kThreads - 1) / kThreads * 32;
-    const uint32_t begin = begin_ + warp * share, end = min(end_, begin + share);
+  __device__ void write(const Cut& cut, const WriteOne& write_one) {
+    struct {
+      __device__ uint32_t next() const { return 0; }
+    } none;
+    write(cut, none, [&](uint32_t at, uint32_t page, uint32_t) { write_one(at, page); });
+  }
+  // write_one(index, page, entry). entries: entries_of() of this.
+  template <typename Entries, typename WriteOne>
+  __device__ void write(const Cut& cut, Entries& entries, const WriteOne& write_one) {
+    const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const uint32_t begin = share_begin(), end = min(end_, begin + share());
     uint32_t sure = 0, tied = 0;
-#pragma unroll 4
+#pragma unroll 1
     for (uint32_t page = begin + lane; page < end; page += 32) {
       const uint32_t key = key_of(page);
       sure += key >= cut.sure ? 1 : 0;
@@ -98,16 +122,16 @@ class Competitors {
     sure = sum_before(s_.warps[0]);
     tied = sum_before(s_.warps[1]);
     const uint32_t left = (1u << lane) - 1;  // lanes
-#pragma unroll 4
+#pragma unroll 1
     for (uint32_t start = begin; start < end; start += 32) {
       const bool valid = start + lane < end;
-      const uint32_t key = valid ? key_of(start + lane) : 0;
+      const uint32_t key = valid ? key_of(start + lane) : 0, entry = entries.next();
       const uint32_t all_sure = __ballot_sync(~0u, valid && key >= cut.sure);
       const uint32_t all_tied = __ballot_sync(~0u, valid && key == cut.sure - 1);
       const uint32_t ties = min(cut.ties, tied + __popc(all_tied & left));
       const bool is_sure = (all_sure >> lane & 1) != 0, is_tied = (all_tied >> lane & 1) != 0;
       if (is_sure || (is_tied && ties < cut.ties)) {
-        write_one(sure + __popc(all_sure & left) + ties, start + lane);
+        write_one(sure + __popc(all_sure & left) + ties, start + lane, entry);
       }
       sure += __popc(all_sure);
       tied += __popc(all_tied);
@@ -115,6 +139,10 @@ class Competitors {
   }
 
  private:
+  // A warp's share of what is written.
+  __device__ uint32_t share() const { return (end_ - begin_ + kThreads - 1) / kThreads * 32; }
+  __device__ uint32_t share_begin() const { return begin_ + threadIdx.x / 32 * share(); }
+
   __device__ uint32_t key_of(uint32_t page) const {
     return page < kAtHand ? s_.keys[page] : order_key(scores_[page]);
   }
@@ -123,7 +151,7 @@ class Competitors {
   template <typename ScoreOf>
   __device__ void load(const ScoreOf& score_of, uint32_t* smallest, uint32_t* largest) {
     uint32_t low = ~0u, high = 0;
-#pragma unroll 4
+#pragma unroll 1
     for (uint32_t page = begin_ + threadIdx.x; page < end_; page += kThreads) {
       const bool at_hand = page < kAtHand;
       const uint32_t key = order_key(score_of(page, at_hand));
@@ -148,7 +176,7 @@ class Competitors {
     reinterpret_cast<uint2*>(s_.counts)[threadIdx.x] = {};
     __syncthreads();
     const uint32_t span = ~0u >> (32 - bits);
-#pragma unroll 4
+#pragma unroll 1
     for (uint32_t page = begin_ + threadIdx.x; page < end_; page += kThreads) {
       const uint32_t offset = key_of(page) - low;
       if (offset <= span) atomicAdd(&s_.counts[kBins - 1 - (offset >> shift)], 1u);
@@ -160,16 +188,18 @@ class Competitors {
   __device__ Cut rank(uint32_t low, uint32_t bits, uint32_t wanted) {
     if (threadIdx.x == 0) s_.few_count = 0;
     __syncthreads();
-#pragma unroll 4
+#pragma unroll 1
     for (uint32_t page = begin_ + threadIdx.x; page < end_; page += kThreads) {
       const uint32_t key = key_of(page);
       if ((key - low) >> bits == 0) s_.few[atomicAdd(&s_.few_count, 1u)] = key;
     }
     __syncthreads();
     const uint32_t count = s_.few_count, lane = threadIdx.x % 32;
+#pragma unroll 1
     for (uint32_t i = threadIdx.x / 32; i < count; i += kWarps) {
       const uint32_t key = s_.few[i];
       uint32_t larger = 0, equal = 0;
+#pragma unroll 1
       for (uint32_t other = lane; other < count; other += 32) {
         larger += s_.few[other] > key ? 1 : 0;
         equal += s_.few[other] == key ? 1 : 0;
@@ -207,6 +237,42 @@ class Competitors {
   uint32_t begin_, end_;
 };
 
+// Pages that are chosen in any case: those before the first one that competes, and from recent on.
+class SurePages {
+ public:
+  __device__ SurePages(const uint32_t* table, uint32_t first, uint32_t recent, uint32_t end)
+      : pages_({first, recent, end}), entries_({table, pages_}) {}
+
+  // write_one(index, page, the table's entry). between: how many others the list has. All threads
+  // of the block call, once.
+  template <typename WriteOne>
+  __device__ void write(uint32_t between, const WriteOne& write_one) {
+#pragma unroll 1
+    for (uint32_t i = threadIdx.x; pages_[i] < pages_.end; i += kThreads) {
+      write_one(i < pages_.first ? i : i + between, pages_[i], entries_.next());
+    }
+  }
+
+ private:
+  struct Pages {
+    uint32_t first, recent, end;
+
+    __device__ uint32_t operator[](uint32_t i) const { return i < first ? i : i - first + recent; }
+  };
+  struct Load {
+    const uint32_t* table;
+    Pages pages;
+
+    __device__ void operator()(uint32_t n, uint32_t& entry) const {
+      const uint32_t page = pages[threadIdx.x + n * kThreads];
+      if (page < pages.end) entry = table[page];
+    }
+  };
+
+  Pages pages_;
+  LoadedAhead<uint32_t, 1, Load> entries_;
+};
+
 __device__ inline TopPagesArgs of_layer(TopPagesArgs a, uint32_t layer) {
   a.rows.pages += layer * a.page_stride;
   a.scores += layer * a.score_stride;
@@ -216,43 +282,54 @@ __device__ inline TopPagesArgs of_layer(TopPagesArgs a, uint32_t layer) {
   return a;
 }
 
-// The list of a row and KV head, the index-th. All threads of the block call.
+// What of a row's list is chosen before scores are looked at.
+struct ListPlan {
+  uint32_t keys, own, chosen;  // own: the page of its position, which chosen ones come before
+  uint32_t certain, recent;    // pages before certain, and from recent on, are chosen in any case
+
+  __device__ ListPlan(const TopPagesArgs& a, uint32_t row)
+      : keys(static_cast<uint32_t>(a.rows.positions[row]) + 1), own(full_pages(a.rows, row)) {
+    chosen = a.whole ? own : min(own, a.rows.budget_pages - 1);
+    certain = chosen == own ? own : min(a.sink_pages, chosen);
+    const uint32_t window = (keys - min(keys, a.recent_tokens)) / kPageTokens;
+    recent = max(min(window, own), own - (chosen - certain));
+  }
+  __device__ uint32_t wanted() const { return chosen - certain - (own - recent); }
+  __device__ int32_t keys_read() const {
+    return static_cast<int32_t>(chosen * kPageTokens + (keys - 1) % kPageTokens + 1);
+  }
+};
+
+// The list of a row and KV head, the index-th. All threads of the block call, who wait for kernels
+// before where there is something to write.
 __device__ inline void choose_list(const TopPagesArgs& a, uint32_t index, Shared& s) {
   const uint32_t row = index / a.n_kv_head;
   if (a.turns.period > 0 && !has_turn(a.turns, a.rows.positions[row])) return;
   if (!has_own_page(a.rows, row)) {
+    wait_for_kernels_before();
     if (threadIdx.x == 0) a.keys[index] = 0;
     return;
   }
-  const uint32_t own = full_pages(a.rows, row), most = a.rows.budget_pages - 1;
-  const uint32_t chosen = a.whole ? own : min(own, most);
+  const ListPlan plan(a, row);
   const uint32_t* table = a.rows.pages + size_t{row} * a.rows.capacity;
-  const size_t list = size_t{index} * a.list_capacity;
-  const auto write = [&](uint32_t at, uint32_t page) {
-    a.lists[list + at] = table[page];
-    if (a.numbers != nullptr) a.numbers[list + at] = page;
-  };
-  if (threadIdx.x == 0) {
-    const uint32_t last = static_cast<uint32_t>(a.rows.positions[row]) % kPageTokens;
-    write(chosen, own);
-    a.keys[index] = static_cast<int32_t>(chosen * kPageTokens + last + 1);
-  }
-  const uint32_t certain = chosen == own ? own : min(a.sink_pages, chosen);
-  for (uint32_t page = threadIdx.x; page < certain; page += kThreads) write(page, page);
-  if (certain == chosen) return;
-  const auto keys = static_cast<uint32_t>(a.rows.positions[row]) + 1;
-  const uint32_t recent =
-      max(min((keys - min(keys, a.recent_tokens)) / kPageTokens, own), own - (chosen - certain));
-  for (uint32_t page = recent + threadIdx.x; page < own; page += kThreads) {
-    write(chosen - (own - page), page);
-  }
-  const uint32_t wanted = chosen - certain - (own - recent);
-  if (wanted == 0) return;
+  SurePages sure(table, plan.certain, plan.recent, plan.own + 1);
   const uint32_t scored = a.score_rows != nullptr ? a.score_rows[row] : row;
   const size_t scores = size_t{scored} * a.n_kv_head + index % a.n_kv_head;
-  Competitors others(s, a.scores + scores * a.rows.capacity, certain, recent);
-  others.write(others.choose(wanted),
-               [&](uint32_t at, uint32_t page) { write(certain + at, page); });
+  Competitors others(s, a.scores + scores * a.rows.capacity, plan.certain, plan.recent);
+  auto entries = others.entries_of(table);
+  wait_for_kernels_before();
+  const size_t list = size_t{index} * a.list_capacity;
+  const auto write = [&](uint32_t at, uint32_t page, uint32_t entry) {
+    a.lists[list + at] = entry;
+    if (a.numbers != nullptr) a.numbers[list + at] = page;
+  };
+  if (threadIdx.x == 0) a.keys[index] = plan.keys_read();
+  sure.write(plan.wanted(), write);
+  if (plan.wanted() == 0) return;
+  const auto write_chosen = [&](uint32_t at, uint32_t page, uint32_t entry) {
+    write(plan.certain + at, page, entry);
+  };
+  others.write(others.choose(plan.wanted()), entries, write_chosen);
 }
 
 }  // namespace top

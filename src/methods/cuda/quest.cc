@@ -90,7 +90,8 @@ Status DeviceQuest::select(const DeviceQueries& queries, DeviceRead& read, cudaS
   top.numbers = numbered_ ? numbers_.data() : nullptr;
   top.keys = keys_.data();
   top.list_capacity = list_capacity_;
-  REPRISE_CUDA(kernels::cuda::choose_pages(score, top, stream), "choosing pages");
+  REPRISE_CUDA(kernels::cuda::score_pages(score, stream), "scoring pages");
+  REPRISE_CUDA(kernels::cuda::top_pages(top, stream), "choosing pages");
   read.lists = {top.lists, nullptr, top.keys, n_kv_head_, list_capacity_};
   read.numbers = top.numbers;
   return {};
