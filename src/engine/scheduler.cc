@@ -16,8 +16,9 @@ constexpr size_t kSharedStates = 16;  // of policies, of a few per cent of their
 }  // namespace
 
 bool Sequence::truncate(size_t length) {
-  if (length >= tokens.size()) return length == tokens.size();
+  if (length > tokens.size()) return false;
   if (!policy->can_resume(kv, static_cast<int32_t>(length))) return false;
+  if (length == tokens.size()) return true;
   kv.truncate(static_cast<int32_t>(length));
   policy->truncate(static_cast<int32_t>(length));
   tokens.resize(length);
@@ -193,17 +194,17 @@ void Scheduler::reuse_prefix(Running& running) {
           .first -
       sequence.tokens.begin());
   const auto end = static_cast<int32_t>(prompt.size());
-  auto observed =
-      static_cast<size_t>(sequence.policy->observed_prompt_rows(end, static_cast<int32_t>(common)));
+  // The last prompt token is always computed: its logits are wanted.
+  const auto kept = static_cast<int32_t>(std::min(common, prompt.size() - 1));
+  auto observed = static_cast<size_t>(sequence.policy->observed_prompt_rows(end, kept));
   const SharedState* known = observed > 0 ? find_state(sequence, prompt) : nullptr;
   if (known != nullptr) {
     const auto held = static_cast<int32_t>(known->tokens.size());
     observed = static_cast<size_t>(known->policy->observed_prompt_rows(end, held));
   }
-  // The last prompt token is always computed: its logits are wanted.
   const size_t limit = prompt.size() - std::clamp<size_t>(observed, 1, prompt.size());
   const bool resumed = sequence.truncate(std::min(common, limit)) ||
-                       sequence.truncate(std::min(common, prompt.size() - 1));
+                       sequence.truncate(static_cast<size_t>(kept));
   if (!resumed) sequence.clear();
   if (known != nullptr) sequence.policy = known->policy->fork();
   sequence.policy->clear_stats();

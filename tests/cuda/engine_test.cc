@@ -282,6 +282,52 @@ TEST_F(CudaEngine, PoliciesThatEvictKeepWhatTheyKeepOnTheCpu) {
   }
 }
 
+/// What follows an answer that was given.
+Conversation go_on(Session& session, const std::vector<int32_t>& forced) {
+  Conversation made;
+  const auto held = session.tokens();
+  Request more = request_of({held.begin(), held.end()}, static_cast<uint32_t>(forced.size()));
+  for (const int32_t token : tiny_prompt(90, 5)) more.prompt.push_back(token);
+  more.forced = forced;
+  more.on_logits = [&](std::span<const float> logits) {
+    made.logits.emplace_back(logits.begin(), logits.end());
+  };
+  const Answer answer = answer_of(session, more);
+  made.keys_read = answer.counters.keys_read;
+  made.reused = answer.counters.reused_tokens;
+  return made;
+}
+
+// A row that was computed ahead is given up where a token ends the answer.
+TEST_F(CudaEngine, PoliciesThatEvictGoOnAfterAnAnswerThatEndsItself) {
+  const auto engine = tiny_engine(cuda_options());
+  const std::vector<int32_t> prompt = tiny_prompt(200), forced = tiny_prompt(30, 9);
+  for (const std::string policy : {"h2o:budget=64", "snapkv:budget=64,window=16"}) {
+    SCOPED_TRACE(policy);
+    Request stopped = request_of(prompt, 40);
+    const std::string text = answer_of(*engine, stopped, policy).text;
+    ASSERT_GT(text.size(), 8u);
+    stopped.stop = {text.substr(text.size() / 2, 4)};
+    auto session = *engine->open(policy), other = *engine->open(policy),
+         all = *engine->open("full");
+    answer_of(*session, stopped);
+    const std::vector<int32_t> tokens(session->tokens().begin(), session->tokens().end());
+    Request counted = request_of(prompt, static_cast<uint32_t>(tokens.size() - prompt.size()) + 1);
+    counted.forced.assign(tokens.begin() + static_cast<ptrdiff_t>(prompt.size()), tokens.end());
+    answer_of(*other, counted);
+    answer_of(*all, counted);
+    ASSERT_TRUE(
+        std::equal(tokens.begin(), tokens.end(), other->tokens().begin(), other->tokens().end()));
+    const Conversation got = go_on(*session, forced), want = go_on(*other, forced);
+    EXPECT_EQ(got.reused, want.reused);
+    EXPECT_EQ(got.keys_read, want.keys_read);
+    const double same = median_distance(got.logits, want.logits);
+    const double full = median_distance(go_on(*all, forced).logits, want.logits);
+    std::printf("%s: %.4f apart, full attention %.4f\n", policy.c_str(), same, full);
+    EXPECT_LT(same, std::max(bf16_tolerance(2), full / 3));
+  }
+}
+
 TEST_F(CudaEngine, AutoTriesBothAndUsesOne) {
   const auto engine = tiny_engine(cuda_options());
   const Request request = request_of(tiny_prompt(300), 60);

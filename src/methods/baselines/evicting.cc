@@ -21,6 +21,10 @@ bool EvictingPolicy::can_resume(const SequenceKv& kv, int32_t length) const {
 void EvictingPolicy::truncate(int32_t length) {
   for (uint32_t layer = 0; layer < kept_.size(); ++layer) {
     if (kept_[layer].until <= length) continue;
+    if (device_state_ != nullptr && kept_[layer].until == length + 1) {
+      kept_[layer].until = length;  // a row was computed ahead and given up
+      continue;
+    }
     kept_[layer] = {};
     side_.drop(layer);
   }

@@ -253,6 +253,7 @@ void CentroidLists::load(StateReader& in, int32_t length) {
 void CentroidLists::truncate(int32_t length) {
   for (Layer& layer : layers_) {
     layer.samples.truncate(length);
+    std::fill(layer.cosines.begin(), layer.cosines.end(), kNoCosine);  // of an answer that is gone
     if (layer.built_end > length || layer.listed > length) layer.built_end = layer.listed = 0;
   }
 }

@@ -29,6 +29,8 @@ void QueryMoments::add(const QueryRows& rows, const QueryWindow& window) {
   const int32_t end = std::min(window.end, rows.end());
   if (first >= end) return;
   Layer& layer = layers_[rows.layer];
+  // Sums that these rows do not continue are of another prompt, which was given up.
+  if (rows.phase == kernels::Phase::kPrefill && layer.end != first) layer = {};
   layer.end = end;
   layer.rows += end - first;
   layer.sums.resize(config_->n_kv_head * parts_.size());

@@ -36,8 +36,11 @@ void QuerySamples::take(const QueryRows& rows, const QueryWindow& window) {
   const size_t width = size_t{config_->n_head} * config_->head_dim;
   const auto count = static_cast<size_t>(window.end - window.first);
   const size_t quota = std::min(room_, count);
+  const int32_t first = std::max(window.first, rows.first());
   const int32_t end = std::min(window.end, rows.end());
-  for (int32_t position = std::max(window.first, rows.first()); position < end; ++position) {
+  // Samples that these rows do not continue are of another prompt, which was given up.
+  if (prefill && first < end && end_ != first) clear();
+  for (int32_t position = first; position < end; ++position) {
     const auto i = static_cast<size_t>(position - window.first);
     const bool chosen = !prefill || chooses(i, quota, count);
     end_ = position + 1;

@@ -100,6 +100,7 @@ class DeviceCodeIndex : public CsAttentionOnDevice {
   Status own_book(cudaStream_t stream);
   /// A layer gets a new codebook from what was learnt; it has no codes then.
   Status begin_layer(uint32_t at, int32_t built, cudaStream_t stream);
+  Status clear_moments(uint32_t at, cudaStream_t stream) const;
   /// Room for last searches, which are forgotten when it has another size.
   Status own_searches();
   /// Tells the device how many pages of every layer have codes.
@@ -124,7 +125,6 @@ class DeviceCodeIndex : public CsAttentionOnDevice {
   void fetch_layer(uint32_t layer, std::span<const float> book, KeyCodes& codes) const;
   void drop_blocks(size_t from);
   Status copy_searches(const DeviceCodeIndex& from, cudaStream_t stream);
-  Status clear_moments(uint32_t at, cudaStream_t stream) const;
 
   std::shared_ptr<CodePool> pool_;
   std::vector<uint32_t> index_;

@@ -53,10 +53,7 @@ Result<DeviceListIndex*> DeviceCentroidLists::index_of(const CsAttentionPolicy& 
     device.state = std::move(own);
   }
   auto& index = static_cast<DeviceListIndex&>(*device.state);
-  REPRISE_CHECK(device.forget([&](int32_t length) {
-    index.truncate(length);
-    return Status();
-  }));
+  REPRISE_CHECK(device.forget([&](int32_t length) { return index.truncate(length, stream); }));
   return &index;
 }
 
@@ -110,7 +107,9 @@ Status DeviceCentroidLists::sample(const Step& step, const DevicePrompt& prompt,
   const auto chosen = [&](int32_t position) {
     return position < end && QuerySamples::chooses(position - window.first, quota, count);
   };
-  for (int32_t position = std::max(window.first, begin); position < end;) {
+  const int32_t first = std::max(window.first, begin);
+  if (own.seen != first) own.sampled = 0;  // of a prompt that was given up
+  for (int32_t position = first; position < end;) {
     int32_t next = position;
     while (chosen(next) && own.sampled + next - position < room) ++next;
     const auto run = static_cast<size_t>(next - position);

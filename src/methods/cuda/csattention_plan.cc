@@ -202,6 +202,9 @@ Status DeviceCsAttention::after_prefill(const DevicePrompt& prompt, cudaStream_t
     const QueryWindow window = step.host->observed(step.prompt_end);
     const int32_t first = std::max(begin, window.first), last = std::min(end, window.end);
     if (first < last) {
+      if (own.seen != first) {  // sums that are not continued are of a prompt that was given up
+        REPRISE_CHECK(step.index->clear_moments(at, stream));
+      }
       const size_t skipped = static_cast<size_t>(first - begin) * config_.n_head;
       QueryMomentsArgs args;
       args.shape = shape_;

@@ -98,7 +98,7 @@ Result<bool> DeviceListIndex::reserve_samples(size_t rows) {
 Result<bool> DeviceListIndex::copy(const DeviceListIndex& from, int32_t length,
                                    cudaStream_t stream) {
   layers_ = from.layers_;
-  truncate(length);
+  cut(length);
   const auto take = [&](auto& to, const auto& source) -> Status {
     const size_t bytes = bytes_of(source);
     if (bytes == 0) return {};
@@ -122,7 +122,14 @@ Result<bool> DeviceListIndex::copy(const DeviceListIndex& from, int32_t length,
   return allocated(take_all());
 }
 
-void DeviceListIndex::truncate(int32_t length) {
+Status DeviceListIndex::truncate(int32_t length, cudaStream_t stream) {
+  cut(length);
+  // Averages are of an answer that is gone.
+  REPRISE_CUDA(cudaMemsetAsync(cosines_.data(), kNoCosineByte, bytes_of(cosines_), stream), kWhat);
+  return {};
+}
+
+void DeviceListIndex::cut(int32_t length) {
   for (Layer& layer : layers_) {
     if (layer.seen > length) layer.seen = layer.sampled = 0;
     if (layer.built > length || layer.listed > length) layer.built = layer.listed = 0;

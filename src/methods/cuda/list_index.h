@@ -34,7 +34,7 @@ class DeviceListIndex : public CsAttentionOnDevice {
   /// Makes it what from is, cut to a length. False: there is no memory for that, and it is empty.
   Result<bool> copy(const DeviceListIndex& from, int32_t length, cudaStream_t stream);
   /// Forgets what depends on tokens from length on: lists cannot be cut back.
-  void truncate(int32_t length);
+  Status truncate(int32_t length, cudaStream_t stream);
   /// Room for lists of so many entries in every layer, which are lost. False: as copy().
   Result<bool> reserve(uint32_t stride);
   /// Room for so many rows of queries of every layer, from which centroids will be made.
@@ -51,6 +51,7 @@ class DeviceListIndex : public CsAttentionOnDevice {
  private:
   Result<bool> allocated(const Status& status);
   Status reserve_all(uint32_t stride);
+  void cut(int32_t length);
   void clear();
 
   kernels::cuda::ListShape shape_;
