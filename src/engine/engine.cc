@@ -58,6 +58,12 @@ Result<Computing> start_backend(const EngineOptions& options, Model& model, Thre
   }
   const ModelConfig& config = model.config();
   const kernels::KvLayout layout = {kv_type(options.kv_type), config.n_kv_head, config.head_dim};
+  if (layout.type == kernels::KvType::kQ8_0 && config.head_dim % 32 != 0) {
+    return fail(ErrorCode::kUnsupported,
+                "--kv-type q8_0 needs heads of a multiple of 32 dimensions, not {}; choose bf16, "
+                "f16 or f32",
+                config.head_dim);
+  }
   const uint64_t kv_bytes =
       options.kv_memory > 0 ? options.kv_memory : available_memory_bytes() / 2;
   const bool disk = !options.kv_disk.empty();
@@ -127,8 +133,8 @@ Result<std::unique_ptr<Engine>> Engine::load(const EngineOptions& given,
   REPRISE_TRY(auto model, Model::load(path, *threads, options.ctx, progress, expand));
   REPRISE_TRY(TokenizerData pieces, read_tokenizer(path));
   REPRISE_TRY(auto tokenizer, Tokenizer::create(std::move(pieces)));
-  REPRISE_TRY(auto prompts, PromptBuilder::create(*tokenizer, model->config().architecture));
   const ModelConfig& config = model->config();
+  PromptBuilder prompts(*tokenizer, config.architecture);
   REPRISE_TRY(Computing computing, start_backend(options, *model, *threads, progress));
   auto& [kv, backend] = computing;
   if (!options.kv_disk.empty()) {

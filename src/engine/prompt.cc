@@ -56,6 +56,11 @@ std::string_view family_template(const std::string& architecture) {
   return builtin_template("chatml");
 }
 
+Result<ChatTemplate> parse_template(const Tokenizer& tokenizer, const std::string& architecture) {
+  const std::string& own = tokenizer.data().chat_template;
+  return ChatTemplate::parse(own.empty() ? family_template(architecture) : own);
+}
+
 std::string token_text(const Tokenizer& tokenizer, std::optional<int32_t> id) {
   if (!id) return {};
   return tokenizer.decode({&*id, 1}, true);
@@ -63,8 +68,8 @@ std::string token_text(const Tokenizer& tokenizer, std::optional<int32_t> id) {
 
 }  // namespace
 
-PromptBuilder::PromptBuilder(const Tokenizer& tokenizer, ChatTemplate chat_template)
-    : tokenizer_(&tokenizer), template_(std::move(chat_template)) {
+PromptBuilder::PromptBuilder(const Tokenizer& tokenizer, const std::string& architecture)
+    : tokenizer_(&tokenizer), template_(parse_template(tokenizer, architecture)) {
   for (size_t id = 0; id < tokenizer.vocab_size(); ++id) {
     const auto token = static_cast<int32_t>(id);
     if (!tokenizer.is_special(token)) continue;
@@ -73,16 +78,10 @@ PromptBuilder::PromptBuilder(const Tokenizer& tokenizer, ChatTemplate chat_templ
   }
 }
 
-Result<PromptBuilder> PromptBuilder::create(const Tokenizer& tokenizer,
-                                            const std::string& architecture) {
-  const std::string& own = tokenizer.data().chat_template;
-  REPRISE_TRY(auto parsed, ChatTemplate::parse(own.empty() ? family_template(architecture) : own));
-  return PromptBuilder(tokenizer, std::move(parsed));
-}
-
 Result<std::string> PromptBuilder::render(std::span<const Message> messages, std::string_view mark,
                                           std::string_view before_last) const {
   if (messages.empty()) return fail(ErrorCode::kEmptyPrompt, "there is no message to answer");
+  if (!template_) return tl::unexpected<Error>(template_.error());
   nlohmann::ordered_json context;
   for (const Message& message : messages) {
     std::string content = mark_special(message.content, special_, mark);
@@ -92,7 +91,7 @@ Result<std::string> PromptBuilder::render(std::span<const Message> messages, std
   context["add_generation_prompt"] = true;
   context["bos_token"] = token_text(*tokenizer_, tokenizer_->data().bos);
   context["eos_token"] = token_text(*tokenizer_, tokenizer_->data().eos);
-  return template_.render(context, std::time(nullptr));
+  return template_->render(context, std::time(nullptr));
 }
 
 Result<std::vector<int32_t>> PromptBuilder::build(std::span<const Message> messages) const {

@@ -17,11 +17,12 @@ namespace reprise {
 /// Renders conversations with the model's own chat template, or its family's.
 class PromptBuilder {
  public:
-  /// tokenizer must outlive the builder. Errors: those of ChatTemplate::parse.
-  static Result<PromptBuilder> create(const Tokenizer& tokenizer, const std::string& architecture);
+  /// tokenizer must outlive the builder. A template that cannot be read fails each prompt instead,
+  /// so that such a model still continues plain text.
+  PromptBuilder(const Tokenizer& tokenizer, const std::string& architecture);
 
   /// Special tokens come from the template alone: those spelled inside a message stay text. Errors:
-  /// those of ChatTemplate::render; kEmptyPrompt without messages.
+  /// those of ChatTemplate::parse and render; kEmptyPrompt without messages.
   Result<std::vector<int32_t>> build(std::span<const Message> messages) const;
   /// The same in two parts, between which other tokens belong: they stand at the beginning of the
   /// last message. Each part is encoded by itself.
@@ -29,14 +30,13 @@ class PromptBuilder {
       std::span<const Message> messages) const;
 
  private:
-  PromptBuilder(const Tokenizer& tokenizer, ChatTemplate chat_template);
   Result<std::string> render(std::span<const Message> messages, std::string_view mark,
                              std::string_view before_last) const;
   std::vector<int32_t> encode_rendered(std::string_view rendered, std::string_view mark) const;
   void begin_with_bos(std::vector<int32_t>& tokens) const;
 
   const Tokenizer* tokenizer_;
-  ChatTemplate template_;
+  Result<ChatTemplate> template_;
   std::vector<std::string> special_;  // texts of special tokens
 };
 

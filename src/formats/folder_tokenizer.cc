@@ -165,7 +165,7 @@ Status set_template(const Settings& settings, TokenizerData& data) {
   return {};
 }
 
-// eos_token_id of generation_config.json: an id or a list of ids.
+// eos_token_id: an id or a list of ids.
 Status set_end_ids(const Settings& settings, TokenizerData& data) {
   const Json* value = settings.find("eos_token_id");
   if (value == nullptr) return {};
@@ -194,7 +194,10 @@ Status set_template_file(const std::string& folder, TokenizerData& data) {
 Result<TokenizerData> read_folder_tokenizer(const std::string& folder) {
   REPRISE_TRY(const auto special, read_settings(folder, "special_tokens_map.json"));
   REPRISE_TRY(const auto config, read_settings(folder, "tokenizer_config.json"));
-  REPRISE_TRY(const auto generation, read_settings(folder, "generation_config.json"));
+  REPRISE_TRY(auto generation, read_settings(folder, "generation_config.json"));
+  if (generation.json.empty()) {
+    REPRISE_TRY(generation, read_settings(folder, "config.json"));  // of older folders
+  }
   REPRISE_TRY(auto data, read_vocabulary(folder, config));
   REPRISE_CHECK(set_tokens(special, data));
   REPRISE_CHECK(set_tokens(config, data));

@@ -121,13 +121,21 @@ Status read_ids(const GgufFile& file, TokenizerData& data) {
   return {};
 }
 
+// With these llama.cpp looks whole words up before it merges, and begins texts with BOS.
+bool has_whole_words(std::string_view pre) {
+  static constexpr std::string_view kNames[] = {"llama-bpe", "llama3",    "llama-v3",
+                                                "falcon3",   "falcon-h1", "pixtral",
+                                                "midm-2.0",  "lfm2",      "tekken"};
+  return std::ranges::find(kNames, pre) != std::end(kNames);
+}
+
 // Defaults of files that leave the switches out, as their converters assume them.
 Status read_switches(const GgufFile& file, TokenizerData& data) {
   const bool byte_bpe = data.model == TokenizerModel::kByteBpe;
-  const bool llama3 = byte_bpe && (data.gguf_pre == "llama-bpe" || data.gguf_pre == "llama3");
-  const bool bos = llama3 || data.model == TokenizerModel::kSentencePieceBpe;
+  const bool whole_words = byte_bpe && has_whole_words(data.gguf_pre);
+  const bool bos = whole_words || data.model == TokenizerModel::kSentencePieceBpe;
   const bool eos = data.model == TokenizerModel::kUnigram;
-  data.ignore_merges = llama3 || (byte_bpe && data.gguf_pre == "tekken");
+  data.ignore_merges = whole_words;
   data.byte_fallback = std::ranges::find(data.kinds, TokenKind::kByte) != data.kinds.end();
   REPRISE_TRY(data.add_bos, bool_or(file, "tokenizer.ggml.add_bos_token", bos));
   REPRISE_TRY(data.add_eos, bool_or(file, "tokenizer.ggml.add_eos_token", eos));
@@ -136,6 +144,16 @@ Status read_switches(const GgufFile& file, TokenizerData& data) {
               bool_or(file, "tokenizer.ggml.remove_extra_whitespaces", false));
   data.add_bos = data.add_bos && data.bos.has_value();
   data.add_eos = data.add_eos && data.eos.has_value();
+  return {};
+}
+
+// Phi-3's markers take the white space behind them, which GGUF has no field for.
+Status strip_after_phi3_markers(const GgufFile& file, TokenizerData& data) {
+  REPRISE_TRY(const auto architecture, string_or_empty(file, "general.architecture"));
+  if (architecture != "phi3" || data.model != TokenizerModel::kSentencePieceBpe) return {};
+  for (AddedToken& token : data.added) {
+    token.rstrip = token.text != "<unk>" && token.text != "<s>" && token.text != "<|endoftext|>";
+  }
   return {};
 }
 
@@ -157,7 +175,9 @@ Result<TokenizerData> read_gguf_tokenizer(const GgufFile& file) {
   REPRISE_CHECK(read_ids(file, data));
   REPRISE_CHECK(read_switches(file, data));
   REPRISE_TRY(data.chat_template, string_or_empty(file, "tokenizer.chat_template"));
+  mark_end_tokens(data);
   add_special_tokens(data);
+  REPRISE_CHECK(strip_after_phi3_markers(file, data));
   REPRISE_CHECK(finish_tokenizer(data, file.name()));
   return data;
 }

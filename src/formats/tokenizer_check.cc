@@ -19,6 +19,10 @@ constexpr std::array<std::string_view, 9> kEndTexts{
     "<|end_of_text|>", "<|return|>",    "<｜end▁of▁sentence｜>",
 };
 
+bool is_end_text(std::string_view text) {
+  return std::ranges::find(kEndTexts, text) != kEndTexts.end();
+}
+
 Status check_id(const TokenizerData& data, std::string_view name, std::string_view what,
                 std::optional<int32_t> id) {
   if (!id || (*id >= 0 && static_cast<size_t>(*id) < data.tokens.size())) return {};
@@ -58,6 +62,12 @@ std::optional<int32_t> find_token(const TokenizerData& data, std::string_view te
   return static_cast<int32_t>(found - data.tokens.begin());
 }
 
+void mark_end_tokens(TokenizerData& data) {
+  for (size_t id = 0; id < data.tokens.size(); ++id) {
+    if (is_end_text(data.tokens[id])) data.kinds[id] = TokenKind::kControl;
+  }
+}
+
 void add_special_tokens(TokenizerData& data) {
   for (size_t id = 0; id < data.tokens.size(); ++id) {
     const TokenKind kind = data.kinds[id];
@@ -91,8 +101,7 @@ Status finish_tokenizer(TokenizerData& data, std::string_view name) {
   }
   REPRISE_CHECK(check_ids(data, name));
   for (size_t id = 0; id < vocab; ++id) {
-    if (data.kinds[id] == TokenKind::kControl &&
-        std::ranges::find(kEndTexts, data.tokens[id]) != kEndTexts.end()) {
+    if (data.kinds[id] == TokenKind::kControl && is_end_text(data.tokens[id])) {
       data.end_of_turn.push_back(static_cast<int32_t>(id));
     }
   }

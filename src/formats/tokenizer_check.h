@@ -16,6 +16,9 @@ std::optional<uint8_t> byte_of_piece(std::string_view piece);
 /// Id of the token with this text, by linear search.
 std::optional<int32_t> find_token(const TokenizerData& data, std::string_view text);
 
+/// Makes control tokens of those that end an answer by their name: some converters do not.
+void mark_end_tokens(TokenizerData& data);
+
 /// Lists the control and user-defined tokens of the vocabulary as added tokens.
 void add_special_tokens(TokenizerData& data);
 

@@ -15,10 +15,12 @@ struct Architecture {
   bool qkv_bias = false;
   bool qk_norm = false;
   bool fused_weights = false;
-  bool gemma = false;  ///< embeddings times sqrt(hidden), (1 + w) norms, tied embeddings
+  bool gemma = false;  ///< embeddings times sqrt(hidden), (1 + w) norms
+  bool tied = false;   ///< HF: embeddings are tied where the file does not say
   bool post_norms = false;
-  bool multipliers = false;      ///< Granite's four
-  bool soft_caps = false;        ///< may cap logits
+  bool multipliers = false;                                ///< Granite's four
+  bool soft_caps = false;                                  ///< may cap logits
+  float attention_soft_cap = 0.0f, logit_soft_cap = 0.0f;  ///< GGUF: where the file names none
   bool local_rope = false;       ///< sliding-window layers have their own theta
   bool optional_window = false;  ///< HF: windows only where use_sliding_window says so
   uint32_t full_every = 0;       ///< with a window, every n-th layer sees everything; 0 = none does

@@ -193,8 +193,10 @@ Status read_scales(const GgufKeys& keys, const Architecture& architecture, Model
     config.logit_scale = 1.0f / logit_divisor;
   }
   if (architecture.soft_caps) {
-    REPRISE_TRY(config.attention_soft_cap, keys.number_or("attn_logit_softcapping", kCap, 0.0f));
-    REPRISE_TRY(config.logit_soft_cap, keys.number_or("final_logit_softcapping", kCap, 0.0f));
+    REPRISE_TRY(config.attention_soft_cap,
+                keys.number_or("attn_logit_softcapping", kCap, architecture.attention_soft_cap));
+    REPRISE_TRY(config.logit_soft_cap,
+                keys.number_or("final_logit_softcapping", kCap, architecture.logit_soft_cap));
   }
   return {};
 }

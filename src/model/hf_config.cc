@@ -102,7 +102,7 @@ Status read_sizes(const JsonKeys& keys, const Architecture& architecture, ModelC
               keys.count_or(kKeys.head_dim, kHeadDim, config.hidden / config.n_head));
   REPRISE_TRY(config.context, keys.count("max_position_embeddings", kContext));
   REPRISE_TRY(config.norm_eps, keys.number("rms_norm_eps", kEps));
-  REPRISE_TRY(config.tied_embeddings, keys.flag_or("tie_word_embeddings", architecture.gemma));
+  REPRISE_TRY(config.tied_embeddings, keys.flag_or("tie_word_embeddings", architecture.tied));
   return {};
 }
 

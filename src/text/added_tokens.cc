@@ -10,6 +10,7 @@ namespace reprise {
 namespace {
 
 bool is_word_character(uint32_t code_point) {
+  if (code_point == 0x200c || code_point == 0x200d) return true;  // the joiners
   switch (utf8proc_category(static_cast<utf8proc_int32_t>(code_point))) {
     case UTF8PROC_CATEGORY_LU:
     case UTF8PROC_CATEGORY_LL:

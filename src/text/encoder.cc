@@ -56,7 +56,7 @@ void Encoder::encode_invalid(std::string_view bytes) {
   } else {
     const std::string& repaired = context_.texts.emplace_back(replace_invalid_utf8(bytes));
     const bool at_start = bytes.data() == text_.data();
-    encode_between(repaired, {at_start, false, after_special_, !at_start}, false);
+    encode_between(repaired, {at_start, false, after_special_, !at_start}, {});
   }
   after_special_ = false;
 }
@@ -74,12 +74,53 @@ void Encoder::encode_valid(std::string_view run) {
     encode_between(part,
                    {begin == 0, begin + part.size() == text_.size(), after_special_,
                     begin == offset && offset > 0},
-                   touches(options_.literal, begin, begin + part.size()));
+                   literal_in(part));
     after_special_ = false;
   });
 }
 
-void Encoder::encode_between(std::string_view part, const TextPosition& position, bool literal) {
+std::vector<TextRange> Encoder::literal_in(std::string_view part) const {
+  std::vector<TextRange> ranges;
+  if (parts_.added_normalized.empty()) return ranges;
+  const auto inside_character = [&](size_t at) {
+    return at < part.size() && (static_cast<uint8_t>(part[at]) & 0xc0) == 0x80;
+  };
+  const size_t offset = offset_of(part);
+  auto range = std::ranges::upper_bound(options_.literal, offset, {}, &TextRange::end);
+  for (; range != options_.literal.end() && range->begin < offset + part.size(); ++range) {
+    size_t begin = std::max(range->begin, offset) - offset;
+    size_t end = std::min(range->end - offset, part.size());
+    while (inside_character(begin)) --begin;
+    while (inside_character(end)) ++end;
+    if (!ranges.empty()) begin = std::max(begin, ranges.back().end);
+    if (begin < end) ranges.push_back({begin, end});
+  }
+  return ranges;
+}
+
+std::string_view Encoder::normalize(std::string_view part, const TextPosition& position,
+                                    std::vector<TextRange>& literal) {
+  std::string& out = context_.texts.emplace_back();
+  size_t done = 0;
+  const auto append_up_to = [&](size_t end) {
+    const bool first = done == 0, last = end == part.size();
+    const TextPosition place{position.at_start && first, position.at_end && last,
+                             position.after_special && first, position.continues || !first, !last};
+    out += parts_.normalizer.apply(part.substr(done, end - done), place, context_.regex);
+    done = end;
+  };
+  for (TextRange& range : literal) {
+    if (done < range.begin) append_up_to(range.begin);
+    const size_t begin = out.size();
+    append_up_to(range.end);
+    range = {begin, out.size()};
+  }
+  if (done < part.size()) append_up_to(part.size());
+  return out;
+}
+
+void Encoder::encode_between(std::string_view part, const TextPosition& position,
+                             std::vector<TextRange> literal) {
   context_.at_start = position.at_start;
   context_.continues = position.continues;
   const auto split = [&](std::string_view text) {
@@ -90,10 +131,8 @@ void Encoder::encode_between(std::string_view part, const TextPosition& position
     split(part);
     return;
   }
-  const std::string& text =
-      context_.texts.emplace_back(parts_.normalizer.apply(part, position, context_.regex));
-  // Normalised text has lost its offsets, so one literal byte makes all of it literal.
-  const AddedTokens::Filter filter{options_.parse_special && !literal, {}, 0};
+  const std::string_view text = normalize(part, position, literal);
+  const AddedTokens::Filter filter{options_.parse_special, literal, 0};
   parts_.added_normalized.split(text, filter, [&](std::string_view rest, const AddedToken* token) {
     if (token == nullptr) {
       split(rest);

@@ -38,8 +38,14 @@ class Encoder {
  private:
   void encode_valid(std::string_view run);
   void encode_invalid(std::string_view bytes);
-  /// literal: a range of options.literal touches the part.
-  void encode_between(std::string_view part, const TextPosition& position, bool literal);
+  /// literal: ranges of the part that special tokens may not touch.
+  void encode_between(std::string_view part, const TextPosition& position,
+                      std::vector<TextRange> literal);
+  /// What options.literal has of a part of the text, in whole characters; counted from its start.
+  std::vector<TextRange> literal_in(std::string_view part) const;
+  /// The part normalised; literal becomes where its ranges are then.
+  std::string_view normalize(std::string_view part, const TextPosition& position,
+                             std::vector<TextRange>& literal);
   void encode_piece(std::string_view piece);
   void encode_word(std::string_view word);
   size_t offset_of(std::string_view part) const {

@@ -56,9 +56,10 @@ Result<Step> make_step(const TokenizerStep& step) {
   if (kind == "Lowercase") return plain_step(to_lowercase);
   if (kind == "StripAccents") return plain_step(strip_accents);
   if (kind == "Strip") {
-    return plain_step([left = step.start > 0, right = step.stop > 0](std::string_view text) {
-      return strip_white_space(text, left, right);
-    });
+    return [left = step.start > 0, right = step.stop > 0](
+               std::string_view text, const TextPosition& position, RegexState&) {
+      return strip_white_space(text, left && !position.continues, right && !position.continued);
+    };
   }
   if (kind == "Prepend") {
     return

@@ -17,7 +17,8 @@ struct TextPosition {
   bool at_start = true;       ///< it starts the input
   bool at_end = true;         ///< it ends the input
   bool after_special = true;  ///< it starts the input or follows a special token
-  bool continues = false;     ///< it follows bytes that are no text, so nothing is put before it
+  bool continues = false;     ///< it follows more of the same, so nothing is put before it
+  bool continued = false;     ///< more of the same follows
 };
 
 class Normalizer {

@@ -116,7 +116,8 @@ Result<TokenTexts> TokenTexts::create(const TokenizerData& data, bool byte_level
     std::string text = data.tokens[id];
     const TokenKind kind = data.kinds[id];
     const bool is_byte = kind == TokenKind::kByte && byte_step(text);
-    const bool as_stored = is_byte || verbatim[id] || kind == TokenKind::kControl;
+    // Added tokens are written as they are where others are written in characters for bytes.
+    const bool as_stored = is_byte || (verbatim[id] && byte_level) || kind == TokenKind::kControl;
     for (const Step& step : decoders.steps) {
       if (as_stored || step(text)) break;
     }

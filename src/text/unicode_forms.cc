@@ -101,7 +101,8 @@ std::string to_lowercase(std::string_view text) {
 
 std::string strip_accents(std::string_view text) {
   return map_characters(text, [](uint32_t c) {
-    const bool mark = utf8proc_category(static_cast<utf8proc_int32_t>(c)) == UTF8PROC_CATEGORY_MN;
+    const utf8proc_category_t kind = utf8proc_category(static_cast<utf8proc_int32_t>(c));
+    const bool mark = kind >= UTF8PROC_CATEGORY_MN && kind <= UTF8PROC_CATEGORY_ME;
     return mark ? kDropped : c;
   });
 }

@@ -71,6 +71,60 @@ TEST(GgufTokenizer, KeepsSpacesInsideMerges) {
   EXPECT_THAT(data->merges, ElementsAre(Pair(" ", "a"), Pair("a", "b c")));
 }
 
+TEST(GgufTokenizer, DefaultsFollowThePreTokenizer) {
+  const auto read = [](const char* pre) {
+    GgufBuilder builder;
+    builder.add("tokenizer.ggml.model", "gpt2").add("tokenizer.ggml.pre", pre);
+    builder.add_strings("tokenizer.ggml.tokens", {"a", "<s>"});
+    builder.add_strings("tokenizer.ggml.merges", {});
+    builder.add("tokenizer.ggml.bos_token_id", 1u);
+    return *from_gguf(builder);
+  };
+  for (const char* pre :
+       {"llama-bpe", "llama-v3", "falcon3", "pixtral", "lfm2", "midm-2.0", "falcon-h1", "tekken"}) {
+    EXPECT_TRUE(read(pre).ignore_merges) << pre;
+    EXPECT_TRUE(read(pre).add_bos) << pre;
+  }
+  for (const char* pre : {"gpt-2", "dbrx", "smaug-bpe", "glm4", "chatglm-bpe"}) {
+    EXPECT_FALSE(read(pre).ignore_merges) << pre;
+    EXPECT_FALSE(read(pre).add_bos) << pre;
+  }
+}
+
+TEST(GgufTokenizer, TokensThatEndAnAnswerAreControlTokens) {
+  GgufBuilder builder;
+  builder.add("tokenizer.ggml.model", "gpt2");
+  builder.add_strings("tokenizer.ggml.tokens", {"a", "<|im_end|>", "<|eot_id|>", "<|other|>"});
+  builder.add_array<int32_t>("tokenizer.ggml.token_type", {1, 1, 4, 1});
+  builder.add_strings("tokenizer.ggml.merges", {});
+  const auto data = from_gguf(builder);
+  ASSERT_TRUE(data) << data.error().message;
+  EXPECT_THAT(data->kinds, ElementsAre(TokenKind::kNormal, TokenKind::kControl, TokenKind::kControl,
+                                       TokenKind::kNormal));
+  EXPECT_THAT(data->end_of_turn, ElementsAre(1, 2));
+  ASSERT_EQ(data->added.size(), 2u);
+  EXPECT_TRUE(data->added[0].special);
+}
+
+TEST(GgufTokenizer, Phi3MarkersTakeTheWhiteSpaceBehindThem) {
+  const std::vector<std::string> tokens = {"<unk>", "<s>", "</s>", "<|endoftext|>", "<|user|>"};
+  const auto stripping = [&](const char* architecture) {
+    GgufBuilder builder;
+    builder.add("general.architecture", architecture).add("tokenizer.ggml.model", "llama");
+    builder.add_strings("tokenizer.ggml.tokens", tokens);
+    builder.add_array<float>("tokenizer.ggml.scores", {0, 0, 0, 0, 0});
+    builder.add_array<int32_t>("tokenizer.ggml.token_type", {2, 3, 4, 3, 3});
+    const TokenizerData data = *from_gguf(builder);
+    std::vector<std::string> texts;
+    for (const AddedToken& token : data.added) {
+      if (token.rstrip) texts.push_back(token.text);
+    }
+    return texts;
+  };
+  EXPECT_THAT(stripping("phi3"), ElementsAre("</s>", "<|user|>"));
+  EXPECT_THAT(stripping("llama"), ElementsAre());
+}
+
 TEST(TokenizerJson, ReadsBpe) {
   const auto data = parse_tokenizer_json(small_tokenizer_json(), "t");
   ASSERT_TRUE(data) << data.error().message;
@@ -178,6 +232,15 @@ TEST(FolderTokenizer, CombinesItsFiles) {
   EXPECT_EQ(data->chat_template, "d");
   folder.add("chat_template.jinja", "j");
   EXPECT_EQ(read_folder_tokenizer(folder.path())->chat_template, "j");
+}
+
+TEST(FolderTokenizer, EndsAnswersAsConfigJsonSaysWithoutAGenerationConfig) {
+  TempFolder folder;
+  folder.add("tokenizer.json", small_tokenizer_json());
+  folder.add("config.json", R"({"eos_token_id":[2,1]})");
+  EXPECT_THAT(read_folder_tokenizer(folder.path())->end_of_turn, ElementsAre(1, 2));
+  folder.add("generation_config.json", R"({"eos_token_id":0})");
+  EXPECT_THAT(read_folder_tokenizer(folder.path())->end_of_turn, ElementsAre(0));
 }
 
 TEST(FolderTokenizer, ExtendsASentencePieceModel) {

@@ -149,6 +149,15 @@ TEST(GgufConfig, Gemma2) {
   EXPECT_FALSE(c.norm_plus_one) << "converters have added 1";
 }
 
+TEST(GgufConfig, SoftCapsOfFilesWithoutThem) {
+  const ModelConfig gemma2 = read_good(model_of("gemma2"));
+  EXPECT_EQ(gemma2.attention_soft_cap, 50.0f);
+  EXPECT_EQ(gemma2.logit_soft_cap, 30.0f);
+  const ModelConfig gemma3 = read_good(model_of("gemma3"));
+  EXPECT_EQ(gemma3.attention_soft_cap, 0.0f);
+  EXPECT_EQ(gemma3.logit_soft_cap, 0.0f);
+}
+
 TEST(GgufConfig, Gemma3) {
   GgufBuilder builder = model_of("gemma3", 6);
   builder.add("gemma3.attention.sliding_window", uint32_t{7});

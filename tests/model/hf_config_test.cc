@@ -178,6 +178,22 @@ TEST(HfConfig, SmolLm3) {
   EXPECT_THAT(c.layer_rope, ElementsAre(R::kGlobal, R::kGlobal, R::kGlobal, R::kNone, R::kGlobal));
 }
 
+// transformers 4 leaves out what equals its own default.
+TEST(HfConfig, EmbeddingsAreTiedAsTheFamilyHasThem) {
+  const auto tied = [](const std::string& architecture) {
+    return read(R"({"architectures":[")" + architecture + R"("],"hidden_size":64,
+      "intermediate_size":64,"max_position_embeddings":64,"num_attention_heads":4,
+      "num_hidden_layers":2,"rms_norm_eps":1e-06,"vocab_size":3})")
+        .tied_embeddings;
+  };
+  for (const char* name : {"SmolLM3ForCausalLM", "Gemma2ForCausalLM", "Gemma3ForCausalLM"}) {
+    EXPECT_TRUE(tied(name)) << name;
+  }
+  for (const char* name : {"LlamaForCausalLM", "Qwen3ForCausalLM", "GraniteForCausalLM"}) {
+    EXPECT_FALSE(tied(name)) << name;
+  }
+}
+
 TEST(HfConfig, EverySupportedNameIsListed) {
   const auto names = supported_architectures();
   EXPECT_THAT(names, testing::IsSupersetOf({"llama", "LlamaForCausalLM", "gemma3", "phi3"}));

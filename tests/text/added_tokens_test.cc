@@ -61,6 +61,8 @@ TEST(AddedTokens, SingleWordsStandAlone) {
   EXPECT_THAT(tokenizer->encode("(cat)"), ElementsAre('(', cat, ')'));
   EXPECT_THAT(tokenizer->encode("cats"), Not(Contains(cat)));
   EXPECT_THAT(tokenizer->encode("écat"), Not(Contains(cat)));
+  EXPECT_THAT(tokenizer->encode("cat\u200d"), Not(Contains(cat)));
+  EXPECT_THAT(tokenizer->encode("\u200ccat"), Not(Contains(cat)));
 }
 
 TEST(AddedTokens, LiteralRangesHideSpecialTokens) {
@@ -84,6 +86,38 @@ TEST(AddedTokens, LiteralRangesCountFromTheTextsStartInBrokenText) {
   const std::vector<TextRange> literal{{5, 8}};
   EXPECT_THAT(tokenizer->encode("<e>\xff\xff<e><e>", {.parse_special = true, .literal = literal}),
               ElementsAre(end, 0xff, 0xff, '<', 'e', '>', end));
+}
+
+TEST(AddedTokens, LiteralRangesHideNormalizedOnesOnlyWhereTheyAre) {
+  TokenizerData data = tiny_byte_bpe({});
+  data.normalizers.assign(2, TokenizerStep());
+  data.normalizers[0].kind = "Strip";
+  data.normalizers[0].start = data.normalizers[0].stop = 1;
+  data.normalizers[1].kind = "Replace";
+  data.normalizers[1].pattern = "é";
+  data.normalizers[1].content = "ee";
+  data.pre_tokenizers.assign(1, TokenizerStep());
+  data.pre_tokenizers[0].kind = "ByteLevel";
+  data.pre_tokenizers[0].use_regex = false;
+  const int32_t end = add_token(data, "<e>", true);
+  data.added.back().normalized = true;
+  const auto tokenizer = make_tokenizer(data);
+  const auto encode = [&](std::vector<TextRange> ranges) {
+    return tokenizer->encode(" é <e> é<e> ", {.parse_special = true, .literal = ranges});
+  };
+  EXPECT_THAT(encode({}), ElementsAre('e', 'e', ' ', end, ' ', 'e', 'e', end));
+  EXPECT_THAT(encode({{4, 5}}), ElementsAre('e', 'e', ' ', '<', 'e', '>', ' ', 'e', 'e', end));
+  EXPECT_THAT(encode({{9, 10}, {10, 12}}),
+              ElementsAre('e', 'e', ' ', end, ' ', 'e', 'e', '<', 'e', '>'))
+      << "a range that begins inside a character";
+}
+
+TEST(AddedTokens, OrdinaryOnesOfCharactersAreDecodedAsOthersAre) {
+  const auto gemma = fixture_tokenizer("gemma.json");
+  EXPECT_EQ(gemma->decode(std::vector<int32_t>{510, 511}), "      ");
+  TokenizerData data = tiny_byte_bpe({});
+  const int32_t ordinary = add_token(data, "Ġ▁", false);
+  EXPECT_EQ(make_tokenizer(data)->token_bytes(ordinary), "Ġ▁");
 }
 
 RC_GTEST_PROP(AddedTokens, UserTextNeverHoldsASpecialToken, ()) {

@@ -118,6 +118,49 @@ TEST(TemplateLimits, OutputStepsAndSourceAreBounded) {
             "template_limit");
 }
 
+// Each of these expressions takes many times longer than a node where it is not paid for.
+TEST(TemplateLimits, LooksAtLongTextsArePaidFor) {
+  const TemplateLimits limits = {.max_steps = 100'000};
+  const std::string setup = "{% set a = 'a' * 1000000 %}{% set b = a ~ 'b' %}";
+  for (const char* expression : {
+           "a.isalpha()",
+           "a.islower()",
+           "a is lower",
+           "a|wordcount",
+           "a|trim",
+           "a.strip('b')",
+           "a.upper()",
+           "a|title",
+           "a.find('b')",
+           "a.count('b')",
+           "'b' in a",
+           "a.split('b')",
+           "a.split()",
+           "a.partition('b')",
+           "a.splitlines()",
+           "a.startswith(b)",
+           "a|int",
+           "a|float",
+           "a|tojson",
+           "a|e",
+           "'%.0s' % a",
+           "'{:.0}'.format(a)",
+           "a.replace('b', a)",
+           "[a]|sort",
+           "a.removesuffix(b)",
+       }) {
+    const std::string source =
+        setup + "{% for i in range(20) %}{% set x = " + expression + " %}{% endfor %}";
+    EXPECT_EQ(error_of(source, limits), "template_limit") << expression;
+  }
+  // Where every character is compared with a long text, each text may be short enough.
+  for (const char* expression : {"a.strip(b)", "a.rfind('b' ~ a)", "a.split(b)", "b in a"}) {
+    EXPECT_EQ(error_of(setup + "{{ " + expression + " }}"), "template_limit") << expression;
+  }
+  const std::string call = "{% set n = namespace() %}{% set n.n = n %}{{ ('{0' ~ '.n' * 1000000 ~ ";
+  EXPECT_EQ(error_of(call + "'}').format(n) }}", limits), "template_limit");
+}
+
 #if defined(__SANITIZE_ADDRESS__)
 #define REPRISE_TEST_ASAN 1
 #elif defined(__has_feature)

@@ -102,7 +102,7 @@ Result<bool> contains(Runtime& runtime, const Value& hay, const Value& needle) {
       return fail(ErrorCode::kTemplateRuntime, "'in <string>' requires a string, not '{}'",
                   needle.type_name());
     }
-    REPRISE_CHECK(runtime.budget().spend(hay.text().size() / kBytesPerStep));
+    REPRISE_CHECK(runtime.search(hay.text(), needle.text()));
     return hay.text().find(needle.text()) != std::string_view::npos;
   }
   if (hay.is(Kind::kDict)) {

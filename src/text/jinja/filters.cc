@@ -51,6 +51,7 @@ Result<Value> AttributeGetter::get(Runtime& runtime, const Value& value,
 
 Result<Value> sort_key(Runtime& runtime, const Value& value, bool case_sensitive) {
   if (case_sensitive || !value.is(Kind::kString)) return value;
+  REPRISE_CHECK(runtime.scan(value.text()));
   return runtime.text(to_lower(value.text()));
 }
 

@@ -69,6 +69,7 @@ Result<Value> PercentFormatter::named_value() {
 }
 
 Status PercentFormatter::append_directive() {
+  REPRISE_CHECK(runtime_.budget().spend(1));
   FormatSpec spec;
   spec.align = '>';
   Value value;
@@ -174,6 +175,7 @@ Result<FormatSpec> parse_spec(std::string_view text) {
 // The value that a field such as "0", "name", "name.attribute" or "name[key]" denotes.
 Result<Value> field_value(Runtime& runtime, std::string_view field, const Arguments& arguments,
                           size_t& automatic) {
+  REPRISE_CHECK(runtime.scan(field));
   const size_t end = std::min(field.find_first_of(".["), field.size());
   const std::string_view name = field.substr(0, end);
   Value value;
@@ -192,6 +194,7 @@ Result<Value> field_value(Runtime& runtime, std::string_view field, const Argume
     value = found->second;
   }
   for (size_t at = end; at < field.size();) {
+    REPRISE_CHECK(runtime.budget().spend(1));
     const bool subscript = field[at] == '[';
     const size_t stop =
         subscript ? field.find(']', at) : std::min(field.find_first_of(".[", at + 1), field.size());

@@ -116,6 +116,7 @@ Status JsonWriter::append_dict(const Dict& dict, int level) {
     if (i > 0) out_.append(style_.item_separator);
     new_line(level + 1);
     REPRISE_TRY(const std::string key, key_text(keys[order[i]]));
+    REPRISE_CHECK(runtime_.scan(key));
     append_text(key);
     out_.append(style_.key_separator);
     REPRISE_CHECK(append(dict.entries[order[i]].second, level + 1));
@@ -142,6 +143,7 @@ Status JsonWriter::append(const Value& value, int level) {
       out_.append(json_float(value.as_double()));
       return {};
     case Kind::kString:
+      REPRISE_CHECK(runtime_.scan(value.text()));
       append_text(value.text());
       return {};
     case Kind::kDict:

@@ -141,6 +141,7 @@ Status append_repr(Runtime& runtime, const Value& value, int depth, TextBuilder&
       out.append(float_repr(value.as_double()));
       return {};
     case Kind::kString:
+      REPRISE_CHECK(runtime.scan(value.text()));
       if (value.is_markup()) out.append("Markup(");
       append_text_repr(value.text(), out);
       if (value.is_markup()) out.append(")");
@@ -180,7 +181,10 @@ Result<std::string> repr(Runtime& runtime, const Value& value) {
 }
 
 Result<std::string> str(Runtime& runtime, const Value& value) {
-  if (value.is(Kind::kString)) return std::string(value.text());
+  if (value.is(Kind::kString)) {
+    REPRISE_CHECK(runtime.scan(value.text()));
+    return std::string(value.text());
+  }
   if (value.is(Kind::kUndefined)) return std::string();
   return repr(runtime, value);
 }

@@ -10,9 +10,11 @@
 namespace reprise::jinja {
 namespace {
 
-constexpr size_t kBytesPerStep = 256;   // copied text that costs as much as one node
-constexpr size_t kElementsPerStep = 8;  // copied or compared elements likewise
-constexpr size_t kMemoryPerOutput = 4;  // live values may take this many times the output limit
+constexpr size_t kBytesPerStep = 256;      // copied text that costs as much as one node
+constexpr size_t kElementsPerStep = 8;     // copied or compared elements likewise
+constexpr size_t kCharactersPerStep = 32;  // looked at one by one
+constexpr size_t kBytesAtOnce = 32;        // compared like one character
+constexpr size_t kMemoryPerOutput = 4;     // live values may take this many times the output limit
 
 }  // namespace
 
@@ -96,6 +98,14 @@ Result<const Value*> Runtime::find(const Dict& dict, const Value& key) {
     if (same) return &value;
   }
   return nullptr;
+}
+
+Status Runtime::scan(std::string_view text, size_t compared) {
+  return budget_.spend(1 + text.size() * (1 + compared) / kCharactersPerStep);
+}
+
+Status Runtime::search(std::string_view text, std::string_view needle) {
+  return scan(text, needle.size() / kBytesAtOnce);
 }
 
 Result<std::vector<Value>> Runtime::iterate(const Value& value) {

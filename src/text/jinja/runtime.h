@@ -34,6 +34,10 @@ class Runtime {
     return kept;
   }
 
+  /// Pays for a look at every character of a text, compared with so many bytes one by one.
+  Status scan(std::string_view text, size_t compared = 0);
+  /// Pays for the search for a text in another.
+  Status search(std::string_view text, std::string_view needle);
   /// One pass over a value as a for loop makes it: the elements, keys or characters. Consumes a
   /// generator. Errors: kTemplateRuntime when it is not iterable.
   Result<std::vector<Value>> iterate(const Value& value);

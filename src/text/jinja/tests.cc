@@ -55,8 +55,9 @@ Result<Value> divisible_by(Runtime&, const Value& self, const Bound& arguments) 
 }
 
 template <std::string (*map)(std::string_view), std::string (*other)(std::string_view)>
-Result<Value> has_case(Runtime&, const Value& self, const Bound&) {
+Result<Value> has_case(Runtime& runtime, const Value& self, const Bound&) {
   if (!self.is(Kind::kString)) return Value::boolean(false);
+  REPRISE_CHECK(runtime.scan(self.text()));
   return Value::boolean(map(self.text()) == self.text() && other(self.text()) != self.text());
 }
 

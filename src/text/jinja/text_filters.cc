@@ -14,6 +14,7 @@ namespace {
 template <std::string (*function)(std::string_view)>
 Result<Value> mapped(Runtime& runtime, const Value& self, const Bound&) {
   REPRISE_TRY(const Value text, str_value(runtime, self));
+  REPRISE_CHECK(runtime.scan(text.text()));
   return runtime.text(function(text.text()), text.is_markup());
 }
 
@@ -32,13 +33,9 @@ std::string title_words(std::string_view text) {
 }
 
 Result<Value> trim(Runtime& runtime, const Value& self, const Bound& arguments) {
-  const bool all_space = arguments[0] == nullptr || arguments[0]->is(Kind::kNone);
-  std::string_view set;
-  if (!all_space) {
-    REPRISE_TRY(set, arguments.text(0, ""));
-  }
   REPRISE_TRY(const Value text, str_value(runtime, self));
-  const std::string_view kept = strip(text.text(), all_space ? nullptr : &set, Side::kBoth);
+  REPRISE_TRY(const std::string_view kept,
+              stripped(runtime, text.text(), arguments[0], Side::kBoth));
   if (kept.size() == text.text().size()) return text;
   return runtime.text(std::string(kept), text.is_markup());
 }
@@ -61,19 +58,16 @@ Result<Value> safe(Runtime& runtime, const Value& self, const Bound&) {
   return Value::object(Kind::kString, text.shared(), true);
 }
 
-Result<Value> escape(Runtime& runtime, const Value& self, const Bound&) {
-  if (self.is_markup()) return self;
+Result<Value> force_escape(Runtime& runtime, const Value& self, const Bound&) {
   REPRISE_TRY(const Value text, str_value(runtime, self));
+  REPRISE_CHECK(runtime.scan(text.text()));
   TextBuilder out(runtime);
   append_escaped(out, text.text());
   return out.finish(true);
 }
 
-Result<Value> force_escape(Runtime& runtime, const Value& self, const Bound&) {
-  REPRISE_TRY(const Value text, str_value(runtime, self));
-  TextBuilder out(runtime);
-  append_escaped(out, text.text());
-  return out.finish(true);
+Result<Value> escape(Runtime& runtime, const Value& self, const Bound& arguments) {
+  return self.is_markup() ? self : force_escape(runtime, self, arguments);
 }
 
 Result<Value> indent(Runtime& runtime, const Value& self, const Bound& arguments) {
@@ -86,7 +80,7 @@ Result<Value> indent(Runtime& runtime, const Value& self, const Bound& arguments
   }
   if (!self.is(Kind::kString)) return type_error("indent", self);
   const std::string text = std::string(self.text()) + "\n";
-  const std::vector<std::string_view> lines = split_lines(text, false);
+  REPRISE_TRY(const auto lines, split_lines(runtime, text, false));
   const bool first = arguments.flag(1), blank = arguments.flag(2);
   TextBuilder out(runtime);
   for (size_t i = 0; i < lines.size(); ++i) {
@@ -139,8 +133,52 @@ Result<Value> truncate(Runtime& runtime, const Value& self, const Bound& argumen
   return runtime.text(std::string(kept) + std::string(end));
 }
 
+// Percent-encodes bytes as Python's urllib does: in a query slashes too, and spaces become pluses.
+Status append_quoted(Runtime& runtime, const Value& value, bool query, TextBuilder& out) {
+  static constexpr std::string_view kPlain = "_.-~/";
+  REPRISE_TRY(const std::string text, str(runtime, value));
+  for (const char c : text) {
+    const char small = static_cast<char>(c | 32);
+    const bool plain = (small >= 'a' && small <= 'z') || (c >= '0' && c <= '9') ||
+                       kPlain.substr(0, query ? 4 : 5).find(c) != std::string_view::npos;
+    if (plain) {
+      out.append({&c, 1});
+    } else if (query && c == ' ') {
+      out.append("+");
+    } else {
+      out.append(fmt::format("%{:02X}", static_cast<uint8_t>(c)));
+    }
+  }
+  return {};
+}
+
+Result<Value> url_encode(Runtime& runtime, const Value& self, const Bound&) {
+  TextBuilder out(runtime);
+  std::vector<Value> pairs;
+  if (self.is(Kind::kDict)) {
+    for (const auto& [key, value] : self.dict().entries) {
+      REPRISE_TRY(Value pair, runtime.sequence(Flavour::kTuple, {key, value}));
+      pairs.push_back(std::move(pair));
+    }
+  } else if (self.is(Kind::kSequence) || self.is(Kind::kUndefined)) {
+    REPRISE_TRY(pairs, runtime.iterate(self));
+  } else {
+    REPRISE_CHECK(append_quoted(runtime, self, false, out));
+  }
+  for (const Value& element : pairs) {
+    REPRISE_TRY(const std::vector<Value> pair, runtime.iterate(element));
+    if (pair.size() != 2) return type_error("place of a pair", element);
+    if (&element != pairs.data()) out.append("&");
+    REPRISE_CHECK(append_quoted(runtime, pair[0], true, out));
+    out.append("=");
+    REPRISE_CHECK(append_quoted(runtime, pair[1], true, out));
+  }
+  return out.finish();
+}
+
 Result<Value> word_count(Runtime& runtime, const Value& self, const Bound&) {
   REPRISE_TRY(const Value value, str_value(runtime, self));
+  REPRISE_CHECK(runtime.scan(value.text()));
   int64_t words = 0;
   bool inside = false;
   for (size_t at = 0; at < value.text().size();) {
@@ -167,6 +205,7 @@ constexpr Native kFilters[] = {
     {"trim", "?chars", trim},
     {"truncate", "?length,?killwords,?end,?leeway", truncate},
     {"upper", "", mapped<to_upper>},
+    {"urlencode", "", url_encode},
     {"wordcount", "", word_count},
 };
 

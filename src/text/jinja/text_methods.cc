@@ -13,15 +13,13 @@ namespace {
 
 template <std::string (*function)(std::string_view)>
 Result<Value> mapped(Runtime& runtime, const Value& self, const Bound&) {
+  REPRISE_CHECK(runtime.scan(self.text()));
   return runtime.text(function(self.text()), self.is_markup());
 }
 
 template <Side side>
-Result<Value> stripped(Runtime& runtime, const Value& self, const Bound& arguments) {
-  const bool all_space = arguments[0] == nullptr || arguments[0]->is(Kind::kNone);
-  REPRISE_TRY(const std::string_view set,
-              all_space ? Result<std::string_view>("") : arguments.text(0, ""));
-  const std::string_view text = strip(self.text(), all_space ? nullptr : &set, side);
+Result<Value> strip_side(Runtime& runtime, const Value& self, const Bound& arguments) {
+  REPRISE_TRY(const std::string_view text, stripped(runtime, self.text(), arguments[0], side));
   if (text.size() == self.text().size()) return self;
   return runtime.text(std::string(text), self.is_markup());
 }
@@ -29,10 +27,13 @@ Result<Value> stripped(Runtime& runtime, const Value& self, const Bound& argumen
 // The count limit of split; negative for none.
 Result<int64_t> split_limit(const Bound& arguments) { return arguments.integer(1, -1); }
 
-std::vector<std::string_view> split_space(std::string_view text, int64_t limit, bool from_right) {
+Result<std::vector<std::string_view>> split_space(Runtime& runtime, std::string_view text,
+                                                  int64_t limit, bool from_right) {
+  REPRISE_CHECK(runtime.scan(text));
   std::vector<std::string_view> parts;
   const Side side = from_right ? Side::kRight : Side::kLeft;
   for (text = strip(text, nullptr, side); !text.empty(); text = strip(text, nullptr, side)) {
+    REPRISE_CHECK(runtime.budget().spend(1));
     if (limit == 0) {
       parts.push_back(text);
       break;
@@ -55,21 +56,23 @@ std::vector<std::string_view> split_space(std::string_view text, int64_t limit, 
   return parts;
 }
 
-Result<std::vector<std::string_view>> split_parts(const Value& self, const Bound& arguments,
-                                                  bool from_right) {
+Result<std::vector<std::string_view>> split_parts(Runtime& runtime, const Value& self,
+                                                  const Bound& arguments, bool from_right) {
   REPRISE_TRY(int64_t limit, split_limit(arguments));
   std::string_view text = self.text();
   if (arguments[0] == nullptr || arguments[0]->is(Kind::kNone)) {
-    auto parts = split_space(text, limit, from_right);
+    REPRISE_TRY(auto parts, split_space(runtime, text, limit, from_right));
     if (from_right) std::reverse(parts.begin(), parts.end());
     return parts;
   }
   REPRISE_TRY(const std::string_view separator, arguments.text(0, ""));
   if (separator.empty()) return fail(ErrorCode::kTemplateRuntime, "empty separator");
+  REPRISE_CHECK(runtime.search(text, separator));
   std::vector<std::string_view> parts;
   for (size_t found; limit != 0 && (found = from_right ? text.rfind(separator)
                                                        : text.find(separator)) != text.npos;
        limit -= limit > 0 ? 1 : 0) {
+    REPRISE_CHECK(runtime.budget().spend(1));
     const std::string_view before = text.substr(0, found);
     const std::string_view after = text.substr(found + separator.size());
     parts.push_back(from_right ? after : before);
@@ -82,12 +85,13 @@ Result<std::vector<std::string_view>> split_parts(const Value& self, const Bound
 
 template <bool from_right>
 Result<Value> split(Runtime& runtime, const Value& self, const Bound& arguments) {
-  REPRISE_TRY(const auto parts, split_parts(self, arguments, from_right));
+  REPRISE_TRY(const auto parts, split_parts(runtime, self, arguments, from_right));
   return text_list(runtime, parts);
 }
 
 Result<Value> splitlines(Runtime& runtime, const Value& self, const Bound& arguments) {
-  return text_list(runtime, split_lines(self.text(), arguments.flag(0)));
+  REPRISE_TRY(const auto lines, split_lines(runtime, self.text(), arguments.flag(0)));
+  return text_list(runtime, lines);
 }
 
 template <bool from_right>
@@ -95,6 +99,7 @@ Result<Value> partition(Runtime& runtime, const Value& self, const Bound& argume
   REPRISE_TRY(const std::string_view separator, arguments.text(0, ""));
   if (separator.empty()) return fail(ErrorCode::kTemplateRuntime, "empty separator");
   const std::string_view text = self.text();
+  REPRISE_CHECK(runtime.search(text, separator));
   const size_t found = from_right ? text.rfind(separator) : text.find(separator);
   std::vector<std::string_view> parts = {text, "", ""};
   if (found != text.npos) {
@@ -130,6 +135,7 @@ Result<Value> replace(Runtime& runtime, const Value& self, const Bound& argument
 template <bool prefix>
 Result<Value> remove_affix(Runtime& runtime, const Value& self, const Bound& arguments) {
   REPRISE_TRY(const std::string_view affix, arguments.text(0, ""));
+  REPRISE_CHECK(runtime.scan(affix));
   const std::string_view text = self.text();
   if (prefix ? !text.starts_with(affix) : !text.ends_with(affix)) return self;
   return runtime.text(
@@ -157,6 +163,26 @@ Result<Value> zfill(Runtime& runtime, const Value& self, const Bound& arguments)
   return runtime.text(std::string(text.substr(0, sign)) + digits);
 }
 
+Result<Value> expand_tabs(Runtime& runtime, const Value& self, const Bound& arguments) {
+  REPRISE_TRY(const int64_t size, arguments.integer(0, 8));
+  REPRISE_CHECK(runtime.scan(self.text()));
+  TextBuilder out(runtime);
+  int64_t column = 0;
+  for (size_t at = 0; at < self.text().size() && !out.overflow();) {
+    const size_t start = at;
+    const char32_t c = next_character(self.text(), at);
+    if (c != U'\t') {
+      out.append(self.text().substr(start, at - start));
+      column = c == U'\n' || c == U'\r' ? 0 : column + 1;
+    } else if (size > 0) {
+      const int64_t spaces = size - column % size;
+      out.append(static_cast<size_t>(spaces), " ");
+      column += spaces;
+    }
+  }
+  return out.finish(self.is_markup());
+}
+
 Result<Value> format(Runtime& runtime, const Value& self, const Bound& arguments) {
   return format_braces(runtime, self, arguments.rest);
 }
@@ -165,11 +191,12 @@ constexpr Native kMethods[] = {
     {"capitalize", "", mapped<capitalized>},
     {"casefold", "", mapped<to_lower>},
     {"center", "width,?fillchar", justify<'c'>},
+    {"expandtabs", "?tabsize", expand_tabs},
     {"format", "*", format},
     {"join", "iterable", join},
     {"ljust", "width,?fillchar", justify<'<'>},
     {"lower", "", mapped<to_lower>},
-    {"lstrip", "?chars", stripped<Side::kLeft>},
+    {"lstrip", "?chars", strip_side<Side::kLeft>},
     {"partition", "sep", partition<false>},
     {"removeprefix", "prefix", remove_affix<true>},
     {"removesuffix", "suffix", remove_affix<false>},
@@ -177,10 +204,10 @@ constexpr Native kMethods[] = {
     {"rjust", "width,?fillchar", justify<'>'>},
     {"rpartition", "sep", partition<true>},
     {"rsplit", "?sep,?maxsplit", split<true>},
-    {"rstrip", "?chars", stripped<Side::kRight>},
+    {"rstrip", "?chars", strip_side<Side::kRight>},
     {"split", "?sep,?maxsplit", split<false>},
     {"splitlines", "?keepends", splitlines},
-    {"strip", "?chars", stripped<Side::kBoth>},
+    {"strip", "?chars", strip_side<Side::kBoth>},
     {"swapcase", "", mapped<swapped_case>},
     {"title", "", mapped<title_case>},
     {"upper", "", mapped<to_upper>},

@@ -1,4 +1,6 @@
 // Methods of strings that look for something in them.
+#include <algorithm>
+
 #include "base/try.h"
 #include "text/jinja/methods.h"
 #include "text/jinja/unicode.h"
@@ -37,6 +39,7 @@ Result<Value> has_affix(Runtime& runtime, const Value& self, const Bound& argume
   if (arguments[0]->is(Flavour::kTuple)) affixes = arguments[0]->sequence().items;
   for (const Value& affix : affixes) {
     if (!affix.is(Kind::kString)) return type_error("startswith or endswith", affix);
+    REPRISE_CHECK(runtime.scan(affix.text()));
     if (!part.exists) continue;
     if (at_start ? part.text.starts_with(affix.text()) : part.text.ends_with(affix.text())) {
       return Value::boolean(true);
@@ -49,6 +52,7 @@ template <bool from_right, bool required>
 Result<Value> find(Runtime& runtime, const Value& self, const Bound& arguments) {
   REPRISE_TRY(const std::string_view needle, arguments.text(0, ""));
   REPRISE_TRY(const Part part, selected_part(runtime, self, arguments));
+  REPRISE_CHECK(runtime.search(part.text, needle));
   const size_t found = from_right ? part.text.rfind(needle) : part.text.find(needle);
   if (!part.exists || found == std::string_view::npos) {
     if (required) return fail(ErrorCode::kTemplateRuntime, "substring not found");
@@ -62,6 +66,7 @@ Result<Value> count(Runtime& runtime, const Value& self, const Bound& arguments)
   REPRISE_TRY(const std::string_view needle, arguments.text(0, ""));
   REPRISE_TRY(const Part part, selected_part(runtime, self, arguments));
   if (!part.exists) return Value::integer(0);
+  REPRISE_CHECK(runtime.search(part.text, needle));
   if (needle.empty()) {
     return Value::integer(static_cast<int64_t>(character_count(part.text)) + 1);
   }
@@ -75,19 +80,27 @@ Result<Value> count(Runtime& runtime, const Value& self, const Bound& arguments)
 
 // True when the text has characters and all of them satisfy the predicate.
 template <bool (*predicate)(char32_t)>
-Result<Value> all(Runtime&, const Value& self, const Bound&) {
+Result<Value> all(Runtime& runtime, const Value& self, const Bound&) {
   const std::string_view text = self.text();
+  REPRISE_CHECK(runtime.scan(text));
   for (size_t at = 0; at < text.size();) {
     if (!predicate(next_character(text, at))) return Value::boolean(false);
   }
   return Value::boolean(!text.empty());
 }
 
+Result<Value> is_ascii(Runtime& runtime, const Value& self, const Bound&) {
+  REPRISE_CHECK(runtime.scan(self.text()));
+  return Value::boolean(std::ranges::all_of(
+      self.text(), [](char byte) { return static_cast<uint8_t>(byte) < 0x80; }));
+}
+
 bool is_alphanumeric(char32_t c) { return c != U'_' && is_identifier(c); }
 
 // Whether some letters have a case and all that do have the one that map gives.
 template <std::string (*map)(std::string_view), std::string (*other)(std::string_view)>
-Result<Value> has_case(Runtime&, const Value& self, const Bound&) {
+Result<Value> has_case(Runtime& runtime, const Value& self, const Bound&) {
+  REPRISE_CHECK(runtime.scan(self.text()));
   return Value::boolean(map(self.text()) == self.text() && other(self.text()) != self.text());
 }
 
@@ -98,6 +111,7 @@ constexpr Native kMethods[] = {
     {"index", "sub,?start,?end", find<false, true>},
     {"isalnum", "", all<is_alphanumeric>},
     {"isalpha", "", all<is_alphabetic>},
+    {"isascii", "", is_ascii},
     {"isdecimal", "", all<is_decimal>},
     {"isdigit", "", all<is_decimal>},
     {"islower", "", has_case<to_lower, to_upper>},

@@ -8,7 +8,7 @@ namespace reprise::jinja {
 Result<Value> replaced(Runtime& runtime, std::string_view text, std::string_view from,
                        std::string_view to, int64_t count) {
   TextBuilder out(runtime);
-  REPRISE_CHECK(runtime.budget().spend(text.size() / 256));
+  REPRISE_CHECK(runtime.search(text, from));
   size_t at = 0;
   if (from.empty()) {
     for (; count != 0 && !out.overflow(); count -= count > 0 ? 1 : 0) {
@@ -30,7 +30,9 @@ Result<Value> replaced(Runtime& runtime, std::string_view text, std::string_view
   return out.finish();
 }
 
-std::vector<std::string_view> split_lines(std::string_view text, bool keep) {
+Result<std::vector<std::string_view>> split_lines(Runtime& runtime, std::string_view text,
+                                                  bool keep) {
+  REPRISE_CHECK(runtime.scan(text));
   std::vector<std::string_view> lines;
   size_t start = 0;
   for (size_t at = 0; at < text.size();) {
@@ -40,11 +42,21 @@ std::vector<std::string_view> split_lines(std::string_view text, bool keep) {
                       c == 0x2028 || c == 0x2029;
     if (!ends) continue;
     if (c == U'\r' && at < text.size() && text[at] == '\n') ++at;
+    REPRISE_CHECK(runtime.budget().spend(1));
     lines.push_back(text.substr(start, (keep ? at : end) - start));
     start = at;
   }
   if (start < text.size()) lines.push_back(text.substr(start));
   return lines;
+}
+
+Result<std::string_view> stripped(Runtime& runtime, std::string_view text, const Value* set,
+                                  Side side) {
+  const bool all_space = set == nullptr || set->is(Kind::kNone);
+  if (!all_space && !set->is(Kind::kString)) return type_error("place of a string", *set);
+  const std::string_view characters = all_space ? std::string_view() : set->text();
+  REPRISE_CHECK(runtime.scan(text, characters.size()));
+  return strip(text, all_space ? nullptr : &characters, side);
 }
 
 Result<Value> text_list(Runtime& runtime, const std::vector<std::string_view>& texts) {

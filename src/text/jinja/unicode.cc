@@ -2,6 +2,8 @@
 
 #include <utf8proc.h>
 
+#include <algorithm>
+
 namespace reprise::jinja {
 namespace {
 
@@ -77,7 +79,8 @@ char32_t next_character(std::string_view text, size_t& at) {
 }
 
 size_t previous_character(std::string_view text, size_t end) {
-  for (size_t size = 1; size <= 4 && size <= end; ++size) {
+  // The longest first: every byte alone counts as a character of one byte.
+  for (size_t size = std::min<size_t>(4, end); size > 1; --size) {
     if (character_size(text, end - size) == size) return end - size;
   }
   return end - 1;

@@ -25,7 +25,7 @@ Result<Value> truncated(double value, const Value& otherwise) {
   return Value::integer(static_cast<int64_t>(value));
 }
 
-Result<Value> to_int(Runtime&, const Value& self, const Bound& arguments) {
+Result<Value> to_int(Runtime& runtime, const Value& self, const Bound& arguments) {
   const Value otherwise = arguments[0] != nullptr ? *arguments[0] : Value::integer(0);
   REPRISE_TRY(const int64_t base, arguments.integer(1, 10));
   if (base < 2 || base > 36) return fail(ErrorCode::kTemplateRuntime, "int() base {}", base);
@@ -33,6 +33,7 @@ Result<Value> to_int(Runtime&, const Value& self, const Bound& arguments) {
   if (self.is_integral()) return Value::integer(self.as_int());
   if (self.is(Kind::kFloat)) return truncated(self.as_double(), otherwise);
   if (!self.is(Kind::kString)) return otherwise;
+  REPRISE_CHECK(runtime.scan(self.text()));
   if (const auto value = read_integer(self.text(), static_cast<int>(base))) {
     return Value::integer(*value);
   }
@@ -40,10 +41,11 @@ Result<Value> to_int(Runtime&, const Value& self, const Bound& arguments) {
   return value ? truncated(*value, otherwise) : otherwise;
 }
 
-Result<Value> to_float(Runtime&, const Value& self, const Bound& arguments) {
+Result<Value> to_float(Runtime& runtime, const Value& self, const Bound& arguments) {
   if (self.is(Kind::kUndefined)) return type_error("float", self);
   if (self.is_number()) return Value::real(self.as_double());
   if (self.is(Kind::kString)) {
+    REPRISE_CHECK(runtime.scan(self.text()));
     if (const auto value = read_real(self.text())) return Value::real(*value);
   }
   return arguments[0] != nullptr ? *arguments[0] : Value::real(0);
