@@ -1,6 +1,8 @@
 // The public API: load a model once, open sessions on it, generate.
 //
-// An Engine and its sessions are used from one thread at a time; callbacks run on that thread.
+// An Engine and its sessions are used from one thread at a time; callbacks run on that thread. They
+// may start requests and destroy sessions, their own too, but neither throw nor wait for answers:
+// generate() is an error there, and step() does nothing.
 #pragma once
 
 #include <cstdint>
@@ -40,12 +42,14 @@ struct PolicyInfo {
 /// Every registered attention policy.
 std::vector<PolicyInfo> list_policies();
 
-/// A live conversation: its tokens and their KV. Destroy before the Engine.
+/// A live conversation: its tokens and their KV. Destroy before the Engine; a request that runs on
+/// it ends with it, without a word.
 class Session {
  public:
   ~Session();
   /// Reads what is new in request.prompt and answers. KV of the longest common prefix with what the
-  /// session (or the prefix cache) holds is reused. On error the session keeps its tokens.
+  /// session (or the prefix cache) holds is reused. What is refused changes nothing; after another
+  /// error the session holds what was read of the prompt.
   Result<Answer> generate(const Request& request);
   /// Tokens whose KV is held.
   std::span<const int32_t> tokens() const;
@@ -53,7 +57,8 @@ class Session {
   std::unique_ptr<Session> fork() const;
   /// Drops tokens from the end. kUnsupported when the policy has given up KV that this would need.
   Status truncate(size_t length);
-  /// Writes tokens and KV to a file, with text of the caller's own; see docs/kv.md.
+  /// Writes tokens and KV to a file, with text of the caller's own; see docs/kv.md. kUnsupported
+  /// for KV that Library::fuse loaded, or of policies that keep what a file does not hold.
   Status save(const std::string& path, std::string_view note,
               const ProgressFn& progress = {}) const;
   /// Replaces this session's content; returns the note. On error the session is unchanged.
@@ -84,7 +89,8 @@ class Engine {
   /// is delivered to on_done. The session must not be used until then.
   using DoneFn = std::function<void(Result<Answer>)>;
   Status submit(Session& session, Request request, DoneFn on_done);
-  /// One forward pass over all started requests; false when there is nothing left to do.
+  /// One forward pass over all started requests; false when there is nothing left to do, and in
+  /// callbacks.
   bool step();
 
   /// Token ids of plain text: special tokens are not parsed, BOS is added if the model wants it.

@@ -56,6 +56,9 @@ void visit_options(LibraryOptions& o, Visitor&& visit) {
         o.store_load);
 }
 
+/// As for EngineOptions.
+Status validate(const LibraryOptions& options);
+
 /// A chunk that search() found.
 struct Passage {
   std::string document;

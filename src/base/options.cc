@@ -8,6 +8,7 @@
 
 #include "base/nearest.h"
 #include "base/try.h"
+#include "reprise/library.h"
 
 namespace reprise {
 namespace {
@@ -147,5 +148,6 @@ Status validate(const EngineOptions& options) {
               options.tp);
 }
 Status validate(const SamplingOptions& options) { return validate_all(options); }
+Status validate(const LibraryOptions& options) { return validate_all(options); }
 
 }  // namespace reprise

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <system_error>
 
 namespace reprise {
 namespace {
@@ -34,8 +35,11 @@ constexpr uint64_t kTicketMask = 0xffffffff;
 ThreadPool::ThreadPool(int threads) {
   if (threads <= 0) threads = usable_cores();
   shares_ = std::vector<Share>(static_cast<size_t>(threads));
-  for (int thread = 1; thread < threads; ++thread) {
-    workers_.emplace_back([this, thread] { work(thread); });
+  try {
+    for (int thread = 1; thread < threads; ++thread) {
+      workers_.emplace_back([this, thread] { work(thread); });
+    }
+  } catch (const std::system_error&) {  // The system starts no more: others take their shares.
   }
 }
 

@@ -13,7 +13,7 @@ namespace reprise {
 
 class ThreadPool {
  public:
-  /// threads: total including the caller; 0 takes the machine's usable cores.
+  /// threads: total including the caller; 0 takes the usable cores. Fewer if the system says so.
   explicit ThreadPool(int threads = 0);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
@@ -55,7 +55,7 @@ class ThreadPool {
   std::vector<std::thread> workers_;
   Erased call_ = nullptr;
   void* context_ = nullptr;
-  std::vector<Share> shares_;  // [size()]
+  std::vector<Share> shares_;  // of all threads that were asked for
   alignas(64) std::atomic<uint64_t> job_{0};
   alignas(64) std::atomic<size_t> done_{0};
   std::atomic<bool> stop_{false};

@@ -117,6 +117,7 @@ Result<Library> Library::open(Engine& engine, const LibraryOptions& options, boo
   if (options.store.empty()) {
     return fail(ErrorCode::kInvalidArgument, "name the store's folder with --store DIR");
   }
+  REPRISE_CHECK(validate(options));
   REPRISE_TRY(const BlockCodec codec, parse_codec(options.store_codec));
   REPRISE_TRY(auto store, ChunkStore::open(options.store, create, {.bytes = options.store_size}));
   if (!options.store_remote.empty()) {
@@ -157,6 +158,7 @@ std::vector<std::vector<int32_t>> Library::cut(std::string_view text) const {
 
 Result<bool> Library::add(std::string_view document, uint32_t part,
                           std::span<const int32_t> tokens) {
+  if (tokens.empty()) return fail(ErrorCode::kEmptyPrompt, "{}: no tokens to keep", document);
   const ChunkTokens chunk = {impl_->context, tokens};
   REPRISE_TRY(const auto there, impl_->store.find(impl_->identity, chunk));
   if (there && there->record().codec.serves(impl_->codec)) {
@@ -236,10 +238,14 @@ Result<FusionReport> Library::fuse(Session& session, const PartedPrompt& prompt,
                                 sequence.policy->position_free(), progress);
   sequence.kv.rest();
   if (!done) return tl::unexpected<Error>(done.error());
+  for (const StoredChunk* chunk : done->damaged) {
+    static_cast<void>(impl_->store.drop(*chunk));  // what stays there is found damaged again
+  }
   const FusionCost& cost = done->cost;
   impl_->computed(cost.computed_rows + cost.recomputed_rows, cost.compute_ms);
   const auto held = static_cast<std::ptrdiff_t>(sequence.kv.length());
   sequence.tokens.assign(tokens.begin(), tokens.begin() + held);
+  if (cost.loaded_rows > 0) sequence.exact = std::max(report.reused_rows, prompt.head.size());
   sequence.policy->set_documents(static_cast<int32_t>(prompt.head.size()), at);
   // Other policies may read less for the row that these are of.
   if (reads_prompts_whole(*sequence.policy)) sequence.logits = std::move(done->logits);

@@ -72,7 +72,8 @@ void Sampler::keep_likely(std::span<const float> logits) {
   const float top = candidates_.front().logit;
   double mass = 0.0;
   for (Candidate& candidate : candidates_) {
-    candidate.probability = std::exp((candidate.logit - top) / options_.temp);
+    const float below = candidate.logit == top ? 0.0f : candidate.logit - top;  // of infinities
+    candidate.probability = std::exp(below / options_.temp);
     mass += candidate.probability;
   }
   size_t kept = 0;

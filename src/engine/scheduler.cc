@@ -12,6 +12,7 @@ namespace {
 
 constexpr size_t kOneRow[] = {1};
 constexpr size_t kSharedStates = 16;  // of policies, of a few per cent of their prompts' KV each
+constexpr int kMostPassedOver = 8;    // passes in a row
 
 }  // namespace
 
@@ -24,6 +25,7 @@ bool Sequence::truncate(size_t length) {
   tokens.resize(length);
   logits.clear();
   prefilled = std::min(prefilled, length);
+  if (!fused()) exact = kAll;
   return true;
 }
 
@@ -33,6 +35,7 @@ void Sequence::clear() {
   tokens.clear();
   logits.clear();
   prefilled = 0;
+  exact = kAll;
 }
 
 Scheduler::Running::Running(Sequence& where, Request what, DoneFn done, const Tokenizer& tokenizer)
@@ -45,7 +48,7 @@ Scheduler::Running::Running(Sequence& where, Request what, DoneFn done, const To
       submitted(Clock::now()) {
   if (!request.on_progress) return;
   report = [this](const Progress& progress) {
-    cancelled = cancelled || !request.on_progress(progress);
+    if (!cancelled && !request.on_progress(progress)) cancelled = true;  // it may call cancel()
     return !cancelled;
   };
 }
@@ -100,6 +103,16 @@ Status Scheduler::submit(Sequence& sequence, Request request, DoneFn on_done) {
 }
 
 bool Scheduler::step() {
+  if (stepping_) return false;
+  stepping_ = true;
+  compute_pass();
+  deliver_finished();
+  stepping_ = false;
+  kept_.clear();
+  return !running_.empty() || !waiting_.empty();
+}
+
+void Scheduler::compute_pass() {
   admit();
   if (started_.empty()) start(plan());
   if (!started_.empty()) {
@@ -110,27 +123,24 @@ bool Scheduler::step() {
   if (std::any_of(running_.begin(), running_.end(), ended)) {
     while (!started_.empty()) finish_oldest();  // nothing may be computed of what is given away
   }
-  deliver_finished();
-  return !running_.empty() || !waiting_.empty();
 }
 
 void Scheduler::start(Pass pass) {
   if (pass.planned.empty()) return;
-  if (const Status status = backend_.start({pass.rows, pass.steps, pass.results}); !status) {
-    const Running* last = nullptr;  // steps of a request stand side by side
-    for (const Planned& planned : pass.planned) {
-      if (planned.running != std::exchange(last, planned.running)) {
-        recover(*planned.running, status.error());
-      }
-    }
-    return;
+  const Pass& last = started_.emplace_back(std::move(pass));  // where cancel() finds it
+  const Status status = backend_.start({last.rows, last.steps, last.results});
+  if (status) return;
+  const Pass failed = std::move(started_.back());
+  started_.pop_back();
+  const Running* before = nullptr;  // steps of a request stand side by side
+  for (const Planned& planned : failed.planned) {
+    const bool next = planned.running != std::exchange(before, planned.running);
+    if (next && planned.running != nullptr) recover(*planned.running, status.error());
   }
-  started_.push_back(std::move(pass));
 }
 
 void Scheduler::finish_oldest() {
-  const Pass pass = std::move(started_.front());
-  started_.pop_front();
+  const Pass& pass = started_.front();  // where cancel() finds it
   const Status status = backend_.finish();
   size_t result = 0;
   for (size_t i = 0; i < pass.planned.size(); ++i) {
@@ -150,10 +160,17 @@ void Scheduler::finish_oldest() {
     commit(pass, i);
     advance(planned, planned.has_result ? &pass.results[own] : nullptr, own);
   }
+  started_.pop_front();
 }
 
 void Scheduler::cancel(const Sequence& sequence) {
-  const auto runs_on = [&](const auto& running) { return running->sequence == &sequence; };
+  std::vector<std::unique_ptr<Running>> dropped;  // what their callbacks own may end sessions, too
+  const auto drop_from = [&](auto& requests) {
+    const auto others = [&](const auto& running) { return running->sequence != &sequence; };
+    const auto first = std::stable_partition(requests.begin(), requests.end(), others);
+    std::move(first, requests.end(), std::back_inserter(dropped));
+    requests.erase(first, requests.end());
+  };
   for (Pass& pass : started_) {
     for (Planned& planned : pass.planned) {
       if (planned.running != nullptr && planned.running->sequence == &sequence) {
@@ -161,8 +178,13 @@ void Scheduler::cancel(const Sequence& sequence) {
       }
     }
   }
-  std::erase_if(waiting_, runs_on);
-  std::erase_if(running_, runs_on);
+  drop_from(waiting_);
+  drop_from(running_);
+  drop_from(finished_);
+  for (auto& running : dropped) {
+    running->cancelled = true;
+    keep(std::move(running));
+  }
 }
 
 void Scheduler::admit() {
@@ -203,8 +225,8 @@ void Scheduler::reuse_prefix(Running& running) {
     observed = static_cast<size_t>(known->policy->observed_prompt_rows(end, held));
   }
   const size_t limit = prompt.size() - std::clamp<size_t>(observed, 1, prompt.size());
-  const bool resumed = sequence.truncate(std::min(common, limit)) ||
-                       sequence.truncate(static_cast<size_t>(kept));
+  const bool resumed =
+      sequence.truncate(std::min(common, limit)) || sequence.truncate(static_cast<size_t>(kept));
   if (!resumed) sequence.clear();
   if (known != nullptr) sequence.policy = known->policy->fork();
   sequence.policy->clear_stats();
@@ -252,6 +274,7 @@ void Scheduler::use_cached(Sequence& sequence, std::span<const int32_t> prompt, 
   sequence.kv = std::move(found);
   sequence.tokens.assign(prompt.begin(), prompt.begin() + static_cast<std::ptrdiff_t>(length));
   sequence.prefilled = length;
+  sequence.exact = Sequence::kAll;
 }
 
 void Scheduler::take_prefix(Sequence& sequence, std::span<const int32_t> prompt) {
@@ -266,11 +289,20 @@ Scheduler::Pass Scheduler::plan() {
   return paged_out_ ? plan_rows() : pass;  // other rows fit now
 }
 
+const Scheduler::Running* Scheduler::find_starved() const {
+  const auto found = std::ranges::find_if(running_, [](const auto& running) {
+    return !running->result && running->passed_over >= kMostPassedOver;
+  });
+  return found == running_.end() ? nullptr : found->get();
+}
+
 Scheduler::Pass Scheduler::plan_rows() {
   Pass pass;
   std::vector<Running*> reading;
+  const Running* const starved = find_starved();  // it gets a pass of its own
   for (const auto& running : running_) {
     if (running->result) continue;  // it could not start
+    if (starved != nullptr && running.get() != starved) continue;
     if (running->prompt_left() > 0)
       reading.push_back(running.get());
     else
@@ -316,10 +348,14 @@ void Scheduler::plan_request(Running& running, std::span<const size_t> cells, ke
   size_t rows = std::accumulate(cells.begin(), cells.end(), size_t{0});
   if (sequence.kv.paged()) {
     const uint64_t layer = PageMap::blocks_of(position + rows);
-    if (pass.paged > 0 && pass.paged + layer > pool_.pageable()) return;  // in a later pass
+    if (pass.paged > 0 && pass.paged + layer > pool_.pageable()) {  // in a later pass
+      ++running.passed_over;
+      return;
+    }
     pass.paged += layer;
     rows = rows_in_memory(sequence, rows);
   }
+  running.passed_over = 0;
   if (auto status = reserve(sequence, rows); !status) {
     running.result = tl::unexpected<Error>(status.error());
     return;
@@ -419,14 +455,15 @@ void Scheduler::advance(const Planned& planned, const RowResult* what, size_t re
 void Scheduler::deliver_finished() {
   const auto first = std::stable_partition(running_.begin(), running_.end(),
                                            [](const auto& running) { return !running->result; });
-  std::vector<std::unique_ptr<Running>> finished(std::make_move_iterator(first),
-                                                 std::make_move_iterator(running_.end()));
+  std::move(first, running_.end(), std::back_inserter(finished_));
   running_.erase(first, running_.end());
-  for (const auto& running : finished) running->sequence->kv.rest();
-  if (!finished.empty() && pool_.reads_host()) {
+  for (const auto& running : finished_) running->sequence->kv.rest();
+  if (!finished_.empty() && pool_.reads_host()) {
     for (const auto& running : running_) wake(*running);  // there may be room in faster memory now
   }
-  for (const auto& running : finished) {
+  while (!finished_.empty()) {  // each may cancel others
+    const std::unique_ptr<Running> running = std::move(finished_.front());
+    finished_.pop_front();
     running->sequence->busy = false;
     if (running->on_done) running->on_done(std::move(*running->result));
   }

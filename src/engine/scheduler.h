@@ -25,10 +25,12 @@ namespace reprise {
 
 /// What a session owns: tokens, their KV, and the policy that chose what shaped it.
 struct Sequence {
+  static constexpr size_t kAll = ~size_t{0};
   Sequence(PagePool& pool, std::unique_ptr<Policy> how) : kv(pool), policy(std::move(how)) {}
 
   std::vector<int32_t> tokens;  // kv.length() of them
   size_t prefilled = 0;         // leading tokens whose KV has prefill numerics, which can be shared
+  size_t exact = kAll;          // leading tokens before KV that was loaded from a store
   SequenceKv kv;
   std::unique_ptr<Policy> policy;
   std::vector<float> logits;  // [vocab] behind the last token, or empty: not known
@@ -37,6 +39,7 @@ struct Sequence {
   /// Drops tokens from the end; false when the policy cannot go on from there.
   bool truncate(size_t length);
   void clear();
+  bool fused() const { return exact < tokens.size(); }
 };
 
 struct SchedulerLimits {
@@ -72,11 +75,16 @@ class Scheduler {
   /// speed is asked for. Nothing is copied for policies whose prompts share no prefixes.
   Status copy_prefix(const Policy& policy, std::span<const int32_t> from,
                      std::span<const int32_t> to);
-  /// One forward pass; false when idle. A request that fails (kOutOfMemory when it gets no KV
-  /// memory) is told so through its on_done; the others go on.
+  /// One forward pass; false when idle, or called by a callback of a step. A request that fails
+  /// (kOutOfMemory when it gets no KV memory) is told so through its on_done; the others go on.
   bool step();
-  /// Drops the request that runs on a sequence; its on_done is not called.
+  bool stepping() const { return stepping_; }
+  /// Drops the request that runs on a sequence; none of its callbacks is called from now on.
   void cancel(const Sequence& sequence);
+  /// Keeps what a callback gave up until the step ends, which may still use it.
+  void keep(std::shared_ptr<void> what) {
+    if (stepping_) kept_.push_back(std::move(what));
+  }
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -95,10 +103,13 @@ class Scheduler {
     std::vector<double> token_ms;          // time between tokens
     KvPaging paging;                       // when the prompt was read
     int losses = 0;                        // of KV, while the prompt was read
-    bool cancelled = false;                // by what report() calls
+    int passed_over = 0;                   // passes in a row that had no room for it
+    bool cancelled = false;                // by what report() calls, or cancel()
     ProgressFn report;                     // on_progress, until it says to stop; or none
     std::optional<Result<Answer>> result;  // set when it has ended
 
+    /// Text that waits for more to follow it.
+    std::string take_held();
     size_t prompt_left() const {
       return request.prompt.size() - std::min(request.prompt.size(), sequence->tokens.size());
     }
@@ -120,6 +131,7 @@ class Scheduler {
     uint64_t paged = 0;              // pages of a layer, of sequences that are paged out
   };
 
+  void compute_pass();
   void admit();
   void reuse_prefix(Running& running);
   /// Whether a sequence holds a prompt of which no row has to be computed.
@@ -138,6 +150,8 @@ class Scheduler {
   Status check_tokens(std::span<const int32_t> tokens) const;
   Pass plan();
   Pass plan_rows();
+  /// The first request that too many passes in a row had no room for; or null.
+  const Running* find_starved() const;
   /// Rows of steps of a prompt that make up its share of a pass, in order.
   std::vector<size_t> next_cells(const Running& running, size_t share) const;
   void plan_request(Running& running, std::span<const size_t> cells, kernels::Phase phase,
@@ -183,11 +197,13 @@ class Scheduler {
   SchedulerLimits limits_;
   std::map<std::string, std::unique_ptr<PrefixCache>> prefixes_;  // by Policy::prefill_key
   std::deque<SharedState> states_;                                // the latest first
-  std::deque<std::unique_ptr<Running>> waiting_;
+  std::deque<std::unique_ptr<Running>> waiting_, finished_;       // finished_: not told yet
   std::vector<std::unique_ptr<Running>> running_;
   bool paged_out_ = false;    // while a pass was planned
   size_t first_share_ = 0;    // whose prompt gets the rows left over by rounding
   std::deque<Pass> started_;  // not finished; two at most
+  bool stepping_ = false;
+  std::vector<std::shared_ptr<void>> kept_;  // until the step ends
 };
 
 }  // namespace reprise

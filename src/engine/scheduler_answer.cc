@@ -48,6 +48,7 @@ bool Scheduler::report_prefill(Running& running) {
 
 void Scheduler::choose_token(Running& running, std::span<float> logits) {
   if (running.request.on_logits) running.request.on_logits(logits);
+  if (running.cancelled) return;
   const size_t made = running.answer.tokens.size();
   const auto& forced = running.request.forced;
   const auto& known = running.sequence->tokens;
@@ -82,23 +83,27 @@ void Scheduler::accept_token(Running& running, int32_t token) {
   if (tokenizer_.is_end(token) && !running.request.ignore_end) {
     return finish(running, FinishReason::kEnd);
   }
-  const std::string text = running.stop.push(running.decoder.push(token));
+  const bool is_last = answer.tokens.size() >= running.request.max_tokens;
+  const bool full =
+      running.sequence->tokens.size() >= limits_.context && !running.sequence->policy->unbounded();
+  std::string text = running.stop.push(running.decoder.push(token));
+  if (is_last || full) text += running.take_held();  // no other token brings it
   answer.text += text;
   running.next_token = token;
   if (running.request.on_token && !running.request.on_token({token, text})) {
     return finish(running, FinishReason::kCancelled);
   }
+  if (running.cancelled) return;
   if (running.stop.stopped()) return finish(running, FinishReason::kStop);
-  if (answer.tokens.size() >= running.request.max_tokens) {
-    return finish(running, FinishReason::kLength);
-  }
-  const bool full = running.sequence->tokens.size() >= limits_.context;
-  if (full && !running.sequence->policy->unbounded()) finish(running, FinishReason::kContext);
+  if (is_last) return finish(running, FinishReason::kLength);
+  if (full) finish(running, FinishReason::kContext);
 }
+
+std::string Scheduler::Running::take_held() { return stop.push(decoder.finish()) + stop.finish(); }
 
 void Scheduler::finish(Running& running, FinishReason reason) {
   Answer& answer = running.answer;
-  const std::string rest = running.stop.push(running.decoder.finish()) + running.stop.finish();
+  const std::string rest = running.take_held();
   if (!rest.empty()) {
     answer.text += rest;
     if (running.request.on_token && reason != FinishReason::kCancelled) {

@@ -43,9 +43,17 @@ KvIdentity Session::Impl::identity() const {
 
 Session::Session(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
-Session::~Session() { impl_->engine.scheduler.cancel(impl_->sequence); }
+Session::~Session() {
+  Scheduler& scheduler = impl_->engine.scheduler;
+  scheduler.cancel(impl_->sequence);
+  scheduler.keep(std::move(impl_));
+}
 
 Result<Answer> Session::generate(const Request& request) {
+  if (impl_->engine.scheduler.stepping()) {
+    return fail(ErrorCode::kInvalidArgument,
+                "a callback cannot wait for an answer; start the request with Engine::submit");
+  }
   std::optional<Result<Answer>> result;
   REPRISE_CHECK(impl_->engine.scheduler.submit(
       impl_->sequence, request, [&](Result<Answer> answer) { result = std::move(answer); }));
@@ -62,6 +70,7 @@ std::unique_ptr<Session> Session::fork() const {
   copy->sequence.kv.rest();
   copy->sequence.tokens = from.tokens;
   copy->sequence.prefilled = from.prefilled;
+  copy->sequence.exact = from.exact;
   return std::make_unique<Session>(std::move(copy));
 }
 
@@ -83,6 +92,12 @@ Status Session::save(const std::string& path, std::string_view note,
     return fail(ErrorCode::kUnsupported,
                 "policy {} keeps what a session file does not hold; save with another policy",
                 impl_->policy_spec);
+  }
+  if (sequence.fused()) {
+    return fail(ErrorCode::kUnsupported,
+                "a session file holds exact KV, and this session's was loaded from a store from "
+                "token {} on; truncate to that, or read the prompt without the store",
+                sequence.exact);
   }
   return save_session(path, impl_->identity(),
                       {sequence.tokens, pack_state(note, sequence.policy->save_state())},
@@ -114,6 +129,7 @@ Result<std::string> Session::restore(const std::string& path, const ProgressFn& 
   sequence.tokens = std::move(saved.tokens);
   sequence.logits.clear();
   sequence.prefilled = 0;  // the file does not say which tokens were prefilled
+  sequence.exact = Sequence::kAll;
   return std::string(state.note);
 }
 

@@ -34,7 +34,7 @@ struct FusionCost {
   double mean_position = 0;      // of those, as part of the prompt
   uint64_t computed_rows = 0;    // others: question, missing chunks, what lies between
   uint64_t loaded_bytes = 0;
-  uint64_t damaged_chunks = 0;
+  uint64_t damaged_chunks = 0;              // computed, since they could not be read
   uint64_t slow_chunks = 0;                 // computed, since reading them takes longer
   double reading_ms = 0, computing_ms = 0;  // of these, as was expected
   double compute_ms = 0;                    // of the rows that were computed, without waits

@@ -143,6 +143,8 @@ Result<std::vector<const StoredChunk*>> Fuser::attempt(const FusedJob& job,
   }
   if (pass->failed() == nullptr) return tl::unexpected<Error>(status.error());
   ++cost.damaged_chunks;
+  const bool readable = status.error().code != ErrorCode::kFileUnreadable;
+  if (readable) fused.damaged.push_back(pass->failed());
   return std::vector<const StoredChunk*>{pass->failed()};
 }
 

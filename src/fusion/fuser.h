@@ -14,7 +14,8 @@ namespace reprise {
 /// What fusing a prompt gave.
 struct Fused {
   FusionCost cost;
-  std::vector<float> logits;  // of the last token
+  std::vector<float> logits;                // of the last token
+  std::vector<const StoredChunk*> damaged;  // they do not hold what was stored
 };
 
 class Fuser {

@@ -29,11 +29,13 @@ static inline void offer_pages(const float* scores, const PageSpan* pages, size_
 // One row of a whole block of four pages, all of whose slots are read.
 static inline void offer_whole(const float* scores, const PageSpan* pages, size_t k,
                                RankedKey* list) {
-  const __m512 a = _mm512_max_ps(_mm512_loadu_ps(scores), _mm512_loadu_ps(scores + kPageTokens));
-  const __m512 b = _mm512_max_ps(_mm512_loadu_ps(scores + 2 * kPageTokens),
-                                 _mm512_loadu_ps(scores + 3 * kPageTokens));
   const __m512 last = _mm512_set1_ps(list[k - 1].score);
-  if (_mm512_cmp_ps_mask(_mm512_max_ps(a, b), last, _CMP_GT_OQ) == 0) return;
+  unsigned better = 0;  // or NaN, which the slow way leaves out: a maximum would hide others
+  for (size_t p = 0; p < kOfferPages; ++p) {
+    const __m512 page = _mm512_loadu_ps(scores + p * kPageTokens);
+    better |= _mm512_cmp_ps_mask(page, last, _CMP_NLE_UQ);
+  }
+  if (better == 0) return;
   offer_pages(scores, pages, kOfferPages, k, list);
 }
 

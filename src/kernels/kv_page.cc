@@ -15,6 +15,7 @@ namespace reprise::kernels {
 namespace {
 
 constexpr float kQ8Max = 127.0f;
+constexpr float kMostF16 = 65504.0f;
 
 // Element of dim d of token slot in a K tile [head_dim/2][16][2].
 size_t k_index(size_t slot, size_t d) { return d / 2 * 2 * kPageTokens + 2 * slot + d % 2; }
@@ -27,7 +28,8 @@ size_t v_index(size_t slot, size_t d, size_t head_dim) {
 template <typename T>
 T narrow(float value) {
   if constexpr (std::is_same_v<T, Bf16>) return to_bf16(value);
-  if constexpr (std::is_same_v<T, F16>) return to_f16(value);
+  // What follows a page in its frame reads slots that are not its own, times zero.
+  if constexpr (std::is_same_v<T, F16>) return to_f16(std::clamp(value, -kMostF16, kMostF16));
   if constexpr (std::is_same_v<T, float>) return value;
 }
 

@@ -1,6 +1,7 @@
 #include "kv/page_tiers.h"
 
 #include <algorithm>
+#include <cstring>
 
 namespace reprise {
 namespace {
@@ -72,12 +73,19 @@ void PageTiers::finish(PageMove& move, bool failed) {
     move.result = move.to;
     return give_back(move.layer, move.from);
   }
-  give_back(move.layer, move.to);
-  move.result = move.from;
-  if (from != Tier::kDisk) return;
-  ++lost_;
+  if (from != Tier::kDisk) {
+    give_back(move.layer, move.to);
+    move.result = move.from;
+    return;
+  }
+  discard(move.layer, move.to);
   move.result = kNoPlace;
-  give_back(move.layer, move.from);
+  count_lost(move.from);
+}
+
+void PageTiers::discard(uint32_t layer, Place frame) {
+  if (memory().reachable()) std::memset(frames_.data(layer, frame), 0, frames_.page_bytes());
+  frames_.give_back(layer, frame);
 }
 
 void PageTiers::start(std::span<Arrival* const> arrivals, bool urgent) {
@@ -98,7 +106,7 @@ bool PageTiers::finish(Arrival& arrival) {
     ++moved_out_[static_cast<size_t>(Tier::kDisk)];
     return true;
   }
-  frames_.give_back(arrival.layer, arrival.frame);
+  discard(arrival.layer, arrival.frame);
   return false;
 }
 

@@ -49,7 +49,7 @@ class PageTiers {
     PageReader::Read read;
   };
   void start(std::span<Arrival* const> arrivals, bool urgent);
-  /// Waits for it. False: the frame is given back.
+  /// Waits for it. False: the frame is given back, zeroed.
   bool finish(Arrival& arrival);
   void count_lost(Place slot);
   /// A page's bytes, wherever it lies. Errors: kCorrupt; the device's.
@@ -75,6 +75,8 @@ class PageTiers {
   /// Where the bytes of a frame can be used; of a device's, a copy to come.
   std::byte* staged(const PageMove& move, Place frame, size_t index);
   void finish(PageMove& move, bool failed);
+  /// Gives back a frame that was to be read into. What came instead is not left to its next user.
+  void discard(uint32_t layer, Place frame);
 
   PageFrames frames_;
   std::unique_ptr<PageFile> file_;

@@ -233,6 +233,24 @@ Status SequenceKv::reserve_pages(int32_t length, const PageMap& map) {
   return {};
 }
 
+Status SequenceKv::take_pages(uint32_t layer, std::span<const uint32_t> blocks) {
+  REPRISE_CHECK(check_room(blocks.size(), blocks.size() * kPageTokens));
+  PageLoan loan(*pool_);
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    if (loan.take(layer)) continue;
+    return fail(ErrorCode::kOutOfMemory, "the system has no memory for pages of layer {}", layer);
+  }
+  const std::vector<PageId> taken = loan.keep(layer);
+  for (size_t i = 0; i < blocks.size(); ++i) tables_[layer][blocks[i]] = taken[i];
+  change_version();
+  return {};
+}
+
+void SequenceKv::rest_pages(uint32_t layer, std::span<const uint32_t> blocks) {
+  const uint64_t now = pool_->now();
+  for (const uint32_t block : blocks) pool_->rest(layer, tables_[layer][block], now - block);
+}
+
 Status SequenceKv::own_page(uint32_t layer, size_t block) {
   hold();
   PageId& own = tables_[layer][block];

@@ -41,6 +41,10 @@ class SequenceKv {
   /// Makes an empty sequence hold length tokens of unspecified content in the pages of map; every
   /// page that is not in it counts as evicted. kOutOfMemory leaves the sequence empty.
   Status reserve_pages(int32_t length, const PageMap& map);
+  /// Gives a sequence that rests pages in the place of evicted ones, of unspecified content, which
+  /// are in use until rest_pages(). kOutOfMemory leaves the sequence as it was.
+  Status take_pages(uint32_t layer, std::span<const uint32_t> blocks);
+  void rest_pages(uint32_t layer, std::span<const uint32_t> blocks);
   /// Makes the page of a layer and block one that only this sequence refers to, so that it may be
   /// written in place: an evicted page is taken anew, a shared one copied. block is one of
   /// pages(layer); the sequence is not paged out. kOutOfMemory leaves the sequence as it was.

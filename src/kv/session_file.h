@@ -32,7 +32,8 @@ struct SavedSession {
 Status save_session(const std::string& path, const KvIdentity& identity, const SavedSession& saved,
                     const SequenceKv& sequence, const ProgressFn& progress = {});
 
-/// Restores into sequence (empty before; left empty on error). Errors: kFileNotFound,
+/// Restores into sequence (empty before; left empty on error). Where memory has no room for all of
+/// it and there is a disk to page from, it rests, in part on disk. Errors: kFileNotFound,
 /// kFileUnreadable, kBadMagic, kUnsupportedVersion, kSessionMismatch (says which part differs),
 /// kTruncated, kCorrupt, kOutOfMemory, kCancelled. The file is hostile input: nothing is allocated
 /// beyond its length. Tokens may be any numbers: the caller compares them with its vocabulary.

@@ -1,6 +1,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cstring>
 #include <limits>
 #include <string_view>
 
@@ -150,6 +151,19 @@ Result<PageMap> read_page_map(const InputFile& file, SectionReader& reader,
   return map;
 }
 
+// Whether all pages got room in memory; else each is to be taken as it is read, and then rests.
+Result<bool> take_room(const SessionHeader& header, const PageMap& map, SequenceKv& sequence) {
+  const PagePool& pool = sequence.pool();
+  const auto length = static_cast<int32_t>(header.token_count);
+  const Status whole = sequence.reserve_pages(length, map);
+  if (whole) return true;
+  const bool fits = header.page_count * pool.page_bytes() <= pool.limit_bytes();
+  if (!fits || !pool.can_page()) return tl::unexpected<Error>(whole.error());
+  REPRISE_CHECK(sequence.reserve_pages(length, PageMap(map.layers(), map.blocks())));
+  sequence.rest();
+  return false;
+}
+
 }  // namespace
 
 Result<SavedSession> load_session(const std::string& path, const KvIdentity& identity,
@@ -169,11 +183,20 @@ Result<SavedSession> load_session(const std::string& path, const KvIdentity& ide
   REPRISE_TRY(const auto map, read_page_map(file, reader, header));
 
   SequenceKv restored(pool);
-  REPRISE_CHECK(restored.reserve_pages(static_cast<int32_t>(header.token_count), map));
+  REPRISE_TRY(const bool whole, take_room(header, map, restored));
   BlockPages pages(restored, header.token_count);
   const auto read_block = [&](uint32_t layer, std::span<const uint32_t> blocks) -> Status {
-    REPRISE_CHECK(reader.read("keys and values", pages.room(layer, blocks)));
-    return pages.store(layer, blocks);
+    if (!whole) REPRISE_CHECK(restored.take_pages(layer, blocks));
+    const std::vector<iovec> room = pages.room(layer, blocks);
+    Status status = reader.read("keys and values", room);
+    if (status) {
+      status = pages.store(layer, blocks);
+    } else {
+      // The pages go back to the pool, whose next user reads their unused slots.
+      for (const iovec& part : room) std::memset(part.iov_base, 0, part.iov_len);
+    }
+    if (!whole) restored.rest_pages(layer, blocks);
+    return status;
   };
   REPRISE_CHECK(for_each_block(map, header.pages_per_block, read_block));
   REPRISE_CHECK(reader.read_footer());

@@ -1,5 +1,7 @@
 #include "store/chunk_index.h"
 
+#include <sys/stat.h>
+
 #include <cstring>
 
 #include "base/try.h"
@@ -52,10 +54,14 @@ std::string any_word_of(std::string_view query) {
 }  // namespace
 
 Result<ChunkIndex> ChunkIndex::open(const std::string& path) {
+  // What SQLite makes beside it gets the same mode. Not opened here: to close it again would give
+  // up the locks that this process has on it. Where this fails, SQLite says why.
+  [[maybe_unused]] const int made = ::mknod(path.c_str(), S_IFREG | 0600, 0);
   REPRISE_TRY(SqlDatabase database, SqlDatabase::open(path));
-  REPRISE_CHECK(database.run(kSchema));
   return ChunkIndex(std::move(database));
 }
+
+Status ChunkIndex::make_tables() { return database_.run(kSchema); }
 
 Result<bool> ChunkIndex::fresh() {
   REPRISE_TRY(SqlStatement version, database_.prepare("PRAGMA user_version"));
@@ -124,19 +130,27 @@ Status ChunkIndex::insert(const ChunkRecord& record, const RecordPlace& place, i
   return transaction.commit();
 }
 
-Status ChunkIndex::erase(std::span<const int64_t> ids) {
+// there: only where it still lies where the row says.
+Status ChunkIndex::erase_row(const ChunkRow& row, bool there) {
+  REPRISE_TRY(auto chunk, database_.prepare("DELETE FROM chunks WHERE id = ?1 AND key = ?2 AND "
+                                            "(?3 = 0 OR (segment = ?4 AND offset = ?5))"));
+  chunk.bind(1, row.id).bind(2, key_bytes(row.key)).bind(3, int64_t{there});
+  chunk.bind(4, int64_t{row.place.segment}).bind(5, static_cast<int64_t>(row.place.offset));
+  REPRISE_CHECK(chunk.run());
+  if (database_.changes() == 0) return {};
+  REPRISE_TRY(auto text, database_.prepare("DELETE FROM texts WHERE rowid = ?1"));
+  return text.bind(1, row.id).run();
+}
+
+Status ChunkIndex::erase(std::span<const ChunkRow> rows) {
   REPRISE_TRY(auto transaction, SqlTransaction::begin(database_));
-  for (const int64_t id : ids) {
-    for (const char* sql :
-         {"DELETE FROM chunks WHERE id = ?1", "DELETE FROM texts WHERE rowid = ?1"}) {
-      REPRISE_TRY(auto statement, database_.prepare(sql));
-      REPRISE_CHECK(statement.bind(1, id).run());
-    }
-  }
+  for (const ChunkRow& row : rows) REPRISE_CHECK(erase_row(row, false));
   return transaction.commit();
 }
 
-Status ChunkIndex::move(std::span<const std::pair<ChunkRow, RecordPlace>> moves) {
+Status ChunkIndex::erase_there(const ChunkRow& row) { return move({}, {&row, 1}); }
+
+Status ChunkIndex::move(std::span<const Move> moves, std::span<const ChunkRow> erased) {
   REPRISE_TRY(auto transaction, SqlTransaction::begin(database_));
   for (const auto& [row, to] : moves) {
     REPRISE_TRY(auto statement, database_.prepare("UPDATE chunks SET segment = ?1, offset = ?2 "
@@ -144,6 +158,7 @@ Status ChunkIndex::move(std::span<const std::pair<ChunkRow, RecordPlace>> moves)
     statement.bind(1, int64_t{to.segment}).bind(2, static_cast<int64_t>(to.offset));
     REPRISE_CHECK(statement.bind(3, row.id).bind(4, int64_t{row.place.segment}).run());
   }
+  for (const ChunkRow& row : erased) REPRISE_CHECK(erase_row(row, true));
   return transaction.commit();
 }
 

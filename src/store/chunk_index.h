@@ -6,6 +6,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "store/chunk_format.h"
@@ -32,8 +33,10 @@ struct ChunkRow {
 
 class ChunkIndex {
  public:
-  /// Tables are made where there are none. Errors: as SqlDatabase.
+  /// A new one can be read by its owner alone. Errors: as SqlDatabase.
   static Result<ChunkIndex> open(const std::string& path);
+  /// Makes tables where there are none; in a fresh index only under the writer's lock.
+  Status make_tables();
 
   /// Whether a rebuild has to fill it first.
   Result<bool> fresh();
@@ -42,9 +45,14 @@ class ChunkIndex {
   Result<std::optional<ChunkRow>> find(const ChunkKey& key);
   /// In the place of the row of this key, if there is one.
   Status insert(const ChunkRecord& record, const RecordPlace& place, int64_t now);
-  Status erase(std::span<const int64_t> ids);
-  /// Only rows that still lie where the caller saw them.
-  Status move(std::span<const std::pair<ChunkRow, RecordPlace>> moves);
+  /// Rows of chunks, wherever they lie by now; an id alone may be another chunk's.
+  Status erase(std::span<const ChunkRow> rows);
+  /// Only where it still lies where the caller saw it.
+  Status erase_there(const ChunkRow& row);
+  using Move = std::pair<ChunkRow, RecordPlace>;
+  /// Points rows to where their records are now, and erases others, or neither. Only rows that
+  /// still lie where the caller saw them.
+  Status move(std::span<const Move> moves, std::span<const ChunkRow> erased);
   Status touch(std::span<const int64_t> ids, int64_t now);
 
   /// By document and part.
@@ -60,6 +68,7 @@ class ChunkIndex {
   explicit ChunkIndex(SqlDatabase database) : database_(std::move(database)) {}
   Result<std::vector<ChunkRow>> rows(SqlStatement& statement);
   Status erase_key(const ChunkKey& key);
+  Status erase_row(const ChunkRow& row, bool there);
 
   SqlDatabase database_;
   std::optional<SqlStatement> find_;  // parsing it takes as long as the search

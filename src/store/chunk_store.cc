@@ -10,6 +10,10 @@
 namespace reprise {
 namespace {
 
+// After either, uses are told to other processes, whose evictions go by them.
+constexpr size_t kMostUses = 256;
+constexpr int64_t kUseSeconds = 10;
+
 int64_t now_seconds() {
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   return std::chrono::duration_cast<std::chrono::seconds>(now).count();
@@ -61,11 +65,12 @@ Status StoredChunk::check() const {
 Result<ChunkStore> ChunkStore::open(const std::string& folder, bool create,
                                     const StoreLimits& limits) {
   std::error_code error;
-  if (create) std::filesystem::create_directory(folder, error);
+  const bool made = create && std::filesystem::create_directory(folder, error);
   if (error) {
     return fail(ErrorCode::kFileUnwritable, "cannot make the folder '{}': {}", folder,
                 error.message());
   }
+  if (made) REPRISE_CHECK(sync_folder(folder + "/.."));
   if (!std::filesystem::is_directory(folder, error)) {
     return fail(ErrorCode::kFileNotFound, "'{}' is no folder; `reprise store add` makes a store",
                 folder);
@@ -75,8 +80,11 @@ Result<ChunkStore> ChunkStore::open(const std::string& folder, bool create,
   REPRISE_TRY(const bool fresh, store.index_.fresh());
   if (fresh) {
     REPRISE_TRY(const WriterLock lock, WriterLock::take(folder));
+    REPRISE_CHECK(store.index_.make_tables());  // SQLite would not wait for others that do
     REPRISE_TRY(const bool still_fresh, store.index_.fresh());
     if (still_fresh) REPRISE_CHECK(store.fill_index());
+  } else {
+    REPRISE_CHECK(store.index_.make_tables());
   }
   return store;
 }
@@ -112,9 +120,13 @@ Result<std::optional<StoredChunk>> ChunkStore::find(const ChunkRow& row) {
   REPRISE_TRY(auto again, index_.find(row.key));
   if (!again) return std::nullopt;
   if (again->place != row.place) return find(*again);
-  ++damaged_;
-  REPRISE_CHECK(index_.erase({&again->id, 1}));
+  REPRISE_CHECK(drop(*again));
   return std::nullopt;
+}
+
+Status ChunkStore::drop(const ChunkRow& row) {
+  ++damaged_;
+  return index_.erase_there(row);
 }
 
 Result<std::optional<StoredChunk>> ChunkStore::find_here(const ChunkIdentity& identity,
@@ -123,7 +135,12 @@ Result<std::optional<StoredChunk>> ChunkStore::find_here(const ChunkIdentity& id
   if (!row) return std::nullopt;
   REPRISE_TRY(auto chunk, find(*row));
   if (!chunk || !chunk->record().is(identity, tokens)) return std::nullopt;
+  const int64_t now = now_seconds();
+  if (used_.empty()) used_since_ = now;
   used_.push_back(chunk->row().id);
+  if (used_.size() >= kMostUses || now - used_since_ >= kUseSeconds) {
+    static_cast<void>(flush_use());  // where it fails the order of eviction may suffer, no more
+  }
   return chunk;
 }
 
@@ -172,12 +189,6 @@ void ChunkStore::share(const StoredChunk& chunk) {
   if (!remote_ || !remote_->lacks(chunk.record().header)) return;
   const auto encoded = chunk.encoded();
   if (encoded) remote_->share(*encoded);
-}
-
-Status ChunkStore::remove(std::span<const ChunkRow> rows) {
-  std::vector<int64_t> ids;
-  for (const ChunkRow& row : rows) ids.push_back(row.id);
-  return index_.erase(ids);
 }
 
 Result<StoreStats> ChunkStore::stats() {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -83,7 +84,9 @@ class ChunkStore {
   /// Gives a chunk of this store to the shared one, unless it is there.
   void share(const StoredChunk& chunk);
   /// Drops chunks; what is shared stays there.
-  Status remove(std::span<const ChunkRow> rows);
+  Status remove(std::span<const ChunkRow> rows) { return index_.erase(rows); }
+  /// Drops a chunk that turned out damaged, unless another one lies in its place by now.
+  Status drop(const StoredChunk& chunk) { return drop(chunk.row()); }
 
   Result<std::vector<ChunkRow>> list() { return index_.all(); }
   Result<std::vector<ChunkRow>> search(const ChunkIdentity& identity, std::string_view query,
@@ -97,7 +100,7 @@ class ChunkStore {
   /// cannot be read, and returns the bytes that became free.
   Result<uint64_t> collect(double min_live = 0.5);
 
-  uint64_t damaged() const { return damaged_; }  // chunks that find() dropped
+  uint64_t damaged() const { return damaged_; }  // chunks that were dropped for it
   uint64_t fetched() const { return fetched_; }  // chunks that came from the shared store
   /// What went wrong with the shared store since it was last asked; empty: nothing.
   std::string take_warning() { return remote_ ? remote_->take_warning() : std::string(); }
@@ -110,11 +113,16 @@ class ChunkStore {
   Result<bool> write(const EncodedRecord& encoded, const ChunkIdentity& identity,
                      const ChunkTokens& tokens);
   Result<bool> improves(const StoredChunk& chunk);
+  Status drop(const ChunkRow& row);
   Status fill_index();
   Status make_room(uint64_t bytes);
   // Small beside the store's limit: a collection needs room for one segment more.
   uint64_t segment_limit() const { return std::min(limits_.segment_bytes, limits_.bytes / 8); }
-  Status collect_segment(uint32_t segment, double min_live);
+  using Ids = std::set<int64_t>;
+  Result<std::vector<uint32_t>> by_live_bytes(const Ids& evicted);
+  Status collect_segment(uint32_t segment, double min_live, const Ids& evicted);
+  Status copy_live(std::span<const ChunkRow> rows, std::vector<ChunkIndex::Move>& moves,
+                   std::vector<ChunkRow>& gone);
   Status flush_use();
 
   std::string folder_;
@@ -122,6 +130,7 @@ class ChunkStore {
   ChunkIndex index_;
   StoreLimits limits_;
   std::vector<int64_t> used_;  // found since the last flush_use()
+  int64_t used_since_ = 0;     // the first of them, in seconds since 1970
   uint64_t damaged_ = 0, fetched_ = 0;
   std::optional<RemoteStore> remote_;
 };

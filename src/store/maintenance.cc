@@ -47,33 +47,44 @@ Status ChunkStore::make_room(uint64_t bytes) {
   if (!used_.empty()) REPRISE_CHECK(flush_use());
   REPRISE_TRY(const uint64_t live, index_.total_bytes());
   const uint64_t room = std::min(limits_.bytes - bytes, limits_.bytes / 8 * 7);
+  Ids evicted;
   if (live > room) {
     REPRISE_TRY(const auto oldest, index_.oldest(live - room));
-    REPRISE_CHECK(remove(oldest));
+    for (const ChunkRow& row : oldest) evicted.insert(row.id);
   }
-  for (const auto& [segment, size] : sizes) {
+  REPRISE_TRY(const auto order, by_live_bytes(evicted));
+  for (const uint32_t segment : order) {
     REPRISE_TRY(const auto now, segments_.sizes());
     if (sum(now) <= room) break;
-    REPRISE_CHECK(collect_segment(segment, 1.0));
+    const Status collected = collect_segment(segment, 1.0, evicted);
+    if (!collected && sum(now) + bytes > limits_.bytes) return collected;
+    if (!collected) break;  // there is no room for copies, but for the chunk
   }
   return {};
 }
 
-// Copies what is live to a later segment, then removes this one, unless as much of it is live as
-// that. A reader that has it open goes on.
-Status ChunkStore::collect_segment(uint32_t segment, double min_live) {
-  REPRISE_TRY(const auto sizes, segments_.sizes());  // an earlier collection may have filled it
-  REPRISE_TRY(const auto rows, index_.in_segment(segment));
-  uint64_t live = 0;
-  for (const ChunkRow& row : rows) live += row.place.bytes;
-  const auto size = static_cast<double>(sizes.at(segment));
-  if (size > 0 && static_cast<double>(live) >= min_live * size) return {};
-  std::vector<std::pair<ChunkRow, RecordPlace>> moves;
-  std::vector<int64_t> lost;
+// Those first that need the least room elsewhere: on a disk that is full, ones without live chunks
+// make room for the others.
+Result<std::vector<uint32_t>> ChunkStore::by_live_bytes(const Ids& evicted) {
+  REPRISE_TRY(const auto sizes, segments_.sizes());
+  REPRISE_TRY(const auto rows, index_.all());
+  std::map<uint32_t, uint64_t> live;
+  for (const ChunkRow& row : rows) {
+    if (!evicted.contains(row.id)) live[row.place.segment] += row.place.bytes;
+  }
+  std::vector<uint32_t> order;
+  for (const auto& [segment, size] : sizes) order.push_back(segment);
+  std::ranges::stable_sort(order, {}, [&](uint32_t segment) { return live[segment]; });
+  return order;
+}
+
+// Copies records to a segment behind theirs, and names those that cannot be read.
+Status ChunkStore::copy_live(std::span<const ChunkRow> rows, std::vector<ChunkIndex::Move>& moves,
+                             std::vector<ChunkRow>& gone) {
   for (const ChunkRow& row : rows) {
     REPRISE_TRY(const auto chunk, read(row));
     if (!chunk || !chunk->check()) {
-      lost.push_back(row.id);
+      gone.push_back(row);
       continue;
     }
     std::vector<std::byte> bytes(row.place.bytes);
@@ -81,19 +92,42 @@ Status ChunkStore::collect_segment(uint32_t segment, double min_live) {
     REPRISE_CHECK(file.read(0, bytes));
     const std::span<const std::byte> part = bytes;
     REPRISE_TRY(const RecordPlace place,
-                segments_.append({&part, 1}, bytes.size(), segment_limit(), segment + 1));
+                segments_.append({&part, 1}, bytes.size(), segment_limit(), row.place.segment + 1));
     moves.emplace_back(row, place);
   }
-  damaged_ += lost.size();
-  if (!moves.empty()) REPRISE_CHECK(index_.move(moves));
-  if (!lost.empty()) REPRISE_CHECK(index_.erase(lost));
+  return {};
+}
+
+// Copies what is live to a later segment, then removes this one and what was evicted of it, unless
+// as much of it is live as that. A reader that has it open goes on. An error leaves all as it was.
+Status ChunkStore::collect_segment(uint32_t segment, double min_live, const Ids& evicted) {
+  REPRISE_TRY(const auto sizes, segments_.sizes());  // an earlier collection may have filled it
+  REPRISE_TRY(auto rows, index_.in_segment(segment));
+  const auto first_gone = std::stable_partition(
+      rows.begin(), rows.end(), [&](const ChunkRow& row) { return !evicted.contains(row.id); });
+  std::vector<ChunkRow> gone(first_gone, rows.end());
+  rows.erase(first_gone, rows.end());
+  uint64_t live = 0;
+  for (const ChunkRow& row : rows) live += row.place.bytes;
+  const auto size = static_cast<double>(sizes.at(segment));
+  if (size > 0 && static_cast<double>(live) >= min_live * size) return {};
+  const size_t dropped = gone.size();
+  std::vector<ChunkIndex::Move> moves;
+  Status status = copy_live(rows, moves, gone);
+  if (status && !(moves.empty() && gone.empty())) status = index_.move(moves, gone);
+  if (!status) {
+    for (size_t i = moves.size(); i-- > 0;) segments_.undo(moves[i].second);
+    return status;
+  }
+  damaged_ += gone.size() - dropped;
   return segments_.remove(segment);
 }
 
 Result<uint64_t> ChunkStore::collect(double min_live) {
   REPRISE_TRY(const WriterLock lock, WriterLock::take(folder_));
   REPRISE_TRY(const auto before, segments_.sizes());
-  for (const auto& [segment, size] : before) REPRISE_CHECK(collect_segment(segment, min_live));
+  REPRISE_TRY(const auto order, by_live_bytes({}));
+  for (const uint32_t segment : order) REPRISE_CHECK(collect_segment(segment, min_live, {}));
   REPRISE_TRY(const auto after, segments_.sizes());
   return sum(before) - sum(after);
 }

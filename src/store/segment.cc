@@ -108,7 +108,7 @@ Result<RecordFile> Segments::open(const RecordPlace& place) const {
 }
 
 Result<RecordPlace> Segments::append(std::span<const std::span<const std::byte>> parts,
-                                     uint64_t bytes, uint64_t limit, uint32_t first) const {
+                                     uint64_t bytes, uint64_t limit, uint32_t first) {
   REPRISE_TRY(const auto existing, sizes());
   uint32_t segment = first;
   uint64_t size = 0;
@@ -134,12 +134,14 @@ Result<RecordPlace> Segments::append(std::span<const std::span<const std::byte>>
             ::fdatasync(file.fd()) == 0;
   Status status;
   if (!written) status = unwritable(name, "write");
-  if (status && size == 0) status = sync_folder(folder_);
+  // Who made a segment may have been killed before its name was durable.
+  if (status && (size == 0 || segment != named_)) status = sync_folder(folder_);
   if (!status) {
     // Where that fails, what is left is in no index: nothing is lost but room.
     [[maybe_unused]] const int cut = ::ftruncate(file.fd(), static_cast<off_t>(size));
     return tl::unexpected<Error>(status.error());
   }
+  named_ = segment;
   return place;
 }
 

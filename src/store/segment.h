@@ -60,7 +60,7 @@ class Segments {
   /// Writes a record behind the last one and syncs it; segments beyond limit get no more records,
   /// and none below first. On an error the segment is as long as it was. Under the writer's lock.
   Result<RecordPlace> append(std::span<const std::span<const std::byte>> parts, uint64_t bytes,
-                             uint64_t limit, uint32_t first = 1) const;
+                             uint64_t limit, uint32_t first = 1);
   Status remove(uint32_t segment) const;
   /// Gives back what append() wrote last.
   void undo(const RecordPlace& place) const;
@@ -69,6 +69,7 @@ class Segments {
   std::string path(uint32_t segment) const;
 
   std::string folder_;
+  uint32_t named_ = 0;  // the last segment whose name this process made durable
 };
 
 /// Names and unlinks of a folder's files become durable. kFileUnwritable.

@@ -1,8 +1,13 @@
 #include "base/thread_pool.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
+#include <algorithm>
+#include <atomic>
 #include <chrono>
+#include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <numeric>
 #include <thread>
@@ -88,6 +93,23 @@ TEST(ThreadPool, PoolsAreMadeAndEndedAtAnyMoment) {
 }
 
 TEST(ThreadPool, ZeroTakesTheUsableCores) { EXPECT_GE(ThreadPool(0).size(), 1); }
+
+#if !defined(__SANITIZE_ADDRESS__)  // which needs more room than is left here
+TEST(ThreadPool, WorksWithTheThreadsThatTheSystemStarts) {
+  const auto work = [] {
+    const rlimit room = {uint64_t{1} << 30, uint64_t{1} << 30};  // 8 MiB a stack
+    if (setrlimit(RLIMIT_AS, &room) != 0) std::exit(1);
+    ThreadPool pool(1024);
+    std::vector<std::atomic<int>> ones(5000);
+    pool.run(ones.size(), [&](size_t task, int thread) { ones[task] += thread < pool.size(); });
+    const auto once = [](const auto& one) { return one == 1; };
+    const bool all = std::all_of(ones.begin(), ones.end(), once);
+    std::fprintf(stderr, "%d threads", pool.size());
+    std::exit(all && pool.size() < 1024 ? 0 : 1);
+  };
+  EXPECT_EXIT(work(), testing::ExitedWithCode(0), "threads");
+}
+#endif
 
 TEST(ThreadPool, TwoPoolsWorkSideBySide) {
   std::vector<int> results(2);

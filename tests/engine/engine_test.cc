@@ -87,6 +87,16 @@ TEST(Engine, InFloatKeysAndValuesAreFloat) {
   EXPECT_THAT(engine.error().message, HasSubstr("leave out --kv-type q8_0"));
 }
 
+TEST(Engine, HeadsThatQ8BlocksDoNotFitAreRefused) {
+  EngineOptions options = tiny_options();
+  options.model = test::tiny_model({80});
+  options.kv_type = "q8_0";
+  const auto engine = Engine::load(options);
+  ASSERT_FALSE(engine);
+  EXPECT_EQ(engine.error().code, ErrorCode::kUnsupported);
+  EXPECT_THAT(engine.error().message, HasSubstr("not 80; choose bf16"));
+}
+
 // Long enough for KV heads to be read together by one thread, and apart by many.
 TEST(Engine, LongAnswersDoNotDependOnThreads) {
   const auto logits = [](uint32_t threads) {
@@ -297,6 +307,25 @@ TEST(Engine, StopStringsEndTheAnswer) {
   const Answer answer = answer_of(*engine, request);
   EXPECT_EQ(answer.finish, FinishReason::kStop);
   EXPECT_EQ(answer.text, text.substr(0, text.find(request.stop[0])));
+}
+
+// Also where text was held back, as a stop string might have begun.
+TEST(Engine, EachTokenIsReportedOnce) {
+  const auto engine = tiny_engine();
+  Request request = request_of(tiny_prompt(30), 8);
+  const std::string whole = answer_of(*engine, request).text;
+  request.stop = {whole.substr(whole.size() - 2) + "and more"};
+  std::vector<int32_t> tokens;
+  std::string streamed;
+  request.on_token = [&](const TokenEvent& event) {
+    tokens.push_back(event.token);
+    streamed += event.text;
+    return true;
+  };
+  const Answer answer = answer_of(*engine, request);
+  EXPECT_EQ(answer.text, whole);
+  EXPECT_EQ(streamed, whole);
+  EXPECT_EQ(tokens, answer.tokens);
 }
 
 TEST(Engine, APromptLongerThanTheContextNamesBothNumbers) {

@@ -30,7 +30,45 @@ TEST(LibraryStore, DamagedChunkIsComputed) {
     ASSERT_TRUE(others.library->add("book", 0, prompt.chunks[1]));
     EXPECT_EQ(others.fused(prompt, "legolink:first=5"), damaged) << codec;
     EXPECT_EQ(others.report.missing_chunks, 1u);
+    books.fused(prompt, "pie");
+    EXPECT_EQ(books.report.missing_chunks, 1u) << codec;  // it was dropped
+    EXPECT_TRUE(*books.library->add("book", 0, prompt.chunks[2])) << codec;
+    books.fused(prompt, "pie");
+    EXPECT_EQ(books.report.loaded_rows, 287u) << codec;
   }
+}
+
+// A session file says that its KV is that of full prefill.
+TEST(LibraryStore, LoadedKvIsNotSaved) {
+  Books books("bf16");
+  const PartedPrompt prompt = three_chunks();
+  const std::string path = test::scratch_folder() + "/fused";
+  auto session = *books.engine->open();
+  const auto fuse = [&](const char* method) {
+    const auto done = books.library->fuse(*session, prompt, method);
+    EXPECT_TRUE(done) << done.error().message;
+  };
+  fuse("pie");  // nothing is stored yet: every row is computed
+  EXPECT_TRUE(session->save(path, ""));
+  books.add(prompt);
+  fuse("none");
+  EXPECT_TRUE(session->save(path, ""));
+  fuse("pie");
+  const auto code = [&](const Session& which) {
+    const Status status = which.save(path, "");
+    return status ? "saved" : std::string(error_name(status.error().code));
+  };
+  EXPECT_EQ(code(*session), "unsupported");
+  EXPECT_EQ(code(*session->fork()), "unsupported");
+  books.logits(*session, prompt);
+  EXPECT_EQ(code(*session), "unsupported");
+  ASSERT_TRUE(session->truncate(prompt.head.size() + 1));
+  EXPECT_EQ(code(*session), "unsupported");
+  ASSERT_TRUE(session->truncate(prompt.head.size()));
+  EXPECT_EQ(code(*session), "saved");
+  fuse("pie");
+  ASSERT_TRUE(session->restore(path));
+  EXPECT_EQ(code(*session), "saved");
 }
 
 // Compression changes nothing; rounding changes little, and is counted.

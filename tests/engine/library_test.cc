@@ -385,6 +385,20 @@ TEST(Library, CutsAtLinesAndFindsByWords) {
   EXPECT_EQ(found->front().document, "lines");
 }
 
+TEST(Library, RefusesWhatItCannotKeep) {
+  Books books("bf16");
+  const auto empty = books.library->add("empty", 0, {});
+  ASSERT_FALSE(empty);
+  EXPECT_EQ(empty.error().code, ErrorCode::kEmptyPrompt);
+  LibraryOptions options;
+  options.store = test::scratch_folder() + "/refused";
+  options.chunk_tokens = 0;
+  const auto refused = Library::open(*books.engine, options, true);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ErrorCode::kInvalidArgument);
+  EXPECT_THAT(refused.error().message, testing::HasSubstr("chunk-tokens"));
+}
+
 TEST(Library, ChatPromptIsTheTemplatesAroundTheChunks) {
   Books books("bf16");
   const Message messages[] = {{"system", "Be brief."}, {"user", "Who <|im_end|> was it?"}};

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <functional>
 #include <map>
 #include <optional>
 #include <span>
@@ -375,6 +376,60 @@ TEST(Paging, ADiskThatCannotBeWrittenIsToldAndNoTextIsWrong) {
       expect_no_wrong_text(kind, prefetch);
     }
   }
+}
+
+// A prompt that needs most of the memory for a layer gets its turn, however many short ones come.
+TEST(Paging, ALongPromptDoesNotStarve) {
+  const auto engine = tiny_engine(small_options("none", 200));
+  auto large = *engine->open();
+  uint64_t read = 0;
+  std::optional<Result<Answer>> answer;
+  Request request = request_of(tiny_prompt(1450), 2);
+  request.on_progress = [&](const Progress& progress) {
+    read = progress.done;
+    return true;
+  };
+  ASSERT_TRUE(engine->submit(*large, request, [&](Result<Answer> given) { answer = given; }));
+  while (read < 1152 && engine->step()) continue;
+  std::vector<std::unique_ptr<Session>> shorts;
+  std::function<void(Result<Answer>)> next = [&](const Result<Answer>& given) {
+    ASSERT_TRUE(given) << given.error().message;
+    if (answer || shorts.size() > 24) return;
+    shorts.push_back(*engine->open());
+    const auto seed = static_cast<uint32_t>(shorts.size());
+    ASSERT_TRUE(engine->submit(*shorts.back(), request_of(tiny_prompt(200, seed), 40), next));
+  };
+  next(Answer());
+  for (int step = 0; step < 12; ++step) engine->step();
+  next(Answer());  // two at a time, so that one answers while the other reads
+  while (engine->step()) continue;
+  ASSERT_TRUE(answer && *answer);
+  EXPECT_LT(shorts.size(), 20u);
+  EXPECT_EQ((*answer)->tokens,
+            answer_of(*tiny_engine(ample_options()), request_of(tiny_prompt(1450), 2)).tokens);
+}
+
+TEST(Paging, ASessionLargerThanMemoryIsSavedAndRestored) {
+  const std::string path = scratch_folder() + "/large";
+  auto prompt = tiny_prompt(900);
+  {
+    const auto engine = tiny_engine(small_options("token"));
+    auto session = *engine->open();
+    const Answer first = answer_of(*session, request_of(prompt, 12));
+    ASSERT_TRUE(session->save(path, "note"));
+    prompt.insert(prompt.end(), first.tokens.begin(), first.tokens.end());
+  }
+  prompt.push_back(65);
+  const auto engine = tiny_engine(small_options("token"));
+  auto session = *engine->open();
+  const auto note = session->restore(path);
+  ASSERT_TRUE(note) << note.error().message;
+  const Answer answer = answer_of(*session, request_of(prompt, 12));
+  EXPECT_EQ(answer.counters.reused_tokens, 911u);
+  const auto ample = tiny_engine(ample_options());
+  auto other = *ample->open();
+  ASSERT_TRUE(other->restore(path));
+  EXPECT_EQ(answer_of(*other, request_of(prompt, 12)).tokens, answer.tokens);
 }
 
 TEST(Paging, WhatFitsStaysInMemory) {

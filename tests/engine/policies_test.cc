@@ -198,6 +198,23 @@ TEST(EnginePolicies, AConversationGoesOnUnderEveryPolicy) {
   }
 }
 
+// The page that the next token is written to is needed even where no key of it is read.
+TEST(EnginePolicies, StreamingGoesOnFromAnyTokenWhateverItsWindow) {
+  const auto engine = tiny_engine();
+  for (const std::string spec : {"streaming:sink=4,window=1", "streaming:sink=0,window=17"}) {
+    for (size_t kept = 1; kept < 90; kept += 3) {
+      auto session = *engine->open(spec);
+      answer_of(*session, request_of(tiny_prompt(90), 12));
+      std::vector<int32_t> prompt(session->tokens().begin(), session->tokens().end());
+      prompt.resize(kept);
+      const auto more = tiny_prompt(20, 7);
+      prompt.insert(prompt.end(), more.begin(), more.end());
+      const Answer answer = answer_of(*session, request_of(prompt, 4));
+      EXPECT_EQ(answer.tokens, answer_of(*engine, request_of(prompt, 4), spec).tokens) << kept;
+    }
+  }
+}
+
 TEST(EnginePolicies, ASessionFileGoesOnUnderEveryPolicyThatIsSaved) {
   const auto engine = tiny_engine();
   size_t saved = 0;

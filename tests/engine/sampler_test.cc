@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
 #include <map>
 #include <set>
 
@@ -97,6 +98,17 @@ TEST(Sampler, EqualSeedsGiveEqualChoices) {
     differences += token != sample_once(other, logits);
   }
   EXPECT_GT(differences, 50);
+}
+
+TEST(Sampler, InfinitiesAreLikelyOrUnlikely) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  SamplingOptions options;
+  options.temp = 1.0f;
+  Sampler sampler(options);
+  for (int i = 0; i < 20; ++i) {
+    EXPECT_EQ(sample_once(sampler, {1.0f, kInfinity, 2.0f, 3.0f, -5.0f}), 1);
+    EXPECT_EQ(sample_once(sampler, {-kInfinity, -kInfinity, 2.0f, -kInfinity}), 2);
+  }
 }
 
 TEST(Sampler, PenaltyLowersRecentTokensOnce) {

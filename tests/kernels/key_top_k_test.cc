@@ -195,6 +195,44 @@ TEST_P(KeyTopK, DoesNotDependOnOtherRowsOrOnHowAScanIsSplit) {
   }
 }
 
+TEST_P(KeyTopK, NaNHidesNoOtherKey) {
+  constexpr size_t kPages = 8, kDim = 64;
+  const KvLayout layout = {options_.type, 1, kDim};
+  if (layout.type == KvType::kQ8_0) GTEST_SKIP() << "rounds to integers";
+  std::vector<std::byte> memory(kPages * layout.page_bytes());
+  std::vector<PageSpan> pages(kPages);
+  const auto store = [&](size_t page, size_t slot, float value) {
+    std::vector<float> k(kDim), v(kDim);
+    k[0] = value;
+    store_token(layout, &memory[page * layout.page_bytes()], slot, k.data(), v.data());
+  };
+  for (size_t page = 0; page < kPages; ++page) {
+    pages[page].k = &memory[page * layout.page_bytes() + layout.k_offset(0)];
+    pages[page].index = static_cast<int32_t>(page * kPageTokens);
+    for (size_t slot = 0; slot < kPageTokens; ++slot) store(page, slot, 1.0f);
+  }
+  store(0, 3, 100.0f);
+  store(7, 0, 50.0f);
+  std::vector<float> q(kDim);
+  q[0] = 1.0f;
+  RankedKey best;
+  KeyTopKArgs args;
+  args.layout = &layout;
+  args.phase = phase();
+  args.rows = 1;
+  args.q = q.data();
+  args.q_stride = kDim;
+  args.pages = pages;
+  args.k = 1;
+  args.best = &best;
+  std::vector<std::byte> scratch(key_top_k_scratch_bytes(args));
+  for (const size_t page : {0, 1, 2, 3}) {
+    if (page > 0) store(page, 3, NAN);
+    key_top_k(args, scratch.data());
+    EXPECT_EQ(best.key, 3) << page;
+  }
+}
+
 TEST_P(KeyTopK, FewerKeysThanWantedLeaveEmptyPlaces) {
   options_.keys = 3;
   options_.holes = false;

@@ -151,6 +151,19 @@ TEST(KvLayout, ElementsLieWhereTheContractSays) {
   }
 }
 
+// Slots of a page that is given on are read before they are written, if only times zero.
+TEST_P(KvPage, LargeValuesStayFinite) {
+  const KvLayout layout = {GetParam(), 1, 64};
+  std::vector<std::byte> page(layout.page_bytes());
+  std::vector<float> k(64, 1e6f), v(64, -3e20f);
+  store_token(layout, page.data(), 3, k.data(), v.data());
+  load_token(layout, page.data(), 3, k.data(), v.data());
+  for (size_t d = 0; d < 64; ++d) {
+    EXPECT_TRUE(std::isfinite(k[d]) && k[d] >= 65504.0f) << k[d];
+    EXPECT_TRUE(std::isfinite(v[d]) && v[d] <= -65504.0f) << v[d];
+  }
+}
+
 TEST_P(KvPage, ACopiedTokenIsTheSameAndDisturbsNoOther) {
   const KvLayout layout = {GetParam(), 3, 96};
   const size_t width = layout.n_kv_head * layout.head_dim;

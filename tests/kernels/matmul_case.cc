@@ -111,7 +111,7 @@ PackedMatrix packed(const StoredMatrix& matrix, ThreadPool& pool) {
 }
 
 Expected expected_product(const StoredMatrix& matrix, size_t row, const float* x, Phase phase) {
-  constexpr double kFloatUnit = 0x1p-24, kBf16Unit = 0x1p-9;  // half an ulp of 1
+  constexpr double kFloatUnit = 0x1p-24, kBf16Unit = 0x1p-8;  // half an ulp of 1
   const bool in_bf16 = phase == Phase::kPrefill && cpu_isa() >= Isa::kAvx512;
   const bool in_codes = quant_format(matrix.type).has_value() && !in_bf16;
   const double steps = phase == Phase::kPrefill ? 32767 : 127 * 254;  // in a block's largest value

@@ -2,6 +2,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <deque>
 
 #include "kv/hidden_file.h"
@@ -198,6 +199,39 @@ TEST_F(Paging, DamageIsFoundAndNothingElseIsLost) {
     EXPECT_EQ(kv.used_bytes(), 0u);
     SequenceKv other = paged(kv, 320, others);
     expect_paged(other, others);
+  }
+}
+
+// Attention multiplies unused slots by zero: what lay on the disk instead may be no number.
+TEST_F(Paging, NothingOfDamageStaysInPages) {
+  for (const int way : {0, 1, 2}) {
+    PagePool kv = pool(1, 8, 200);
+    Values values;
+    SequenceKv sequence = paged(kv, 128, values);
+    sequence.rest();
+    { ASSERT_TRUE(SequenceKv(kv).reserve(128)); }  // pushes everything out
+    const std::vector<char> garbage(8 * kPageBytes, '\xff');
+    ASSERT_EQ(::pwrite(hidden_file(folder_.file("")), garbage.data(), garbage.size(), 0),
+              static_cast<ssize_t>(garbage.size()));
+    if (way == 0) {
+      EXPECT_EQ(*sequence.wake(), 0);
+    }
+    if (way > 0) {
+      EXPECT_EQ(sequence.page_out(), 128);
+    }
+    if (way == 1) {
+      EXPECT_FALSE(Held(sequence, 0, 0, 8).status);
+    }
+    if (way == 2) {
+      EXPECT_TRUE(kv.prefetch(0, sequence.pages(0), kv.now()));
+    }
+    sequence = SequenceKv(kv);
+    ASSERT_TRUE(sequence.reserve(128));
+    std::vector<float> k(64), v(64);
+    for (size_t at = 0; at < 128; ++at) {
+      kernels::load_token(kv.layout(), sequence.page(0, at / 16), at % 16, k.data(), v.data());
+      for (size_t i = 0; i < k.size(); ++i) ASSERT_TRUE(std::isfinite(k[i] + v[i])) << way << at;
+    }
   }
 }
 

@@ -127,6 +127,24 @@ TEST(SessionFile, AFlippedBitInAnyByteIsAnError) {
   EXPECT_EQ(load_code(path), "loaded");
 }
 
+// Attention multiplies unused slots by zero: what was refused may be no number.
+TEST(SessionFile, NothingOfARefusedFileStaysInPages) {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("session");
+  std::string bytes = small_file(path);
+  std::fill(bytes.begin() + 1000, bytes.begin() + 9000, '\xff');
+  write_all(path, bytes);
+  PagePool pool = small_pool(2, 200);
+  SequenceKv sequence(pool);
+  EXPECT_EQ(load_code(path, sequence), "corrupt");
+  ASSERT_TRUE(sequence.reserve(37));
+  for (size_t block = 0; block < sequence.pages(0).size(); ++block) {
+    const std::byte* page = sequence.page(0, block);
+    const auto zero = [](std::byte byte) { return byte == std::byte{}; };
+    EXPECT_TRUE(std::all_of(page, page + pool.page_bytes(), zero)) << block;
+  }
+}
+
 TEST(SessionFile, EveryTruncationIsAnError) {
   const TemporaryFolder folder;
   const std::string path = folder.file("session");

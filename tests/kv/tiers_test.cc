@@ -10,13 +10,12 @@
 
 #include "kv/hidden_file.h"
 #include "kv/kv_testing.h"
+#include "kv/paged_testing.h"
 #include "kv/prefix_cache.h"
 #include "kv/session_testing.h"
 
 namespace reprise {
 namespace {
-
-using Values = std::vector<int32_t>;
 
 const size_t kPageBytes = small_layout().page_bytes();
 
@@ -198,6 +197,38 @@ TEST_F(DiskTier, ARestingSequenceIsSavedFromWhereItLies) {
   SequenceKv restored(apart);
   ASSERT_TRUE(load_session(path, identity, restored));
   expect_values(restored, values_from(0, 50));
+}
+
+TEST_F(DiskTier, ASessionLargerThanMemoryIsRestored) {
+  const KvIdentity identity = {1, 2, 3};
+  const std::string path = folder_.file("saved.kv");
+  PagePool ample = small_pool(2, 900);
+  SequenceKv sequence = resting(ample, 0, 6410);  // 802 pages
+  sequence.evict(1, 16, 32);
+  ASSERT_TRUE(save_session(path, identity, {values_from(7, 6410), ""}, sequence));
+  PagePool kv = pool(2, 300, 1000);
+  const SequenceKv other = resting(kv, 5000, 64);
+  SequenceKv restored(kv);
+  const auto stops = [](const Progress& at) { return at.done < 2'000'000; };
+  EXPECT_FALSE(load_session(path, identity, restored, stops));
+  EXPECT_EQ(kv.used_bytes(), other.bytes());
+  ASSERT_TRUE(load_session(path, identity, restored));
+  EXPECT_EQ(restored.bytes(), 801 * kPageBytes);
+  EXPECT_LE(kv.tiers().memory.bytes, 300 * kPageBytes);
+  EXPECT_EQ(restored.page_out(), 6410);
+  for (uint32_t layer = 0; layer < 2; ++layer) {
+    for (size_t block = 0; block < restored.pages(layer).size(); ++block) {
+      if (restored.pages(layer)[block] == kNoPage) continue;
+      const Held held(restored, layer, block, block + 1);
+      ASSERT_TRUE(held.status) << held.status.error().message;
+      const auto at = static_cast<int32_t>(16 * block);
+      EXPECT_TRUE(holds_token(restored, layer, at, at)) << layer << " " << at;
+    }
+  }
+  PagePool few = pool(2, 300, 400);
+  SequenceKv none(few);
+  EXPECT_EQ(load_session(path, identity, none).error().code, ErrorCode::kOutOfMemory);
+  EXPECT_EQ(few.used_bytes(), 0u);
 }
 
 TEST_F(DiskTier, SaysWhatIsWrongWithTheFolder) {

@@ -144,6 +144,58 @@ TEST(ChunkStore, CollectsWhatIsNoLongerReferred) {
   EXPECT_TRUE(open_chunk->check());  // was open before its segment went
 }
 
+// Other processes' evictions go by what this one uses, however long it lives.
+TEST(ChunkStore, UsesAreToldMeanwhile) {
+  const TemporaryFolder folder;
+  ChunkStore store = open_store(folder.file("store"));
+  for (uint32_t n = 0; n < 2; ++n) ASSERT_TRUE(add_chunk(store, n));
+  auto database = SqlDatabase::open(folder.file("store/index.db"));
+  ASSERT_TRUE(database && database->run("UPDATE chunks SET used = 100"));
+  for (int i = 0; i < 300; ++i) ASSERT_EQ(look_up(store, 1), Found::kRight);
+  const auto rows = open_store(folder.file("store")).list();
+  ASSERT_TRUE(rows);
+  EXPECT_EQ((*rows)[0].used, 100);
+  EXPECT_GT((*rows)[1].used, 100);
+}
+
+// What was listed before is dropped, and not what has its row by now.
+TEST(ChunkStore, ALateRemovalDropsNoOtherChunk) {
+  const TemporaryFolder folder;
+  ChunkStore store = open_store(folder.file("store")), other = open_store(folder.file("store"));
+  for (uint32_t n = 0; n < 2; ++n) ASSERT_TRUE(add_chunk(store, n));
+  const auto seen = *other.list();
+  ASSERT_TRUE(store.remove(std::span(seen).last(1)));
+  ASSERT_TRUE(add_chunk(store, 2));
+  ASSERT_EQ(store.list()->back().id, seen.back().id);  // SQLite gives it again
+  ASSERT_TRUE(other.remove(std::span(seen).last(1)));
+  EXPECT_EQ(look_up(store, 2), Found::kRight);
+}
+
+TEST(ChunkStore, DropsADamagedChunkAndNotTheOneInItsPlace) {
+  const TemporaryFolder folder;
+  ChunkStore store = open_store(folder.file("store")), other = open_store(folder.file("store"));
+  ASSERT_TRUE(add_chunk(store, 1));
+  const auto damaged = *store.find(kTestIdentity, make_chunk(1).ids());
+  ASSERT_TRUE(damaged);
+  ASSERT_TRUE(other.drop(*damaged));
+  EXPECT_EQ(other.damaged(), 1u);
+  EXPECT_EQ(look_up(store, 1), Found::kMissing);
+  ASSERT_TRUE(add_chunk(store, 1).value());
+  ASSERT_TRUE(other.drop(*damaged));
+  EXPECT_EQ(look_up(store, 1), Found::kRight);
+}
+
+TEST(ChunkStore, IsItsOwnersAlone) {
+  const TemporaryFolder folder;
+  ChunkStore store = open_store(folder.file("store"));
+  ASSERT_TRUE(add_chunk(store, 1));
+  for (const char* name : {"index.db", "index.db-wal", "seg-00000001.kv", "lock"}) {
+    const auto mode = std::filesystem::status(folder.file("store/") + name).permissions();
+    const auto others = std::filesystem::perms::group_all | std::filesystem::perms::others_all;
+    EXPECT_EQ(mode & others, std::filesystem::perms::none) << name;
+  }
+}
+
 TEST(ChunkStore, SearchesTextOfOneIdentity) {
   const TemporaryFolder folder;
   ChunkStore store = open_store(folder.file("store"));

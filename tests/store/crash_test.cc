@@ -185,6 +185,83 @@ TEST_F(StoreFaults, FullDiskIsAnErrorAndTheStoreGoesOn) {
   check({});
 }
 
+// A chunk is dropped with its bytes, or not at all, and no copies stay that nobody refers to. Only
+// where a segment cannot be removed are there more bytes than before.
+TEST_F(StoreFaults, AnEvictionThatFailsDropsNothing) {
+  for (const CallFault fault : {CallFault::kError, CallFault::kShort}) {
+    int errors = 0, kept = 0;
+    for (int n = 1;; ++n) {
+      ASSERT_NO_FATAL_FAILURE(start());
+      ChunkStore store = open_store(path, {.bytes = 10 * 8192, .segment_bytes = 30'000});
+      const StoreStats before = *store.stats();
+      arm_calls(fault, n);
+      const auto added = add_chunk(store, 10);
+      const int calls = disarm_calls();
+      const StoreStats after = *store.stats();
+      if (!added) ++errors;
+      if (after.disk_bytes > before.disk_bytes) {
+        ++kept;
+      } else if (after.disk_bytes == before.disk_bytes) {
+        EXPECT_EQ(after.chunks, before.chunks) << n;
+      }
+      if (calls < n) break;
+    }
+    EXPECT_GT(errors, 10);
+    EXPECT_LE(kept, 1);
+  }
+}
+
+// What nobody refers to goes first, which needs no room; copies that have none are undone.
+TEST_F(StoreFaults, ACollectionOnAFullDiskFreesWhatItCan) {
+  {
+    ChunkStore store = open_store(path, {.segment_bytes = 1'000'000});
+    for (uint32_t n = 0; n < 320; ++n) ASSERT_TRUE(add_chunk(store, n));
+  }
+  ChunkStore store = open_store(path, {.segment_bytes = 1'200'000});
+  auto rows = *store.list();
+  std::erase_if(rows, [](const ChunkRow& row) {
+    return row.place.segment == 3 || (row.place.segment == 1 && row.part % 2 == 0);
+  });
+  ASSERT_TRUE(store.remove(rows));
+  const StoreStats before = *store.stats();
+  const uint64_t unused = std::filesystem::file_size(path + "/seg-00000002.kv");
+  rlimit old_limit{};
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &old_limit), 0);
+  const auto old_handler = std::signal(SIGXFSZ, SIG_IGN);
+  const rlimit limit = {900'000, old_limit.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &limit), 0);
+  const auto freed = store.collect(1.0);
+  ::setrlimit(RLIMIT_FSIZE, &old_limit);
+  std::signal(SIGXFSZ, old_handler);
+  ASSERT_FALSE(freed);
+  EXPECT_EQ(freed.error().code, ErrorCode::kFileUnwritable);
+  const StoreStats after = *store.stats();
+  EXPECT_EQ(after.chunks, before.chunks);
+  EXPECT_EQ(after.disk_bytes, before.disk_bytes - unused);
+  EXPECT_TRUE(store.verify()->empty());
+  ASSERT_TRUE(store.collect(1.0));
+  EXPECT_EQ(store.stats()->disk_bytes, after.live_bytes);
+}
+
+TEST(StoreCrash, ManyProcessesMakeOneStore) {
+  const TemporaryFolder folder;
+  for (int round = 0; round < 10; ++round) {
+    const std::string path = folder.file(std::to_string(round));
+    Pipe start;
+    std::vector<pid_t> children;
+    for (int i = 0; i < 8; ++i) {
+      children.push_back(in_child([&] {
+        ::close(start.ends[1]);
+        char byte = 0;
+        [[maybe_unused]] const auto ended = ::read(start.ends[0], &byte, 1);
+        if (!ChunkStore::open(path, true)) ::_exit(2);
+      }));
+    }
+    static_cast<void>(start.receive());  // closes it, which starts them all
+    for (const pid_t child : children) EXPECT_TRUE(exited_well(child));
+  }
+}
+
 // REPRISE_STORE_SECONDS=60 for the long version. Writers add what they say and collect; readers see
 // nothing wrong, and everything that was added before they looked.
 TEST(StoreCrash, WritersAndReadersAtOnce) {

@@ -38,7 +38,9 @@ __device__ void store_token(KvType type, uint32_t head_dim, uint32_t token,
     if (type == KvType::kBF16) {
       *reinterpret_cast<__nv_bfloat162*>(to) = __floats2bfloat162_rn(two.x, two.y);
     } else if (type == KvType::kF16) {
-      *reinterpret_cast<__half2*>(to) = __floats2half2_rn(two.x, two.y);
+      constexpr float kMost = 65504.0f;  // infinities would outlive the page, as on a CPU
+      *reinterpret_cast<__half2*>(to) = __floats2half2_rn(fminf(fmaxf(two.x, -kMost), kMost),
+                                                          fminf(fmaxf(two.y, -kMost), kMost));
     } else if (type == KvType::kF32) {
       *reinterpret_cast<float2*>(to) = two;
     } else {

@@ -38,10 +38,12 @@ void StreamingPolicy::after_step(SequenceKv& kv) {
 }
 
 bool StreamingPolicy::can_resume(const SequenceKv& kv, int32_t length) const {
+  const bool partial = static_cast<size_t>(length) % kPageTokens != 0;  // then it is written on
+  const int32_t last = partial ? length - 1 : length;
   for (uint32_t layer = 0; layer < kv.pool().layers(); ++layer) {
     const KeyRange gone = evictable(layer, length);
     if (!keys_present(kv, layer, 0, std::min(gone.begin, length)) ||
-        !keys_present(kv, layer, std::max(gone.begin, gone.end), length)) {
+        !keys_present(kv, layer, std::min(std::max(gone.begin, gone.end), last), length)) {
       return false;
     }
   }
