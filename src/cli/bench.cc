@@ -45,6 +45,8 @@ class BenchCommand : public Command {
   }
   Status run(Console& console) override {
     REPRISE_TRY(plan_.contexts, parse_list({"context", "", "tokens", 1, 1 << 24}, contexts_));
+    if (plan_.contexts.empty())
+      return fail(ErrorCode::kInvalidArgument, "--context: give lengths, as 128,2K");
     if (!policies_.empty()) plan_.policies = policies_;
     if (!fusions_.empty()) plan_.fusions = fusions_;
     const uint32_t longest = *std::ranges::max_element(plan_.contexts);

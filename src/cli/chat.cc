@@ -1,5 +1,6 @@
 // `reprise chat`: a conversation of many turns, with /commands.
 #include <cstdlib>
+#include <filesystem>
 #include <optional>
 #include <span>
 
@@ -11,6 +12,7 @@
 #include "cli/interrupt.h"
 #include "cli/line_editor.h"
 #include "cli/request_flags.h"
+#include "cli/session_messages.h"
 #include "cli/text.h"
 
 namespace reprise::cli {
@@ -32,8 +34,8 @@ class Chat {
         editor_(history_path()) {}
 
   Status start();
-  /// Reads lines until the end; afterwards the session file is written.
-  Status loop();
+  /// Talks until the end, whatever ends it; afterwards the session file is written.
+  Status run();
 
  private:
   struct SlashCommand {
@@ -42,6 +44,7 @@ class Chat {
   };
   static std::span<const SlashCommand> slash_commands();
 
+  Status talk();
   Status handle(const std::string& line);
   Status slash(const std::string& line);
   Status ask(const std::string& text);
@@ -91,7 +94,14 @@ std::span<const Chat::SlashCommand> Chat::slash_commands() {
 Status Chat::start() {
   REPRISE_TRY(document_, read_documents(options_.files, options_.lossy));
   if (!options_.session.empty()) {
-    REPRISE_TRY(messages_, conversation_.restore(options_.session));
+    const bool there = std::filesystem::exists(options_.session);
+    REPRISE_TRY(messages_, conversation_.resume(options_.session));
+    if (there && messages_.empty() && document_.empty()) {
+      console_.warn(
+          fmt::format("{} holds no conversation, and this one will take its place; -f FILE "
+                      "asks about a document that was read ahead",
+                      options_.session));
+    }
     if (!messages_.empty() && messages_.back().role == "user") messages_.pop_back();
     if (!messages_.empty())
       console_.note(fmt::format("[{}: {} messages, {} tokens restored]", options_.session,
@@ -106,17 +116,31 @@ Status Chat::start() {
   return {};
 }
 
-Status Chat::loop() {
+Status Chat::run() {
+  const Status talked = talk();
+  if (interrupted() || asked_to_end()) console_.stopped();  // saving goes on
+  const Status saved =
+      options_.session.empty() ? Status() : conversation_.save(options_.session, messages_);
+  if (!talked && !saved) console_.warn(saved.error().message);
+  const Status& status = talked ? saved : talked;
+  if (!console_.json()) return status;
+  auto json = nlohmann::ordered_json::object();
+  if (!status) json["error"] = console_.error_json(status.error());
+  json["messages"] = nlohmann::ordered_json::parse(pack_messages(messages_));
+  json["turns"] = turns_;
+  const Status printed = console_.print_json(json);
+  return status ? printed : status;
+}
+
+Status Chat::talk() {
   std::string line;
-  while (!done_) {
+  while (!done_ && !asked_to_end()) {
     const LineEditor::Event event = editor_.read(line);
     if (event == LineEditor::Event::kEnd) break;
     if (event == LineEditor::Event::kInterrupt) {
-      if (!editor_.interactive()) {
-        console_.stopped();
-        break;
-      }
-      continue;
+      if (editor_.interactive()) continue;
+      console_.stopped();
+      break;
     }
     const Status status = handle(line);
     if (!status && !editor_.interactive()) return status;  // a script must not go on blindly
@@ -124,10 +148,7 @@ Status Chat::loop() {
       return status;  // the terminal is gone
     if (!status) console_.warn(status.error().message);
   }
-  if (!options_.session.empty()) REPRISE_CHECK(conversation_.save(options_.session, messages_));
-  if (!console_.json()) return {};
-  return console_.print_json(
-      {{"messages", nlohmann::ordered_json::parse(pack_messages(messages_))}, {"turns", turns_}});
+  return {};
 }
 
 Status Chat::handle(const std::string& line) {
@@ -169,7 +190,8 @@ Status Chat::ask(const std::string& text) {
 Status Chat::answer() {
   REPRISE_TRY(auto prompt, conversation_.engine().chat_prompt(messages_));
   auto answer = conversation_.answer(std::move(prompt), options_);
-  if (!answer && answer.error().code == ErrorCode::kCancelled && interrupted()) {
+  const bool stopped = !answer && answer.error().code == ErrorCode::kCancelled && interrupted();
+  if (stopped && editor_.interactive()) {
     acknowledge_interrupt();
     return fail(ErrorCode::kUnsupported, "stopped while {}; ask again to go on from there",
                 console_.state());
@@ -219,6 +241,7 @@ Status Chat::save(const std::string& path) {
   const size_t tokens = conversation_.session().tokens().size();
   if (tokens == 0)
     return fail(ErrorCode::kInvalidArgument, "there is nothing to save yet; ask a question first");
+  REPRISE_CHECK(check_session_path(path));
   REPRISE_CHECK(conversation_.save(path, messages_));
   console_.note(
       fmt::format("[{}: {} messages, {} tokens saved]", path, messages_.size(), grouped(tokens)));
@@ -226,7 +249,7 @@ Status Chat::save(const std::string& path) {
 }
 
 Status Chat::load(const std::string& path) {
-  REPRISE_TRY(std::vector<Message> messages, conversation_.restore(path));
+  REPRISE_TRY(std::vector<Message> messages, conversation_.resume(path));
   if (messages.empty())
     return fail(ErrorCode::kFileNotFound, "{}: no conversation could be restored", path);
   messages_ = std::move(messages);
@@ -287,7 +310,7 @@ Inside, /help lists commands; Ctrl-C stops an answer, Ctrl-D ends.)";
     REPRISE_TRY(Conversation conversation, Conversation::open(options_, console));
     Chat chat(std::move(conversation), options_, console);
     REPRISE_CHECK(chat.start());
-    return chat.loop();
+    return chat.run();
   }
 
  private:

@@ -8,6 +8,7 @@
 
 #include "base/try.h"
 #include "cli/interrupt.h"
+#include "cli/standard_error.h"
 
 namespace reprise::cli {
 namespace {
@@ -46,17 +47,18 @@ Status Console::print(std::string_view text) {
 
 Status Console::print_json(const nlohmann::ordered_json& value) {
   using nlohmann::ordered_json;
+  printed_json_ = true;
   return print(value.dump(2, ' ', false, ordered_json::error_handler_t::replace) + "\n");
 }
 
 void Console::note(std::string_view text) {
   bar_.finish();
-  if (!quiet_) fmt::print(stderr, "{}\n", text);
+  if (!quiet_) write_error(fmt::format("{}\n", text));
 }
 
 void Console::warn(std::string_view text) {
   bar_.finish();
-  fmt::print(stderr, "reprise: {}\n", text);
+  write_error(fmt::format("reprise: {}\n", text));
 }
 
 void Console::partly_failed(std::string_view text) {
@@ -73,18 +75,24 @@ ProgressFn Console::progress() {
 
 void Console::stopped() {
   bar_.finish();
+  stopped_at_ = state();  // what is saved from then on has stages of its own
   acknowledge_interrupt();
   exit_code_ = interrupt_exit_code();
 }
 
+std::string Console::message_of(const Error& error) const {
+  if (error.code != ErrorCode::kCancelled) return error.message;
+  const std::string where = stopped_at_.empty() ? state() : stopped_at_;
+  return where.empty() ? "stopped" : fmt::format("stopped while {}", where);
+}
+
+nlohmann::ordered_json Console::error_json(const Error& error) const {
+  return {{"code", error_name(error.code)}, {"message", message_of(error)}};
+}
+
 int Console::report(const Error& error) {
-  std::string message = error.message;
-  if (error.code == ErrorCode::kCancelled)
-    message = state().empty() ? "stopped" : fmt::format("stopped while {}", state());
-  warn(message);
-  if (json_) {
-    (void)print_json({{"error", {{"code", error_name(error.code)}, {"message", message}}}});
-  }
+  warn(message_of(error));
+  if (json_ && !printed_json_) static_cast<void>(print_json({{"error", error_json(error)}}));
   return exit_code_of(error.code);
 }
 

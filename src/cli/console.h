@@ -34,17 +34,22 @@ class Console {
   void partly_failed(std::string_view text);
   /// Carries out a stop by Ctrl-C; the program will exit with 130 unless chat goes on.
   void stopped();
-  /// Where stopped work stood.
+  /// Where work stands, or stood when it ended.
   std::string state() const { return bar_.state(); }
 
-  /// Reports how the command ended and returns the exit code.
+  /// {"code", "message"}, as finish() prints them.
+  nlohmann::ordered_json error_json(const Error& error) const;
+  /// Reports how the command ended and returns the exit code. With --json an error is an object on
+  /// stdout unless the command has printed one.
   int finish(const Status& status);
 
  private:
+  std::string message_of(const Error& error) const;
   int report(const Error& error);
 
   bool json_, quiet_;
-  bool reader_gone_ = false;
+  bool reader_gone_ = false, printed_json_ = false;
+  std::string stopped_at_;  // where work stood then
   int exit_code_ = 0;
   ProgressBar bar_;
 };

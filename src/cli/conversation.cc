@@ -4,26 +4,62 @@
 
 #include "base/try.h"
 #include "cli/interrupt.h"
+#include "cli/session_messages.h"
+#include "engine/engine_impl.h"
 
 namespace reprise::cli {
+namespace {
 
-Result<Conversation> Conversation::open(const RequestOptions& options, Console& console) {
-  if (!options.session.empty()) REPRISE_CHECK(check_writable(options.session));
-  REPRISE_TRY(auto engine, Engine::load(options.engine, console.progress()));
-  console.end_progress();
-  REPRISE_TRY(auto session, engine->open(options.policy));
-  return Conversation(std::move(engine), std::move(session), console);
+// kept: it is to be saved to a file, which does not suit every policy.
+Result<std::unique_ptr<Session>> open_session(Engine& engine, const std::string& policy,
+                                              bool kept) {
+  REPRISE_TRY(auto session, engine.open(policy));
+  if (!kept || session->impl().sequence.policy->rebuilds()) return session;
+  return fail(
+      ErrorCode::kInvalidArgument,
+      "--session: policy {} keeps what a session file does not hold; leave the file out, or "
+      "take another policy",
+      policy);
 }
 
-Result<std::vector<Message>> Conversation::restore(const std::string& path) {
+}  // namespace
+
+Result<Conversation> Conversation::open(const RequestOptions& options, Console& console) {
+  const bool kept = !options.session.empty();
+  if (kept) REPRISE_CHECK(check_session_path(options.session));
+  REPRISE_TRY(auto engine, Engine::load(options.engine, console.progress()));
+  console.end_progress();
+  REPRISE_TRY(auto session, open_session(*engine, options.policy, kept));
+  return Conversation(std::move(engine), std::move(session), kept, console);
+}
+
+Result<std::string> Conversation::restore_note(const std::string& path) {
   auto note = session_->restore(path, console_->progress());
   console_->end_progress();
+  return note;
+}
+
+Status Conversation::restore(const std::string& path) {
+  const auto note = restore_note(path);
+  if (note || note.error().code == ErrorCode::kFileNotFound) return {};
+  if (note.error().code == ErrorCode::kCancelled) return tl::unexpected(note.error());
+  console_->warn(fmt::format("{}; everything is read again", note.error().message));
+  return {};
+}
+
+Result<std::vector<Message>> Conversation::resume(const std::string& path) {
+  const auto note = restore_note(path);
   if (note) return unpack_messages(*note);
   const Error& error = note.error();
+  if (error.code == ErrorCode::kFileNotFound) return std::vector<Message>();
   if (error.code == ErrorCode::kCancelled) return tl::unexpected(error);
-  if (error.code != ErrorCode::kFileNotFound)
-    console_->warn(fmt::format("{}; everything is read again", error.message));
-  return std::vector<Message>();
+  auto messages = read_messages(path);
+  if (!messages) {
+    return fail(error.code, "{}; its messages cannot be read either, and it is left as it is",
+                error.message);
+  }
+  console_->warn(fmt::format("{}; everything is read again", error.message));
+  return messages;
 }
 
 Status Conversation::save(const std::string& path, const std::vector<Message>& messages) {
@@ -34,7 +70,7 @@ Status Conversation::save(const std::string& path, const std::vector<Message>& m
 }
 
 Status Conversation::reopen(const std::string& policy) {
-  REPRISE_TRY(session_, engine_->open(policy));
+  REPRISE_TRY(session_, open_session(*engine_, policy, kept_));
   return {};
 }
 

@@ -1,5 +1,7 @@
 // `reprise eval`: what policies answer to the samples of tasks, and how far they are from full
 // attention.
+#include <algorithm>
+
 #include "base/try.h"
 #include "cli/command.h"
 #include "cli/lists.h"
@@ -13,7 +15,7 @@ class EvalCommand : public Command {
   std::string_view name() const override { return "eval"; }
   std::string_view summary() const override { return "measure what policies do to answers"; }
   std::string_view examples() const override {
-    return R"(  reprise eval --tasks needle --policy quest:budget=512 --data data --out run.jsonl
+    return R"(  reprise eval --tasks needle --policy full --policy quest --data data --out run.jsonl
   reprise eval --tasks ppl --lengths 1K,2K,4K,8K --limit 4 --data data --out ppl.jsonl
   reprise eval --tasks longbench --scope tail:64 --policy full --policy quest --data data \
                --out tail.jsonl
@@ -37,13 +39,20 @@ class EvalCommand : public Command {
     for (const std::string& note : report.notes) console.note(note);
     REPRISE_CHECK(console.json() ? console.print_json(eval_json(report))
                                  : console.print(eval_markdown(report)));
-    if (report.failed > 0)
-      console.partly_failed(fmt::format("{} failed, the first: {}; see \"error\" in {}",
-                                        report.failed, report.first_failure, report.out));
+    if (report.failed > 0) {
+      console.partly_failed(fmt::format("{} failed, the first: {}{}", report.failed,
+                                        report.first_failure, where_errors_are(report)));
+    }
     return {};
   }
 
  private:
+  // Failures of samples are in the file; tasks without data left nothing there.
+  static std::string where_errors_are(const eval::EvalReport& report) {
+    const bool written = std::ranges::any_of(
+        report.rows, [](const eval::EvalRow& row) { return row.summary.failed > 0; });
+    return written ? fmt::format("; see \"error\" in {}", report.out) : std::string();
+  }
   static std::string task_help() {
     std::string names;
     for (const eval::TaskEntry& task : eval::task_entries())

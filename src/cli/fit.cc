@@ -7,6 +7,7 @@
 #include "base/try.h"
 #include "bench/roof.h"
 #include "cli/command.h"
+#include "cli/interrupt.h"
 #include "cli/model_file.h"
 #include "cli/text.h"
 #include "engine/cuda/cuda_backend.h"
@@ -265,6 +266,7 @@ class FitCommand : public Command {
                     file.tensor_bytes(whole, engine_.tp, floats), kWorkspace, cuda};
     const std::vector<KvChoice> choices = kv_choices(config, cuda, floats);
     if (policy_.spec != "full") {
+      REPRISE_CHECK(go_on());
       REPRISE_TRY(policy_.memory, PolicyMemory::measure(policy_.spec, config, pool));
     }
     ordered_json json = {{"model", file.path()},
@@ -282,16 +284,23 @@ class FitCommand : public Command {
                          {"tiers", tier_rows(engine_, room, choices)},
                          {"advice", advice(config, room, choices, policy_, engine_.tp)}};
     if (speed_ || (cuda && roof != nullptr)) {
+      REPRISE_CHECK(go_on());
       const MachineRoof machine = roof->machine();
       if (cuda) json["device"] = machine.device;
       json["read_gb_s"] = machine.read_gb_s;
       json["decode_roof"] =
           roof_rows(config, room, choices.front(), machine.read_gb_s / engine_.tp);
     }
+    REPRISE_CHECK(go_on());
     return console.json() ? console.print_json(json) : console.print(as_text(json, choices));
   }
 
  private:
+  // Measurements take seconds and are not stopped themselves.
+  static Status go_on() {
+    return interrupted() ? fail(ErrorCode::kCancelled, "measuring was stopped") : Status();
+  }
+
   EngineOptions engine_;
   PlannedPolicy policy_;
   bool speed_ = false;

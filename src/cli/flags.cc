@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <filesystem>
 #include <utility>
@@ -49,6 +50,8 @@ std::string user_config_path() {
   return std::string(home == nullptr ? "" : home) + "/.config/reprise/config.toml";
 }
 
+bool any_text(const CLI::results_t&) { return true; }
+
 Error in_place(Error error, std::string_view place) {
   error.message = fmt::format("{}: {}", place, error.message);
   return error;
@@ -56,14 +59,14 @@ Error in_place(Error error, std::string_view place) {
 
 }  // namespace
 
-Result<std::vector<ConfigEntry>> read_config(const std::string& path) {
-  const std::string file = path.empty() ? user_config_path() : path;
+Result<Config> read_config(const std::string& path) {
+  Config config = {path.empty() ? user_config_path() : path, {}};
+  const std::string& file = config.path;
   std::error_code ignored;
   if (!std::filesystem::is_regular_file(file, ignored)) {
-    if (path.empty()) return std::vector<ConfigEntry>();
+    if (path.empty()) return config;
     return fail(ErrorCode::kFileNotFound, "{}: no such configuration file", file);
   }
-  std::vector<ConfigEntry> entries;
   try {
     for (const CLI::ConfigItem& item : CLI::ConfigTOML().from_file(file)) {
       if (item.name == "++" || item.name == "--")
@@ -72,48 +75,53 @@ Result<std::vector<ConfigEntry>> read_config(const std::string& path) {
         return fail(ErrorCode::kInvalidArgument, "{}: {} needs one value", file, item.fullname());
       std::string name = item.name;
       std::replace(name.begin(), name.end(), '_', '-');
-      entries.push_back({item.parents.empty() ? "" : item.parents[0], name, item.inputs[0]});
+      config.entries.push_back({item.parents.empty() ? "" : item.parents[0], name, item.inputs[0]});
     }
   } catch (const CLI::Error& error) {
     return fail(ErrorCode::kFileUnreadable, "{}: {}", file, error.what());
   }
-  return entries;
+  return config;
 }
 
+// CLI11 collects texts; resolve() reads them.
 void FlagSet::bind(const OptionSpec& spec, bool is_switch, const std::string& default_value,
-                   std::function<Status(std::string_view)> set) {
+                   std::function<Status(Values)> set) {
   CLI::Option* option = nullptr;
+  const std::string help(spec.help);
   if (is_switch) {
-    option = app_.add_flag_function(
-        flag_names(spec.name, default_value == "true"), [](int64_t) {}, std::string(spec.help));
+    option = app_.add_flag(flag_names(spec.name, default_value == "true"), help);
   } else {
-    option = app_.add_option(
-        flag_names(spec.name, false), [](const CLI::results_t&) { return true; },
-        std::string(spec.help));
+    option = app_.add_option(flag_names(spec.name, false), &any_text, help);
     option->type_name(placeholder(spec))->default_str(default_value)->expected(1);
   }
   option->take_last();
   bindings_.push_back({std::string(spec.name), option, std::move(set)});
 }
 
-void FlagSet::add_list(const OptionSpec& spec, std::vector<std::string>& values) {
-  app_.add_option(flag_names(spec.name, false), values, std::string(spec.help))
-      ->type_name(placeholder(spec))
-      ->allow_extra_args(false);
-}
-
-void FlagSet::add_positional(const OptionSpec& spec, std::string& field) {
-  CLI::Option* option = app_.add_option(
-      std::string(spec.name), [](const CLI::results_t&) { return true; }, std::string(spec.help));
-  option->type_name(placeholder(spec))->expected(1);
-  bindings_.push_back({std::string(spec.name), option, [spec, &field](std::string_view text) {
-                         return parse_option(spec, text, field);
+void FlagSet::bind_list(const std::string& names, const OptionSpec& spec,
+                        std::vector<std::string>& values) {
+  CLI::Option* option = app_.add_option(names, &any_text, std::string(spec.help));
+  // Without extra arguments, or "[a,b]" would be two texts and not the name of a file. So the first
+  // of several words without a flag comes here, and resolve() finds the others.
+  option->type_name(placeholder(spec))->expected(1, -1)->allow_extra_args(false);
+  bindings_.push_back({std::string(spec.name), option, [&values](Values given) {
+                         values.assign(given.begin(), given.end());
+                         return Status();
                        }});
 }
 
+void FlagSet::add_list(const OptionSpec& spec, std::vector<std::string>& values) {
+  bind_list(flag_names(spec.name, false), spec, values);
+}
+
+void FlagSet::add_positional(const OptionSpec& spec, std::string& field) {
+  CLI::Option* option = app_.add_option(std::string(spec.name), &any_text, std::string(spec.help));
+  option->type_name(placeholder(spec))->expected(1);
+  bindings_.push_back({std::string(spec.name), option, parser(spec, field)});
+}
+
 void FlagSet::add_positional_list(const OptionSpec& spec, std::vector<std::string>& values) {
-  app_.add_option(std::string(spec.name), values, std::string(spec.help))
-      ->type_name(placeholder(spec));
+  bind_list(std::string(spec.name), spec, values);
 }
 
 std::vector<std::string_view> FlagSet::names() const {
@@ -123,13 +131,9 @@ std::vector<std::string_view> FlagSet::names() const {
   return names;
 }
 
-Status FlagSet::check_unknown() const {
+Status FlagSet::check_unknown(Values words) const {
   for (const std::string& argument : app_.remaining()) {
-    if (argument == "--") continue;
-    if (argument.size() < 2 || argument[0] != '-')
-      return fail(ErrorCode::kInvalidArgument,
-                  "unexpected argument \"{}\"; texts are given by flags, see `reprise {} --help`",
-                  argument, app_.get_name());
+    if (argument.size() < 2 || argument[0] != '-') continue;
     const std::string flag = argument.substr(0, argument.find('='));
     std::vector<std::string> names;
     for (const CLI::Option* option : app_.get_options())
@@ -138,46 +142,56 @@ Status FlagSet::check_unknown() const {
     return fail(ErrorCode::kUnknownOption, "unknown option {}{}; see `reprise {} --help`", flag,
                 suggestion(flag, candidates), app_.get_name());
   }
-  return {};
+  size_t room = 0;
+  for (const Binding& binding : bindings_) {
+    if (!binding.option->get_positional()) continue;
+    room += static_cast<size_t>(binding.option->get_items_expected_max()) - binding.option->count();
+  }
+  if (words.size() <= room) return {};
+  return fail(ErrorCode::kInvalidArgument,
+              "unexpected argument \"{}\"; texts are given by flags, see `reprise {} --help`",
+              words[room], app_.get_name());
 }
 
-Status FlagSet::set_from_twins(const Binding& binding,
-                               const std::vector<ConfigEntry>& config) const {
+Status FlagSet::set_from_twins(const Binding& binding, const Config& config) const {
   const std::string variable = variable_name(binding.name);
   if (const char* value = std::getenv(variable.c_str()); value != nullptr && *value != '\0') {
-    Status status = binding.set(value);
+    Status status = binding.set(std::array{std::string(value)});
     if (!status) return tl::unexpected(in_place(std::move(status.error()), variable));
     return {};
   }
   const ConfigEntry* chosen = nullptr;  // the subcommand's own section wins
-  for (const ConfigEntry& entry : config) {
+  for (const ConfigEntry& entry : config.entries) {
     if (entry.name != binding.name) continue;
     if (entry.section == app_.get_name() ||
         (entry.section.empty() && (chosen == nullptr || chosen->section.empty())))
       chosen = &entry;
   }
   if (chosen == nullptr) return {};
-  Status status = binding.set(chosen->value);
-  if (!status) return tl::unexpected(in_place(std::move(status.error()), "configuration file"));
+  Status status = binding.set({&chosen->value, 1});
+  if (!status) return tl::unexpected(in_place(std::move(status.error()), config.path));
   return {};
 }
 
-Status FlagSet::resolve(const std::vector<ConfigEntry>& config) {
-  REPRISE_CHECK(check_unknown());
+Status FlagSet::set(const Binding& binding, const Config& config, Values words) const {
+  std::vector<std::string> given = binding.option->results();
+  const bool positional = binding.option->get_positional();
+  if (positional) given.insert(given.end(), words.begin(), words.end());
+  if (given.empty()) return positional ? Status() : set_from_twins(binding, config);
+  Status status = binding.set(given);
+  if (!status && !positional) status.error().message.insert(0, "--");
+  return status;
+}
+
+Status FlagSet::resolve(const Config& config, Values rest) {
+  std::vector<std::string> words = app_.remaining();
+  words.insert(words.end(), rest.begin(), rest.end());
+  Status first = check_unknown(words);
   for (const Binding& binding : bindings_) {
-    const std::vector<std::string>& given = binding.option->results();
-    if (given.empty()) {
-      if (!binding.option->get_positional()) REPRISE_CHECK(set_from_twins(binding, config));
-      continue;
-    }
-    Status status = binding.set(given.back());
-    if (!status) {
-      Error error = std::move(status.error());
-      if (!binding.option->get_positional()) error.message.insert(0, "--");
-      return tl::unexpected(std::move(error));
-    }
+    Status status = set(binding, config, words);
+    if (first && !status) first = std::move(status);
   }
-  return {};
+  return first;
 }
 
 }  // namespace reprise::cli

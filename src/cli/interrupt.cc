@@ -20,6 +20,7 @@ static_assert(std::atomic<int>::is_always_lock_free, "written by a signal handle
 int wake = -1;  // readable from a signal on: it may come when a reader is not waiting yet
 
 void on_signal(int signal) {
+  if (signal == SIGHUP && last_signal == SIGHUP) return;  // shells repeat what the terminal sent
   const int before = errno;
   if (pending.exchange(signal) != 0) _exit(128 + signal);
   last_signal = signal;
@@ -37,6 +38,9 @@ void catch_interrupts() {
   sigemptyset(&action.sa_mask);
   sigaction(SIGINT, &action, nullptr);
   sigaction(SIGTERM, &action, nullptr);
+  struct sigaction hang_up = {};
+  sigaction(SIGHUP, nullptr, &hang_up);
+  if (hang_up.sa_handler != SIG_IGN) sigaction(SIGHUP, &action, nullptr);  // nohup's word counts
   std::signal(SIGPIPE, SIG_IGN);
   sigset_t caught;  // a parent may have blocked them
   sigemptyset(&caught);
@@ -48,6 +52,8 @@ void catch_interrupts() {
 bool interrupted() { return pending.load() != 0; }
 
 void acknowledge_interrupt() { pending = 0; }
+
+bool asked_to_end() { return last_signal != SIGINT; }
 
 bool wait_for_input(int file) {
   std::array<pollfd, 2> files = {{{file, POLLIN, 0}, {wake, POLLIN, 0}}};

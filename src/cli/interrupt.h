@@ -1,10 +1,11 @@
-// Ctrl-C (and a polite kill) as a flag that callbacks look at, so that work stops at a clean point.
+// Ctrl-C (a polite kill, a terminal that goes) as a flag that callbacks look at, so that work stops
+// at a clean point.
 #pragma once
 
 namespace reprise::cli {
 
-/// Takes over SIGINT and SIGTERM and ignores SIGPIPE. A second signal that nobody has acknowledged
-/// ends the program at once.
+/// Takes over SIGINT, SIGTERM and SIGHUP and ignores SIGPIPE. A second signal that nobody has
+/// acknowledged ends the program at once.
 void catch_interrupts();
 
 /// True from a signal until acknowledge_interrupt().
@@ -12,6 +13,9 @@ bool interrupted();
 
 /// The stop was carried out; later work may run again.
 void acknowledge_interrupt();
+
+/// Whether the last signal was meant for the program, not for what it is doing: any but Ctrl-C.
+bool asked_to_end();
 
 /// Waits until there is something to read, or its end; false: interrupted, be it just before.
 bool wait_for_input(int file);

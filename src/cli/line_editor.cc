@@ -91,6 +91,7 @@ bool LineEditor::read_pipe(std::string& line) {
     }
   }
   line = ahead_.substr(0, end);
+  if (line.ends_with('\r')) line.pop_back();  // of a file that was written on Windows
   ahead_.erase(0, end + 1);
   return true;
 }

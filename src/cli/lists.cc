@@ -18,8 +18,12 @@ std::vector<std::string> split_list(std::string_view text) {
 
 Result<std::vector<uint32_t>> parse_list(const OptionSpec& spec, std::string_view text) {
   std::vector<uint32_t> numbers;
-  for (const std::string& part : split_list(text))
-    REPRISE_CHECK(parse_option(spec, part, numbers.emplace_back()));
+  for (const std::string& part : split_list(text)) {
+    Status status = parse_option(spec, part, numbers.emplace_back());
+    if (status) continue;
+    status.error().message.insert(0, "--");
+    return tl::unexpected(std::move(status.error()));
+  }
   return numbers;
 }
 

@@ -1,7 +1,13 @@
 // The command line: finds the subcommand, fills its options, runs it.
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <clocale>
+#include <cstdlib>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -74,25 +80,44 @@ class CommandLine {
   }
 
   int run(int argc, const char* const* argv) {
+    // CLI11 would give what stands behind "--" to the command or to the program by turns.
+    const char* const* end = std::find(argv + 1, argv + argc, std::string_view("--"));
+    rest_.assign(std::min(end + 1, argv + argc), argv + argc);
+    argc = static_cast<int>(end - argv);
+    global_.json = wants_json(argc, argv);
     try {
       app_.parse(argc, argv);
     } catch (const CLI::Success& done) {  // --help and --version
       return app_.exit(done);
     } catch (const CLI::ParseError& error) {
-      return Console(wants_json(argc, argv), false)
-          .finish(fail(ErrorCode::kInvalidArgument, "{}", error.what()));
+      return fail_with(fail(ErrorCode::kInvalidArgument, "{}", error.what()));
     }
+    if (!app_.remaining().empty()) return fail_with(unknown_word());
     for (Entry& entry : entries_)
-      if (entry.app->parsed()) return run(entry, wants_json(argc, argv));
-    return Console(wants_json(argc, argv), false).finish(no_command());
+      if (entry.app->parsed()) return run(entry);
+    return fail_with(
+        fail(ErrorCode::kInvalidArgument, "which command? `reprise --help` lists them"));
   }
 
  private:
-  // Before options are resolved, so that their errors come as JSON too.
+  // Before options are resolved, so that errors of parsing come as JSON too.
   static bool wants_json(int argc, const char* const* argv) {
-    for (int i = 1; i < argc; ++i)
-      if (std::string_view(argv[i]) == "--json") return true;
-    return false;
+    constexpr std::string_view kFlag = "--json";
+    constexpr OptionSpec kSpec = {kFlag, ""};
+    bool json = false;
+    const char* variable = std::getenv("REPRISE_JSON");
+    if (variable != nullptr) static_cast<void>(parse_option(kSpec, variable, json));
+    for (const std::string_view word : std::span(argv, static_cast<size_t>(argc)).subspan(1)) {
+      if (!word.starts_with(kFlag)) continue;
+      const std::string_view value = word.substr(kFlag.size());
+      if (value.empty()) json = true;
+      if (value.starts_with('=')) static_cast<void>(parse_option(kSpec, value.substr(1), json));
+    }
+    return json;
+  }
+
+  int fail_with(const Status& status) const {
+    return Console(global_.json, global_.quiet).finish(status);
   }
 
   void add(std::unique_ptr<Command> command) {
@@ -109,52 +134,78 @@ class CommandLine {
     entries_.push_back(std::move(entry));
   }
 
-  Status no_command() const {
-    const std::vector<std::string> extras = app_.remaining();
-    if (extras.empty())
-      return fail(ErrorCode::kInvalidArgument, "which command? `reprise --help` lists them");
-    const bool is_flag = extras[0].starts_with('-');
+  // What stands where a command's name should, or before it.
+  Status unknown_word() const {
+    const std::string word = app_.remaining().front();
+    const bool is_flag = word.starts_with('-');
     std::vector<std::string_view> names{"--help", "--version"};
-    for (const Entry& entry : entries_) names.push_back(entry.command->name());
+    for (const Entry& entry : entries_) {
+      if (entry.app->parsed())
+        return fail(is_flag ? ErrorCode::kUnknownOption : ErrorCode::kInvalidArgument,
+                    "{} stands outside of `reprise {} ...`, where options and texts belong", word,
+                    entry.command->name());
+      names.push_back(entry.command->name());
+    }
     return fail(is_flag ? ErrorCode::kUnknownOption : ErrorCode::kInvalidArgument,
-                "unknown {} {}{}; see `reprise --help`", is_flag ? "option" : "command", extras[0],
-                suggestion(extras[0], names));
+                "unknown {} {}{}; see `reprise --help`", is_flag ? "option" : "command", word,
+                suggestion(word, names));
   }
 
-  // A key that no command knows is a mistake; one that another command knows is not.
-  Status check_config(const std::vector<ConfigEntry>& config) const {
-    std::vector<std::string_view> known;
-    for (const Entry& entry : entries_)
-      for (const std::string_view name : entry.flags->names()) known.push_back(name);
-    for (const ConfigEntry& item : config) {
-      if (std::find(known.begin(), known.end(), item.name) == known.end())
-        return fail(ErrorCode::kUnknownOption, "configuration file: unknown key {}{}", item.name,
-                    suggestion(item.name, known));
+  // A key that no command knows is a mistake; one that another command knows is not, but for those
+  // in a command's own section.
+  Status check_config(const Config& config) const {
+    for (const ConfigEntry& item : config.entries) {
+      std::vector<std::string_view> sections, known;
+      for (const Entry& entry : entries_) {
+        sections.push_back(entry.command->name());
+        if (!item.section.empty() && item.section != entry.command->name()) continue;
+        for (const std::string_view name : entry.flags->names()) known.push_back(name);
+      }
+      if (known.empty()) {
+        return fail(ErrorCode::kUnknownOption, "{}: unknown section [{}]{}; sections are commands",
+                    config.path, item.section, suggestion(item.section, sections));
+      }
+      if (std::ranges::find(known, item.name) != known.end()) continue;
+      const std::string place = item.section.empty() ? "" : fmt::format(" in [{}]", item.section);
+      return fail(ErrorCode::kUnknownOption, "{}: unknown key {}{}{}", config.path, item.name,
+                  suggestion(item.name, known), place);
     }
     return {};
   }
 
   Status resolve(Entry& entry) {
-    REPRISE_TRY(const std::vector<ConfigEntry> config, read_config(global_.config));
-    REPRISE_CHECK(check_config(config));
-    return entry.flags->resolve(config);
+    const char* variable = std::getenv("REPRISE_CONFIG");
+    if (global_.config.empty() && variable != nullptr) global_.config = variable;
+    REPRISE_TRY(const Config config, read_config(global_.config));
+    const Status known = check_config(config);
+    const Status resolved = entry.flags->resolve(config, rest_);  // --json counts in any case
+    return known ? resolved : known;
   }
 
-  int run(Entry& entry, bool wants_json) {
+  int run(Entry& entry) {
     const Status resolved = resolve(entry);
-    Console console(global_.json || wants_json, global_.quiet);
+    Console console(global_.json, global_.quiet);
     return console.finish(resolved ? entry.command->run(console) : resolved);
   }
 
   CLI::App app_;
   GlobalOptions global_;
+  std::vector<std::string> rest_;  // what stands behind "--"
   std::vector<Entry> entries_;
 };
+
+// What is opened later must not take the place of a standard stream that the caller has closed.
+// Read-only: input ends at once, and output is an error as it would be without a stream.
+void fill_standard_streams() {
+  for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
+    if (fcntl(stream, F_GETFD) < 0) open("/dev/null", O_RDONLY);
+}
 
 }  // namespace
 }  // namespace reprise::cli
 
 int main(int argc, char** argv) {
+  reprise::cli::fill_standard_streams();
   if (std::setlocale(LC_CTYPE, "") == nullptr) std::setlocale(LC_CTYPE, "C.UTF-8");
   reprise::cli::catch_interrupts();
   return reprise::cli::CommandLine().run(argc, argv);

@@ -5,9 +5,9 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <utility>
 
+#include "cli/standard_error.h"
 #include "cli/text.h"
 
 namespace reprise::cli {
@@ -21,10 +21,12 @@ constexpr auto kNextLine = 2s;
 
 std::string stage_text(std::string_view stage) {
   constexpr std::pair<std::string_view, std::string_view> kTexts[] = {
-      {"load", "loading the model"},  {"prefill", "reading the prompt"},
-      {"save", "saving the session"}, {"restore", "restoring the session"},
-      {"bench", "measuring"},         {"eval", "evaluating"},
-      {"index", "making the index"},
+      {"load", "loading the model"},   {"prefill", "reading the prompt"},
+      {"save", "saving the session"},  {"restore", "restoring the session"},
+      {"bench", "measuring"},          {"eval", "evaluating"},
+      {"index", "making the index"},   {"record", "recording attention"},
+      {"train", "training"},           {"store", "adding to the store"},
+      {"upload", "loading the model"}, {"compare", "comparing"},
   };
   for (const auto& [name, text] : kTexts)
     if (name == stage) return std::string(text);
@@ -73,7 +75,7 @@ void ProgressBar::update(const Progress& progress) {
   if (terminal) {
     draw();
   } else {
-    fmt::print(stderr, "{}\n", line());
+    write_error(line() + "\n");
   }
 }
 
@@ -105,17 +107,13 @@ void ProgressBar::draw() const {
   std::string bar = fmt::format("[{:=<{}}{: <{}}] {:3.0f} % {}", "", filled, "", width - filled,
                                 100 * part, text);
   bar.resize(std::min(bar.size(), static_cast<size_t>(terminal_columns() - 1)));
-  fmt::print(stderr, "\r{}\x1b[K", bar);
-  std::fflush(stderr);
+  write_error(fmt::format("\r{}\x1b[K", bar));
 }
 
 void ProgressBar::finish() {
-  if (active_ && printed_ && mode_ == Mode::kTerminal) {
-    fmt::print(stderr, "\r\x1b[K");
-    std::fflush(stderr);
-  }
+  if (active_ && printed_ && mode_ == Mode::kTerminal) write_error("\r\x1b[K");
   if (active_ && printed_ && mode_ == Mode::kLines && done_ == total_)
-    fmt::print(stderr, "{}: done\n", stage_text(stage_));
+    write_error(fmt::format("{}: done\n", stage_text(stage_)));
   active_ = false;
 }
 

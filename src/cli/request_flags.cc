@@ -6,7 +6,6 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 
 #include "base/try.h"
 #include "cli/input.h"
@@ -73,39 +72,19 @@ std::string document_message(std::string_view document, std::string_view questio
   return fmt::format("{}\n\n{}", document, question);
 }
 
-Status check_writable(const std::string& path) {
+Status check_writable(std::string_view option, const std::string& path) {
   std::error_code ignored;
   if (std::filesystem::is_directory(path, ignored))
-    return fail(ErrorCode::kFileUnwritable, "{}: is a folder; --session needs a file", path);
+    return fail(ErrorCode::kFileUnwritable, "{}: is a folder; {} needs a file", path, option);
   std::string trial = path + ".XXXXXX";
   const int file = mkstemp(trial.data());
   if (file < 0) {
-    return fail(ErrorCode::kFileUnwritable, "{}: the session could not be saved there: {}", path,
+    return fail(ErrorCode::kFileUnwritable, "{}: {} could not be saved there: {}", path, option,
                 std::strerror(errno));
   }
   close(file);
   unlink(trial.c_str());
   return {};
-}
-
-std::string pack_messages(const std::vector<Message>& messages) {
-  auto list = nlohmann::ordered_json::array();
-  for (const Message& message : messages)
-    list.push_back({{"role", message.role}, {"content", message.content}});
-  return list.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
-}
-
-std::vector<Message> unpack_messages(const std::string& note) {
-  std::vector<Message> messages;
-  const auto list = nlohmann::json::parse(note, nullptr, false);
-  if (!list.is_array()) return messages;
-  for (const auto& item : list) {
-    if (!item.is_object() || !item.contains("role") || !item.contains("content") ||
-        !item["role"].is_string() || !item["content"].is_string())
-      return {};
-    messages.push_back({item["role"], item["content"]});
-  }
-  return messages;
 }
 
 }  // namespace reprise::cli

@@ -48,11 +48,7 @@ Status check_text(std::string_view flag, std::string_view text);
 /// The document, if any, followed by the question: content of one user message.
 std::string document_message(std::string_view document, std::string_view question);
 
-/// kFileUnwritable when a file of this path could not be saved later. Leaves no trace.
-Status check_writable(const std::string& path);
-
-/// A conversation as kept in a session file, and back; not JSON gives no messages.
-std::string pack_messages(const std::vector<Message>& messages);
-std::vector<Message> unpack_messages(const std::string& note);
+/// kFileUnwritable when the file that this option names could not be saved later. Leaves no trace.
+Status check_writable(std::string_view option, const std::string& path);
 
 }  // namespace reprise::cli

@@ -1,11 +1,14 @@
 // `reprise store`: the KV of documents, computed ahead and kept in a folder.
 #include <algorithm>
 #include <map>
+#include <set>
+#include <utility>
 
 #include "base/try.h"
 #include "cli/command.h"
 #include "cli/request_flags.h"
 #include "cli/text.h"
+#include "engine/engine_impl.h"
 #include "reprise/library.h"
 #include "store/chunk_store.h"
 
@@ -64,6 +67,13 @@ class StoreCommand : public Command {
   }
 
  private:
+  using Tokens = std::vector<int32_t>;
+  struct Added {
+    uint64_t added = 0, known = 0, tokens = 0;
+    uint64_t outdated = 0;  // parts that the files no longer have
+    uint64_t evicted = 0;
+  };
+
   Status add(Console& console) {
     std::vector<std::string> texts;
     for (size_t i = 1; i < words_.size(); ++i) {
@@ -72,40 +82,100 @@ class StoreCommand : public Command {
     REPRISE_TRY(const auto engine, Engine::load(engine_, console.progress()));
     console.end_progress();
     REPRISE_TRY(Library library, Library::open(*engine, library_, true));
-    std::vector<std::vector<std::vector<int32_t>>> documents;
-    uint64_t total = 0, done = 0;
-    for (const std::string& text : texts) {
-      for (const auto& chunk : documents.emplace_back(library.cut(text))) total += chunk.size();
+    std::vector<std::vector<Tokens>> documents;
+    documents.reserve(texts.size());
+    for (const std::string& text : texts) documents.push_back(library.cut(text));
+    REPRISE_TRY(ChunkStore store, open());
+    Added sum;
+    REPRISE_TRY(sum.outdated, drop_outdated(store, *engine, documents));
+    REPRISE_TRY(const auto before, store.list());
+    REPRISE_CHECK(add_chunks(library, documents, sum, console));
+    REPRISE_TRY(const auto after, store.list());
+    sum.evicted = evicted(before, after, sum.added);
+    if (const std::string warning = library.take_warning(); !warning.empty()) console.warn(warning);
+    return say_added(sum, console);
+  }
+
+  // Drops parts of earlier versions of the documents, which would be answered from. What came from
+  // standard input has no versions; chunks of other models are theirs.
+  Result<uint64_t> drop_outdated(ChunkStore& store, Engine& engine,
+                                 const std::vector<std::vector<Tokens>>& documents) const {
+    std::set<Tokens> current;
+    for (const auto& chunks : documents) current.insert(chunks.begin(), chunks.end());
+    REPRISE_TRY(auto rows, store.list());
+    std::erase_if(rows, [&](const ChunkRow& row) {
+      if (row.document == "-" || !names(row.document)) return true;
+      const auto chunk = store.read(row);
+      if (!chunk || !*chunk) return true;  // damaged: found when it is needed
+      const ChunkRecord& record = (*chunk)->record();
+      return record.header.model != engine.impl().model->fingerprint() ||
+             current.contains(record.tokens);
+    });
+    REPRISE_CHECK(store.remove(rows));
+    return rows.size();
+  }
+
+  // Until Ctrl-C, which keeps what was added.
+  Status add_chunks(Library& library, const std::vector<std::vector<Tokens>>& documents, Added& sum,
+                    Console& console) const {
+    uint64_t total = 0;
+    for (const auto& chunks : documents) {
+      for (const Tokens& chunk : chunks) total += chunk.size();
     }
-    uint64_t added = 0, known = 0;
     const ProgressFn progress = console.progress();
-    for (size_t i = 0; i < documents.size(); ++i) {
-      for (size_t part = 0; part < documents[i].size(); ++part) {
-        const auto& chunk = documents[i][part];
+    bool goes_on = true;
+    for (size_t i = 0; i < documents.size() && goes_on; ++i) {
+      for (size_t part = 0; part < documents[i].size() && goes_on; ++part) {
+        const Tokens& chunk = documents[i][part];
         REPRISE_TRY(const bool is_new,
                     library.add(words_[i + 1], static_cast<uint32_t>(part), chunk));
-        ++(is_new ? added : known);
-        done += chunk.size();
-        if (!progress({"store", done, total, "tokens"})) {
-          console.end_progress();
-          console.stopped();
-          return say_added(console, library, added, known, done);
-        }
+        ++(is_new ? sum.added : sum.known);
+        sum.tokens += chunk.size();
+        goes_on = progress({"store", sum.tokens, total, "tokens"});
       }
     }
     console.end_progress();
-    return say_added(console, library, added, known, done);
+    if (!goes_on) console.stopped();
+    return {};
   }
 
-  Status say_added(Console& console, Library& library, uint64_t added, uint64_t known,
-                   uint64_t tokens) const {
-    if (const std::string warning = library.take_warning(); !warning.empty()) console.warn(warning);
+  // Chunks that the store's limit has cost. One that took another form takes the place of its row.
+  static uint64_t evicted(const std::vector<ChunkRow>& before, const std::vector<ChunkRow>& after,
+                          uint64_t added) {
+    std::map<std::pair<uint64_t, uint64_t>, const ChunkRow*> old;
+    for (const ChunkRow& row : before) old[{row.key.high, row.key.low}] = &row;
+    const auto is_replaced = [&](const ChunkRow& row) {
+      const auto there = old.find({row.key.high, row.key.low});
+      return there != old.end() &&
+             (there->second->id != row.id || there->second->place.bytes != row.place.bytes);
+    };
+    const uint64_t replaced = std::ranges::count_if(after, is_replaced);
+    const uint64_t expected = before.size() + added - replaced;
+    return expected - std::min<uint64_t>(expected, after.size());  // others may have added, too
+  }
+
+  Status say_added(const Added& sum, Console& console) const {
     if (console.json()) {
-      return console.print_json({{"added", added}, {"known", known}, {"tokens", tokens}});
+      return console.print_json({{"added", sum.added},
+                                 {"known", sum.known},
+                                 {"tokens", sum.tokens},
+                                 {"outdated", sum.outdated},
+                                 {"evicted", sum.evicted}});
     }
-    console.note(fmt::format("[{}: {} chunks added, {} were there; {} tokens]", library_.store,
-                             added, known, grouped(tokens)));
+    std::string text = fmt::format("{}: {} chunks added, {} were there; {} tokens", library_.store,
+                                   sum.added, sum.known, grouped(sum.tokens));
+    if (sum.outdated > 0) text += fmt::format("; {} of older versions dropped", sum.outdated);
+    if (sum.evicted > 0) {
+      text += fmt::format("; {} evicted, as --store-size is {}", sum.evicted,
+                          bytes_text(library_.store_size));
+    }
+    console.note(fmt::format("[{}]", text));
     return {};
+  }
+
+  /// Whether one of the files has this name.
+  bool names(const std::string& document) const {
+    return std::find(words_.begin() + 1, words_.end(), document) != words_.end();
   }
 
   Result<ChunkStore> open() const {
@@ -153,9 +223,15 @@ class StoreCommand : public Command {
   Status remove(Console& console) {
     REPRISE_TRY(ChunkStore store, open());
     REPRISE_TRY(auto rows, store.list());
-    std::erase_if(rows, [&](const ChunkRow& row) {
-      return std::find(words_.begin() + 1, words_.end(), row.document) == words_.end();
-    });
+    for (size_t i = 1; i < words_.size(); ++i) {
+      if (std::ranges::find(rows, words_[i], &ChunkRow::document) != rows.end()) continue;
+      return fail(
+          ErrorCode::kFileNotFound,
+          "{}: no chunk in '{}' is of this file, and none was removed; `reprise store list` "
+          "names them",
+          words_[i], library_.store);
+    }
+    std::erase_if(rows, [&](const ChunkRow& row) { return !names(row.document); });
     REPRISE_CHECK(store.remove(rows));
     if (console.json()) return console.print_json({{"removed", rows.size()}});
     return console.print(fmt::format("{} chunks removed\n", rows.size()));

@@ -89,6 +89,12 @@ class TrainCommand : public Command {
     }
     for (const std::string& name : options_.tests) {
       REPRISE_TRY(auto recordings, record(*model, pool, *tokenizer, name, console));
+      if (recordings.empty()) {
+        return fail(
+            ErrorCode::kInvalidArgument,
+            "--test: {} holds no passage of {} tokens; give more text or a smaller --length", name,
+            options_.length);
+      }
       sets.push_back({std::filesystem::path(name).stem().string(), std::move(recordings)});
     }
     console.end_progress();
@@ -116,7 +122,7 @@ class TrainCommand : public Command {
     training.validation.budget = share_budget(options_.length, kTrainedShare);
     training.validation.warm = std::max(training.validation.warm, training.rows);
     largest_ = training.published;
-    return check_writable(options_.out);
+    return check_writable("--out", options_.out);
   }
 
   Status load_compared(const ModelConfig& config) {

@@ -36,7 +36,13 @@ TEST(BadTraining, SaysWhatIsMissing) {
   expect_failure({"train", "speech"}, "invalid_argument", "only predictor", 2);
   expect_failure({"train", "predictor"}, "invalid_argument", "--text FILE", 2);
   expect_failure({"train", "predictor", "--text", "no-such.txt", "-o", "/no-such/out"},
-                 "file_unwritable", "/no-such/out");
+                 "file_unwritable", "/no-such/out: --out could not be saved there");
+  const TemporaryFolder folder;
+  const std::string text = folder.write("text.txt", std::string(5000, 'a'));
+  const std::string test = folder.write("short.txt", "too short");
+  expect_failure({"train", "predictor", "-m", "random:tiny", "--text", text, "--length", "1024",
+                  "--passages", "4", "--test", test, "-o", folder.file("net")},
+                 "invalid_argument", "short.txt holds no passage of 1024 tokens", 2);
   expect_failure({"train", "predictor", "--text", "x", "-o", "x", "--rows", "4"},
                  "invalid_argument", "5 rows at least", 2);
   expect_failure({"train", "predictor", "--text", "x", "-o", "x", "--form", "other"},
@@ -153,6 +159,21 @@ TEST(BadOutput, FullDiskAndNoOutputAreReported) {
   const Outcome full = run({"-c", command}, {.program = "/bin/sh"});
   EXPECT_EQ(full.code, 1);
   EXPECT_THAT(full.err, HasSubstr("No space left"));
+}
+
+TEST(BadOutput, WithoutStandardErrorTheWorkIsDone) {
+  const std::string command = std::string(REPRISE_BINARY) + " run -m random:tiny -p x -n 3";
+  for (const char* errors : {" 2>/dev/full", " 2>&-"}) {
+    const Outcome outcome = run({"-c", command + errors}, {.program = "/bin/sh"});
+    EXPECT_EQ(outcome.code, 0) << errors;
+    EXPECT_FALSE(outcome.out.empty());
+  }
+}
+
+TEST(BadInput, ClosedIsEmpty) {
+  const Outcome outcome = run({"run", "-m", "random:tiny"}, {.close_input = true});
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_THAT(outcome.err, HasSubstr("the prompt is empty"));
 }
 
 TEST(BadOutput, GoneReaderEndsQuietly) {

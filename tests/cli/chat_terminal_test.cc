@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <csignal>
 #include <filesystem>
 #include <thread>
 
@@ -121,6 +122,29 @@ TEST_F(ChatTerminalTest, InterruptStopsTheAnswerAndNotTheProgram) {
   EXPECT_THAT(messages[1]["content"], HasSubstr("<|"));
   EXPECT_EQ(messages[2]["content"], "Second");
   EXPECT_THAT(messages[3]["content"], HasSubstr("<|"));
+}
+
+TEST_F(ChatTerminalTest, OtherSignalsEndTheTalkAndSaveIt) {
+  const auto exit_code = [&](int signal, const char* length, const char* before) {
+    const std::string path = folder_.file(std::to_string(signal) + before + ".kv");
+    const std::vector<std::string> arguments = chat({"-n", length, "--session", path});
+    Process process(arguments, at_terminal());
+    type_first(process, "First\r");
+    EXPECT_TRUE(process.wait_for_output(before));
+    if (before[0] == '\n') {
+      EXPECT_TRUE(process.wait_for_reading());
+    }
+    process.signal(signal);
+    const int code = process.finish().code;
+    std::vector<std::string> said = arguments;
+    said.emplace_back("--json");
+    EXPECT_EQ(run(said).json()["messages"].size(), 2u) << signal << before;
+    return code;
+  };
+  for (const int signal : {SIGTERM, SIGHUP}) {
+    EXPECT_EQ(exit_code(signal, "4", "\n> "), 128 + signal) << "at the prompt";
+    EXPECT_EQ(exit_code(signal, "16M", "<|"), 128 + signal) << "in an answer";
+  }
 }
 
 TEST_F(ChatTerminalTest, InterruptWhileReadingKeepsWhatWasRead) {

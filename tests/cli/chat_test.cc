@@ -107,6 +107,11 @@ TEST_F(ChatTest, LoadGoesOnWithWhatSaveWrote) {
   EXPECT_THAT(unwritable.err, HasSubstr("no-folder/talk.kv"));
 }
 
+TEST_F(ChatTest, LinesMayEndAsOnWindows) {
+  EXPECT_THAT(said(chat("Hello\r\n/reset\r\nAgain\r\n/quit\r\n")),
+              ElementsAre("user: Again", "assistant"));
+}
+
 TEST_F(ChatTest, PolicyReadsFewerKeysFromThenOn) {
   const std::string policy = "streaming:sink=4,window=16";
   const Outcome outcome = chat("Hello\n/policy " + policy + "\nAgain\n/stats\n");

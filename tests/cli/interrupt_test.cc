@@ -26,6 +26,14 @@ TEST(Interrupt, OfAnAnswerThatWaitsForItsReaderIsACleanStop) {
   EXPECT_TRUE(outcome.out.ends_with("\n"));
 }
 
+TEST(Interrupt, EndsFitBetweenItsMeasurements) {
+  const Outcome outcome =
+      run({"fit", "-m", "random:tiny", "--memory", "1G", "--policy", "csattention"},
+          {.pending_interrupt = true});
+  EXPECT_EQ(outcome.code, 130);
+  EXPECT_EQ(outcome.out, "");
+}
+
 TEST(Interrupt, EndsWaitingForTheWriterOfAPipe) {
   const TemporaryFolder folder;
   const std::string pipe = folder.file("pipe");

@@ -95,6 +95,7 @@ Process::Process(const std::vector<std::string>& arguments, const Launch& launch
       dup2(out.there, STDOUT_FILENO);
       dup2(err.there, STDERR_FILENO);
     }
+    if (launch.close_input) close(STDIN_FILENO);
     if (launch.close_output) close(STDOUT_FILENO);
     if (launch.pending_interrupt) {  // stays pending over exec until the program lets it in
       sigset_t set;
@@ -127,7 +128,9 @@ void Process::close_output() {
   out_ = -1;
 }
 
-void Process::interrupt() { kill(pid_, SIGINT); }
+void Process::interrupt() { signal(SIGINT); }
+
+void Process::signal(int number) { kill(pid_, number); }
 
 void Process::wait_until_stuck() {
   ASSERT_GT(fcntl(out_, F_SETPIPE_SZ, 4096), 0) << "all of it is read";

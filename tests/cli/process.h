@@ -12,10 +12,10 @@
 namespace reprise::test {
 
 struct Launch {
-  std::string input = {};                       ///< standard input
-  std::map<std::string, std::string> env = {};  ///< beyond a clean environment
-  bool close_output = false;                    ///< start without a standard output
-  bool pending_interrupt = false;               ///< Ctrl-C comes before the program's first step
+  std::string input = {};                          ///< standard input
+  std::map<std::string, std::string> env = {};     ///< beyond a clean environment
+  bool close_input = false, close_output = false;  ///< start without these standard streams
+  bool pending_interrupt = false;                  ///< Ctrl-C comes before the program's first step
   bool terminal = false;  ///< input, output and errors are a pseudo terminal's: all in out
   std::string program = REPRISE_BINARY;
 };
@@ -38,6 +38,7 @@ class Process {
   bool wait_for_output(const std::string& text);
   bool wait_for_errors(const std::string& text);
   void interrupt();
+  void signal(int number);
   /// Of an output that is a pipe: waits, reading nothing, until it can take no more.
   void wait_until_stuck();
   /// On a terminal: waits until every key goes to the program, which comes after its prompt.

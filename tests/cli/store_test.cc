@@ -87,6 +87,53 @@ TEST_F(StoreTest, FormsOfChunks) {
   EXPECT_THAT(wrong.err, HasSubstr("did you mean zstd?"));
 }
 
+TEST_F(StoreTest, AChangedDocumentTakesThePlaceOfItsOldVersion) {
+  const int chunks = add().json()["added"];
+  folder_.write("bees.txt", first_.replace(first_.find("lighthouse 30"), 13, "castle thirty"));
+  const auto changed = add().json();
+  EXPECT_EQ(changed["added"], changed["outdated"]);
+  EXPECT_EQ(changed["known"], chunks - changed["added"].get<int>());
+  EXPECT_EQ(run(in_store({"store", "list", "--json"})).json()["chunks"].size(), chunks);
+  const auto sources =
+      run(in_store({"ask", "lighthouse 30", "-n", "1", "--passages", "1000", "--json"}))
+          .json()["sources"];
+  EXPECT_LE(sources.size(), static_cast<size_t>(chunks));
+}
+
+TEST_F(StoreTest, SaysWhatItsLimitHasCost) {
+  std::vector<std::string> arguments = {"store", "add", files_[0], "--store-size", "1M"};
+  const Outcome told = run(in_store(arguments));
+  EXPECT_THAT(told.err, HasSubstr(" evicted, as --store-size is 1.0 MiB"));
+  std::filesystem::remove_all(store_);
+  arguments.emplace_back("--json");
+  const auto added = run(in_store(arguments)).json();
+  EXPECT_GT(added["evicted"], 0);
+  const auto there = run(in_store({"store", "list", "--json"})).json()["chunks"];
+  EXPECT_EQ(added["added"].get<size_t>() - added["evicted"].get<size_t>(), there.size());
+}
+
+TEST_F(StoreTest, RemovesAllOfTheFilesOrNothing) {
+  ASSERT_EQ(add().code, 0);
+  const auto count = [&] {
+    return run(in_store({"store", "list", "--json"})).json()["chunks"].size();
+  };
+  const size_t before = count();
+  const Outcome wrong = run(in_store({"store", "rm", files_[0], "nothere"}));
+  EXPECT_EQ(wrong.code, 1);
+  EXPECT_THAT(wrong.err, AllOf(HasSubstr("nothere"), HasSubstr("store list")));
+  EXPECT_EQ(count(), before);
+}
+
+TEST_F(StoreTest, TakesFilesOfAnyName) {
+  folder_.write("[a,b].txt", first_);
+  folder_.write("-x.txt", second_);
+  const std::string command = "cd " + folder_.file("") + " && " + REPRISE_BINARY +
+                              " store add --store store -m random:tiny '[a,b].txt' -- -x.txt";
+  EXPECT_EQ(run({"-c", command}, {.program = "/bin/sh"}).code, 0);
+  EXPECT_THAT(run(in_store({"store", "list"})).out,
+              AllOf(HasSubstr("[a,b].txt part 1"), HasSubstr("-x.txt part 1")));
+}
+
 TEST_F(StoreTest, GoesOnWithoutItsServer) {
   const std::string nobody = "unix://:secret@" + folder_.file("none");
   const Outcome added =

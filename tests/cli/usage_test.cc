@@ -56,6 +56,11 @@ TEST(Usage, UnknownWordsNameTheNearest) {
   expect_usage_error({"run", "-p", "x", "--zzzzzz"}, "unknown option --zzzzzz; see");
   expect_usage_error({"run", "a stray text"}, "unexpected argument \"a stray text\"");
   expect_usage_error({"completion", "bsh"}, "did you mean bash?");
+  expect_usage_error({"--nonsense", "run", "-p", "x"}, "--nonsense stands outside of");
+  expect_usage_error({"-p", "x", "run"}, "-p stands outside of");
+  expect_usage_error({"run", "-p", "x", "--", "more"}, "unexpected argument \"more\"");
+  expect_usage_error({"ask", "x", "--", "more"}, "unexpected argument \"more\"");
+  EXPECT_EQ(run({"completion", "--", "bash"}).code, 0);
 }
 
 TEST(Usage, BadValuesSayWhatIsAllowed) {
@@ -68,6 +73,11 @@ TEST(Usage, BadValuesSayWhatIsAllowed) {
   expect_usage_error({"run", "-p", "x", "--device", "cuda", "--tp", "9"}, "from 1 to 8");
   expect_usage_error({"run", "-p", "x", "--kv-memory", "2X"}, "bytes");
   expect_usage_error({"run", "-p"}, "--prompt");
+  expect_usage_error({"run", "--json=maybe"}, "--json: \"maybe\" is not true or false");
+  expect_usage_error({"run", "--raw=abc"}, "--raw: \"abc\" is not true or false");
+  expect_usage_error({"run", "--no-prefix-cache=abc"}, "--prefix-cache: \"abc\"");
+  expect_usage_error({"bench", "--context", ""}, "--context: give lengths, as 128,2K");
+  expect_usage_error({"bench", "--context", "0"}, "--context: \"0\"");
 }
 
 TEST(Usage, BenchSaysWhereItsPeerIsLeftOut) {
@@ -85,6 +95,20 @@ TEST(Usage, ErrorsAreJsonToo) {
   EXPECT_THAT(outcome.json()["error"]["message"], HasSubstr("--top-k"));
   EXPECT_EQ(run({"rnu", "--json"}).json()["error"]["code"], "invalid_argument");
   EXPECT_EQ(run({"run", "--json", "-p"}).json()["error"]["code"], "invalid_argument");
+  const TemporaryFolder folder;
+  const std::string config = folder.write("json.toml", "json = true\n");
+  const std::vector<std::string> wrong{"run", "-n", "0"};
+  const auto with = [&](const std::string& option) {
+    std::vector<std::string> arguments = wrong;
+    arguments.push_back(option);
+    return run(arguments);
+  };
+  for (const Outcome& bad : {with("--json=true"), with("--config=" + config),
+                             run(wrong, {.env = {{"REPRISE_JSON", "1"}}}),
+                             run(wrong, {.env = {{"REPRISE_CONFIG", config}}})})
+    EXPECT_EQ(bad.json()["error"]["code"], "invalid_argument") << bad.err;
+  EXPECT_EQ(run({"rnu"}, {.env = {{"REPRISE_JSON", "1"}}}).json()["error"]["code"],
+            "invalid_argument");
 }
 
 TEST(Usage, VariablesAndConfigurationAreCheckedAsFlagsAre) {
@@ -97,7 +121,19 @@ TEST(Usage, VariablesAndConfigurationAreCheckedAsFlagsAre) {
   expect_usage_error({"run", "-p", "x", "--config", wrong_key},
                      "max-tokns (did you mean max-tokens?)");
   const std::string wrong_value = folder.write("value.toml", "[run]\ntemp = \"hot\"\n");
-  expect_usage_error({"run", "-p", "x", "--config", wrong_value}, "temp: \"hot\"");
+  expect_usage_error({"run", "-p", "x", "--config", wrong_value}, wrong_value + ": temp: \"hot\"");
+  const std::string wrong_section = folder.write("section.toml", "[rnu]\ntemp = 1\n");
+  expect_usage_error({"run", "-p", "x", "--config", wrong_section},
+                     wrong_section + ": unknown section [rnu] (did you mean run?)");
+  const std::string wrong_place = folder.write("place.toml", "[eval]\ntemp = 1\n");
+  expect_usage_error({"run", "-p", "x", "--config", wrong_place}, "in [eval]");
+  const std::string repeatable = folder.write("list.toml", "[eval]\npolicy = \"streming\"\n");
+  const std::vector<std::string> eval{"eval",  "--tasks",         "ppl", "-m", "random:tiny",
+                                      "--out", folder.file("out")};
+  const Outcome configured = run(eval, {.env = {{"REPRISE_CONFIG", repeatable}}});
+  EXPECT_THAT(configured.err, HasSubstr("did you mean streaming?"));
+  EXPECT_THAT(run(eval, {.env = {{"REPRISE_POLICY", "streming"}}}).err,
+              HasSubstr("did you mean streaming?"));
   EXPECT_EQ(run({"run", "-p", "x", "--config", folder.file("absent.toml")}).code, 1);
 }
 

@@ -1,0 +1,23 @@
+// Conversations in session files, which outlive the KV beside them: text fits every setting.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "reprise/engine.h"
+
+namespace reprise::cli {
+
+/// A conversation as kept in a session file, and back; not JSON gives no messages.
+std::string pack_messages(const std::vector<Message>& messages);
+std::vector<Message> unpack_messages(const std::string& note);
+
+/// The messages of a session file of any model and settings, whatever became of its KV; none of an
+/// empty file. Errors: those of opening it, kBadMagic, kUnsupportedVersion, kTruncated, kCorrupt.
+Result<std::vector<Message>> read_messages(const std::string& path);
+
+/// Whether a session may be saved to this path: kInvalidArgument when something else lies there,
+/// kFileUnwritable. Leaves no trace.
+Status check_session_path(const std::string& path);
+
+}  // namespace reprise::cli

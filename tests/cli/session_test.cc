@@ -1,0 +1,160 @@
+// What `--session FILE` keeps and never destroys, with a made-up model.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <sstream>
+
+#include "cli/process.h"
+
+namespace reprise::test {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+
+class SessionTest : public testing::Test {
+ protected:
+  Outcome with_session(std::vector<std::string> arguments, const std::string& script = "") const {
+    arguments.insert(arguments.end(),
+                     {"-m", "random:tiny", "--ctx", "8K", "--session", session_, "--json"});
+    return run(arguments, {.input = script});
+  }
+  Outcome chat(const std::string& script, const std::vector<std::string>& options = {}) const {
+    std::vector<std::string> arguments{"chat", "-n", "4"};
+    arguments.insert(arguments.end(), options.begin(), options.end());
+    return with_session(arguments, script);
+  }
+  static nlohmann::json said(const Outcome& outcome) {
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    return outcome.json()["messages"];
+  }
+  std::string bytes() const {
+    std::stringstream content;
+    content << std::ifstream(session_, std::ios::binary).rdbuf();
+    return content.str();
+  }
+  void damage(size_t at) const {
+    std::fstream(session_, std::ios::in | std::ios::out | std::ios::binary)
+        .seekp(static_cast<std::streamoff>(at))
+        .put('\xff');
+  }
+
+  TemporaryFolder folder_;
+  std::string session_ = folder_.file("talk.kv");
+};
+
+TEST_F(SessionTest, AConversationOutlivesEverySetting) {
+  const auto before = said(chat("My name is Ada.\n"));
+  ASSERT_EQ(before.size(), 2u);
+  const std::vector<std::vector<std::string>> settings = {
+      {"--policy", "streaming:sink=4,window=64"}, {"--kv-type", "f16"}, {"--precision", "f32"}};
+  size_t messages = before.size();
+  for (const auto& setting : settings) {
+    const Outcome other = chat("And mine?\n", setting);
+    EXPECT_THAT(other.err, HasSubstr("everything is read again"));
+    messages += 2;
+    ASSERT_EQ(said(other).size(), messages) << setting[0];
+    EXPECT_EQ(said(other)[1], before[1]);
+    EXPECT_EQ(other.json()["turns"][0]["counters"]["reused_tokens"], 0);
+    EXPECT_EQ(said(chat("", setting)).size(), messages) << "and it was saved with its KV";
+  }
+}
+
+TEST_F(SessionTest, AConversationLargerThanMemoryIsKept) {
+  const std::string long_question(3000, 'a');
+  ASSERT_EQ(said(chat(long_question + "\n")).size(), 2u);
+  const Outcome small = chat("And then?\n", {"--kv-memory", "1M"});
+  EXPECT_THAT(small.err, HasSubstr("everything is read again"));
+  EXPECT_EQ(said(chat("")).size(), 2u);
+}
+
+TEST_F(SessionTest, DamageCostsReadingAgainOrNothing) {
+  const auto before = said(chat("My name is Ada.\n"));
+  damage(bytes().size() - 100);  // keys and values
+  const Outcome again = chat("And mine?\n");
+  EXPECT_THAT(again.err, HasSubstr("everything is read again"));
+  EXPECT_EQ(said(again).size(), 4u);
+  EXPECT_EQ(said(again)[1], before[1]);
+
+  damage(bytes().find("Ada"));
+  const std::string broken = bytes();
+  const Outcome refused = chat("Hello\n");
+  EXPECT_EQ(refused.code, 1);
+  EXPECT_THAT(refused.err, HasSubstr("left as it is"));
+  EXPECT_EQ(refused.json()["error"]["code"], "corrupt");
+  EXPECT_EQ(bytes(), broken);
+}
+
+TEST_F(SessionTest, AnIndexIsNotReplacedWithoutAWord) {
+  const std::string document = folder_.write("doc.txt", "Bees dance.");
+  ASSERT_EQ(with_session({"index", document, "--policy", "full"}).code, 0);
+  const Outcome used = chat("Why?\n", {"-f", document});
+  EXPECT_THAT(used.err, Not(HasSubstr("no conversation")));
+  EXPECT_GT(used.json()["turns"][0]["counters"]["reused_tokens"], 10);
+  ASSERT_EQ(with_session({"index", document}).code, 0);
+  EXPECT_THAT(chat("Hello\n").err, HasSubstr("talk.kv holds no conversation"));
+}
+
+TEST_F(SessionTest, OtherFilesAreNotReplaced) {
+  const std::string document = folder_.write("doc.txt", "Bees dance.");
+  const std::vector<std::vector<std::string>> commands = {
+      {"run", "-p", "x"}, {"index", document}, {"chat"}};
+  for (const auto& command : commands) {
+    for (const std::string& path :
+         {folder_.write("report.txt", "figures"), std::string("/dev/null")}) {
+      std::vector<std::string> arguments = command;
+      arguments.insert(arguments.end(), {"-m", "random:tiny", "--session", path});
+      const Outcome outcome = run(arguments);
+      EXPECT_EQ(outcome.code, 2) << command[0];
+      EXPECT_THAT(outcome.err, HasSubstr(path + " is no session file; choose another name"));
+    }
+  }
+  session_ = folder_.write("empty.kv", "");
+  EXPECT_EQ(said(chat("Hello\n")).size(), 2u) << "as mktemp makes it";
+  const Outcome saved = chat("/save " + document + "\n");
+  EXPECT_EQ(saved.code, 2);
+  EXPECT_THAT(saved.err, HasSubstr("doc.txt is no session file"));
+}
+
+TEST_F(SessionTest, APolicyThatCannotBeSavedIsRefusedBeforeReading) {
+  for (const char* policy : {"snapkv", "h2o", "infllm"}) {
+    const Outcome outcome = with_session({"run", "-p", "x", "--policy", policy});
+    EXPECT_EQ(outcome.code, 2) << policy;
+    EXPECT_EQ(outcome.json()["error"]["code"], "invalid_argument") << "one object";
+    EXPECT_THAT(outcome.err, AllOf(HasSubstr("--session"), HasSubstr(policy)));
+  }
+  const Outcome changed = chat("Hello\n/policy snapkv\n");
+  EXPECT_EQ(changed.code, 2);
+  EXPECT_EQ(said(chat("")).size(), 2u);
+}
+
+TEST_F(SessionTest, AScriptThatFailsKeepsWhatWasAnswered) {
+  for (const std::string& wrong : {std::string("/bogus"), "/read " + folder_.file("absent.txt")}) {
+    const size_t before = std::ifstream(session_).good() ? said(chat("")).size() : 0;
+    const Outcome outcome = chat("Hello\n" + wrong + "\nNever asked\n");
+    EXPECT_NE(outcome.code, 0);
+    const auto json = outcome.json();
+    EXPECT_THAT(json["error"]["message"], HasSubstr(wrong.substr(wrong.find(' ') + 1)));
+    EXPECT_EQ(json["turns"].size(), 1u);
+    EXPECT_EQ(json["messages"].size(), before + 2);
+    EXPECT_EQ(said(chat("")).size(), before + 2);
+  }
+}
+
+TEST_F(SessionTest, AStopWhileReadingIsToldAndSaved) {
+  const std::string path = folder_.write("long.txt", std::string(100000, 'a'));
+  Process process({"run", "-m", "random:tiny", "--ctx", "16M", "-f", path, "--chunk", "16", "-t",
+                   "1", "--session", session_},
+                  {});
+  ASSERT_TRUE(process.wait_for_errors("reading the prompt"));
+  process.interrupt();
+  const Outcome outcome = process.finish();
+  EXPECT_EQ(outcome.code, 130);
+  EXPECT_THAT(outcome.err, HasSubstr("stopped while reading the prompt"));
+  EXPECT_FALSE(bytes().empty());
+}
+
+}  // namespace
+}  // namespace reprise::test
