@@ -83,7 +83,7 @@ struct BenchRow {
   double roof_gb_s = 0;
   double roof_pct = 0;  ///< of that bandwidth (decode), or of what products allow (prefill)
   double vs_full = 0, vs_peer = 0;
-  std::string peer;  ///< whom vs_peer compares with; empty: nobody was measured
+  std::string peer;  ///< whom vs_peer compares with; empty: nobody was measured with this batch
   std::string note;  ///< e.g. the peer's setting that was faster
   /// The policy's own (Counters::policy) of the last round, the mean of the sequences.
   std::vector<std::pair<std::string, double>> figures;

@@ -6,6 +6,7 @@
 
 #include "base/percentile.h"
 #include "base/try.h"
+#include "bench/decode_together.h"
 #include "bench/engine_peer.h"
 #include "engine/engine_impl.h"
 #include "model/random_model.h"
@@ -78,6 +79,8 @@ class Bench {
   BenchRow decode_row(const Subject& subject, uint32_t context) const;
   BenchRow prefill_row(const Subject& subject, uint32_t context) const;
   std::vector<int32_t> prompt(uint32_t context, uint32_t sequence) const;
+  /// Of max_tokens the first warms the caches.
+  uint32_t timed_steps() const { return plan_.bench.max_tokens - 1; }
 
   const BenchPlan& plan_;
   Roof& roof_;
@@ -91,7 +94,8 @@ class Bench {
 Status Bench::start() {
   EngineOptions options = plan_.engine;
   const uint32_t longest = *std::max_element(plan_.contexts.begin(), plan_.contexts.end());
-  options.ctx = std::max(options.ctx, longest + plan_.bench.max_tokens + 1);
+  const uint32_t answer = tokens_together(timed_steps(), plan_.bench.sequences);
+  options.ctx = std::max(options.ctx, longest + answer);
   options.batch = std::max(options.batch, plan_.bench.sequences);
   options.prefix_cache = !plan_.bench.prefill;  // every prefill that is measured is computed
   REPRISE_CHECK(validate(options));
@@ -238,44 +242,23 @@ Status Bench::measure_decode(Subject& subject) {
 }
 
 Status Bench::decode_sessions(Subject& subject) {
-  Status status;
-  std::vector<std::unique_ptr<Session>> sessions;
-  Counters read;
+  REPRISE_TRY(const DecodedTogether decoded,
+              decode_together(*engine_, subject.sessions, timed_steps()));
+  subject.decode_ms.insert(subject.decode_ms.end(), decoded.step_ms.begin(), decoded.step_ms.end());
   subject.decode_figures.clear();
-  for (const auto& session : subject.sessions) {
-    sessions.push_back(session->fork());
-    Request request;
-    const auto held = session->tokens();
-    request.prompt.assign(held.begin(), held.end());
-    request.prompt.push_back(request.prompt.back());
-    request.max_tokens = plan_.bench.max_tokens + 1;
-    request.ignore_end = true;
-    REPRISE_CHECK(engine_->submit(*sessions.back(), request, [&](Result<Answer> answer) {
-      if (!answer) {
-        status = tl::unexpected<Error>(answer.error());
-        return;
-      }
-      read.kv_bytes_read += answer->counters.kv_bytes_read;
-      read.index_bytes_read += answer->counters.index_bytes_read;
-      read.select_ms += answer->counters.select_ms;
-      add_figures(answer->counters.policy, 1.0 / static_cast<double>(subject.sessions.size()),
-                  subject.decode_figures);
-    }));
+  subject.decode_bytes = static_cast<double>(report_.model.weight_bytes);
+  subject.index_bytes = subject.select_ms = 0;
+  for (const Answer& answer : decoded.answers) {
+    const Counters& read = answer.counters;
+    const auto steps = static_cast<double>(answer.tokens.size() - 1);
+    const double index_bytes = static_cast<double>(read.index_bytes_read) / steps;
+    subject.index_bytes += index_bytes;
+    subject.decode_bytes += static_cast<double>(read.kv_bytes_read) / steps + index_bytes;
+    subject.select_ms += read.select_ms / steps;
+    add_figures(read.policy, 1.0 / static_cast<double>(decoded.answers.size()),
+                subject.decode_figures);
   }
-  engine_->step();  // the added token, which ends the prompt
-  engine_->step();  // the first decoded one warms the caches
-  for (uint32_t i = 1; i < plan_.bench.max_tokens; ++i) {
-    const auto start = Clock::now();
-    engine_->step();
-    subject.decode_ms.push_back(ms_since(start));
-  }
-  while (engine_->step()) continue;
-  const double steps = plan_.bench.max_tokens;
-  subject.index_bytes = static_cast<double>(read.index_bytes_read) / steps;
-  subject.decode_bytes = static_cast<double>(read.kv_bytes_read) / steps + subject.index_bytes +
-                         static_cast<double>(report_.model.weight_bytes);
-  subject.select_ms = read.select_ms / steps;
-  return status;
+  return {};
 }
 
 BenchRow Bench::timed_row(const Subject& subject, uint32_t context, const std::vector<double>& ms) {
@@ -341,8 +324,10 @@ void Bench::add_rows(uint32_t context) {
     }
     for (BenchRow& row : rows) {
       row.vs_full = full_ms / (row.median_ms / row.batch);
-      row.vs_peer = peer_ms / (row.median_ms / row.batch);
-      if (peer_ms > 0) row.peer = plan_.peer;
+      if (peer_ms > 0 && row.batch == 1) {  // the peer decodes one sequence
+        row.vs_peer = peer_ms / row.median_ms;
+        row.peer = plan_.peer;
+      }
       report_.rows.push_back(row);
     }
   }

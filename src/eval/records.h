@@ -46,7 +46,9 @@ struct SampleRecord {
   Axes axes;
   /// kv_bytes_per_token, full_kv_bytes_per_token, index_bytes_read_per_token, index_bytes, ...
   NamedNumbers counters;
-  NamedNumbers timing;  // ms: prefill, ttft, tpot_p50, select
+  NamedNumbers timing;  // ms: prefill, ttft, tpot_p50, select, and the policy's own
+
+  bool failed() const { return finish == "failed"; }
 };
 
 /// {"type":"step"}: one decoded position of a trajectory (ppl, fidelity); written with --steps or

@@ -151,11 +151,18 @@ std::string_view subtask_of(std::string_view id) {
   return slash == std::string_view::npos ? std::string_view() : id.substr(0, slash);
 }
 
+std::string_view text_of(std::string_view id) {
+  const size_t at = id.rfind('@');
+  const bool reading = at != std::string_view::npos &&
+                       id.find_first_not_of("0123456789", at + 1) == std::string_view::npos;
+  return reading ? id.substr(0, at) : id;
+}
+
 Values TaskRecords::values(std::string_view metric) const {
   Values values;
   for (const auto& [id, sample] : samples) {
     const double value = find_number(sample->scores, metric);
-    if (sample->finish != "failed" && std::isfinite(value)) values.emplace(id, value);
+    if (!sample->failed() && std::isfinite(value)) values.emplace(id, value);
   }
   return values;
 }
@@ -174,7 +181,7 @@ double TaskRecords::mean_counter(std::string_view name) const {
   size_t n = 0;
   for (const auto& [id, sample] : samples) {
     const double value = find_number(sample->counters, name);
-    if (!std::isfinite(value)) continue;
+    if (sample->failed() || !std::isfinite(value)) continue;
     sum += value;
     ++n;
   }
@@ -182,9 +189,8 @@ double TaskRecords::mean_counter(std::string_view name) const {
 }
 
 size_t TaskRecords::failed() const {
-  return static_cast<size_t>(std::count_if(samples.begin(), samples.end(), [](const auto& entry) {
-    return entry.second->finish == "failed";
-  }));
+  return static_cast<size_t>(std::count_if(
+      samples.begin(), samples.end(), [](const auto& entry) { return entry.second->failed(); }));
 }
 
 size_t TaskRecords::truncated() const {

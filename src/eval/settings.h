@@ -20,7 +20,8 @@ using StepValues = std::map<std::string, std::map<uint64_t, double>>;
 /// One metric of a setting in a task.
 struct Scored {
   Values samples;
-  StepValues steps;  // empty where the run holds none
+  StepValues steps;          // empty where the run holds none
+  bool has_subtasks = true;  // that ids name
 };
 
 /// What one setting did in one task.
@@ -32,8 +33,12 @@ struct TaskRecords {
   Values values(std::string_view metric) const;
   /// The metric at every position that has one.
   StepValues step_values(std::string_view metric) const;
-  Scored scored(std::string_view metric) const { return {values(metric), step_values(metric)}; }
-  /// Mean of a counter over the samples that have it; NaN when none has.
+  /// Texts, which have steps, are named after their books: those are no subtasks.
+  bool has_subtasks() const { return steps.empty(); }
+  Scored scored(std::string_view metric) const {
+    return {values(metric), step_values(metric), has_subtasks()};
+  }
+  /// Mean of a counter over the answered samples that have it; NaN when none has.
   double mean_counter(std::string_view name) const;
   size_t failed() const;
   size_t truncated() const;
@@ -83,5 +88,7 @@ bool lower_is_better(std::string_view metric);
 std::string policy_family(std::string_view spec);
 /// "hotpotqa" of "hotpotqa/17", a sample of a task with subtasks; empty for others.
 std::string_view subtask_of(std::string_view id);
+/// "book/3" of "book/3@4096", one of several readings of a text; others are their own.
+std::string_view text_of(std::string_view id);
 
 }  // namespace reprise::eval

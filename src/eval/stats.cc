@@ -49,7 +49,7 @@ double acceleration(std::span<const double> left_out) {
   return squares > 0 ? cubes / (6 * std::pow(squares, 1.5)) : 0.0;
 }
 
-// left_out: the estimate without each unit in turn.
+// left_out: the estimate, or what it moves by, without each unit in turn.
 Interval interval_of(double estimate, const std::vector<double>& resampled,
                      std::span<const double> left_out, const BootstrapOptions& options) {
   double low = (1 - options.confidence) / 2;
@@ -72,19 +72,22 @@ Interval interval_of(double estimate, const std::vector<double>& resampled,
   return {estimate, percentile(resampled, low), percentile(resampled, high)};
 }
 
-// Sums of a cluster's values, laid out twice so that runs may pass its end.
+// The values of a cluster: their sum, and where runs of them are drawn, all sums from the first on,
+// laid out twice so that runs may pass the end.
 struct Ring {
-  std::vector<double> sums;  // [2 size + 1]
+  std::vector<double> sums;  // [2 size + 1], or empty
   size_t size = 0;
+  double total = 0;
 
-  explicit Ring(const std::vector<double>& values) : sums(2 * values.size() + 1, 0.0) {
-    size = values.size();
+  Ring(const std::vector<double>& values, size_t block)
+      : size(values.size()), total(std::accumulate(values.begin(), values.end(), 0.0)) {
+    if (block == 0 || block >= size) return;
+    sums.assign(2 * size + 1, 0.0);
     for (size_t i = 0; i < 2 * size; ++i) sums[i + 1] = sums[i] + values[i % size];
   }
-  double total() const { return sums[size]; }
 
   double drawn(size_t block, Draws& draws) const {
-    if (block == 0 || block >= size) return total();
+    if (sums.empty()) return total;
     double sum = 0;
     for (size_t at = 0; at < size; at += block) {
       const size_t start = draws.below(size);
@@ -94,64 +97,99 @@ struct Ring {
   }
 };
 
-}  // namespace
-
-Interval bootstrap_mean(std::span<const double> values, const BootstrapOptions& options) {
-  if (values.empty()) return {};
-  const double estimate = mean_of(values);
-  if (!std::isfinite(estimate) || options.resamples == 0) return {estimate, estimate, estimate};
-  const auto count = static_cast<double>(values.size());
-  Draws draws(options.seed);
-  std::vector<double> resampled(options.resamples);
-  for (double& mean : resampled) {
-    double sum = 0;
-    for (size_t i = 0; i < values.size(); ++i) sum += values[draws.below(values.size())];
-    mean = sum / count;
-  }
-  std::vector<double> left_out;
-  for (const double value : values) left_out.push_back(estimate * count - value);
-  return interval_of(estimate, resampled, left_out, options);
-}
-
-Interval cluster_bootstrap(std::span<const std::vector<double>> clusters, size_t block,
-                           const BootstrapOptions& options) {
+// Clusters that are drawn among themselves.
+struct Stratum {
   std::vector<Ring> rings;
   double total = 0, count = 0;
-  for (const auto& cluster : clusters) {
-    if (cluster.empty()) continue;
-    total += rings.emplace_back(cluster).total();
-    count += static_cast<double>(cluster.size());
+
+  Stratum(std::span<const std::vector<double>> clusters, size_t block) {
+    for (const auto& cluster : clusters) {
+      if (cluster.empty()) continue;
+      total += rings.emplace_back(cluster, block).total;
+      count += static_cast<double>(cluster.size());
+    }
   }
-  if (rings.empty()) return {};
-  const double estimate = total / count;
-  if (!std::isfinite(estimate) || options.resamples == 0) return {estimate, estimate, estimate};
-  Draws draws(options.seed);
-  std::vector<double> resampled(options.resamples);
-  for (double& mean : resampled) {
+  double mean() const { return total / count; }
+
+  // Of so many clusters.
+  double drawn_mean(size_t number, size_t block, Draws& draws) const {
     double sum = 0, values = 0;
-    for (size_t i = 0; i < rings.size(); ++i) {
+    for (size_t i = 0; i < number; ++i) {
       const Ring& ring = rings[draws.below(rings.size())];
       sum += ring.drawn(block, draws);
       values += static_cast<double>(ring.size);
     }
-    mean = sum / values;
+    return sum / values;
   }
+
+  // What the mean moves by without each cluster in turn, per cluster left.
+  void add_left_out(std::vector<double>& moves) const {
+    const auto n = static_cast<double>(rings.size());
+    for (const Ring& ring : rings) {
+      if (rings.size() == 1) break;
+      const double left = (total - ring.total) / (count - static_cast<double>(ring.size));
+      moves.push_back((left - mean()) * (n - 1) / n);
+    }
+  }
+};
+
+Interval bootstrap(const std::vector<Stratum>& strata, size_t block,
+                   const BootstrapOptions& options) {
+  if (strata.empty()) return {};
+  const auto number = static_cast<double>(strata.size());
+  // Makes up for the spread that each of many small samples hides; of one it is never much.
+  const size_t fewer = strata.size() > 1 ? 1 : 0;
+  double estimate = 0;
+  for (const Stratum& stratum : strata) estimate += stratum.mean() / number;
+  if (!std::isfinite(estimate) || options.resamples == 0) return {estimate, estimate, estimate};
+  Draws draws(options.seed);
+  std::vector<double> resampled(options.resamples, 0.0);
+  for (double& mean : resampled)
+    for (const Stratum& stratum : strata)
+      mean += stratum.drawn_mean(stratum.rings.size() - fewer, block, draws) / number;
   std::vector<double> left_out;
-  for (const Ring& ring : rings) {
-    if (rings.size() == 1) break;
-    left_out.push_back((total - ring.total()) / (count - static_cast<double>(ring.size)));
-  }
+  for (const Stratum& stratum : strata) stratum.add_left_out(left_out);
   return interval_of(estimate, resampled, left_out, options);
 }
 
-Interval wilson_interval(uint64_t hits, uint64_t trials, double confidence) {
+}  // namespace
+
+Interval bootstrap_mean(std::span<const double> values, const BootstrapOptions& options) {
+  Clusters single;
+  for (const double value : values) single.push_back({value});
+  return cluster_bootstrap(single, 0, options);
+}
+
+Interval cluster_bootstrap(std::span<const std::vector<double>> clusters, size_t block,
+                           const BootstrapOptions& options) {
+  std::vector<Stratum> one(1, Stratum(clusters, block));
+  if (one.front().rings.empty()) one.clear();
+  return bootstrap(one, block, options);
+}
+
+Interval stratified_bootstrap(std::span<const Clusters> strata, const BootstrapOptions& options) {
+  std::vector<Stratum> drawn;
+  std::vector<double> means;
+  bool any_single = false;
+  for (const Clusters& clusters : strata) {
+    Stratum stratum(clusters, 0);
+    if (stratum.rings.empty()) continue;
+    means.push_back(stratum.mean());
+    any_single |= stratum.rings.size() == 1;
+    drawn.push_back(std::move(stratum));
+  }
+  if (any_single && drawn.size() > 1) return bootstrap_mean(means, options);
+  return bootstrap(drawn, 0, options);
+}
+
+Interval wilson_interval(double hits, double trials, double confidence) {
   if (trials == 0) return {0, 0, 1};
-  const auto n = static_cast<double>(trials);
-  const double share = static_cast<double>(hits) / n;
-  const double z = normal_quantile((1 + confidence) / 2);
-  const double scale = 1 / (1 + z * z / n);
-  const double center = (share + z * z / (2 * n)) * scale;
-  const double half = z * std::sqrt(share * (1 - share) / n + z * z / (4 * n * n)) * scale;
+  const double share = hits / trials;
+  const double z = normal_quantile((1 + confidence) / 2), z2 = z * z;
+  const double scale = 1 / (1 + z2 / trials);
+  const double center = (share + z2 / (2 * trials)) * scale;
+  const double variance = share * (1 - share) / trials + z2 / (4 * trials * trials);
+  const double half = z * std::sqrt(variance) * scale;
   return {share, std::max(0.0, center - half), std::min(1.0, center + half)};
 }
 

@@ -14,6 +14,9 @@ struct Interval {
   double mean = 0, low = 0, high = 0;
 };
 
+/// Values that are drawn together (of one document, of one prompt), by cluster.
+using Clusters = std::vector<std::vector<double>>;
+
 enum class BootstrapInterval {
   kPercentile,
   kBca,  // bias-corrected and accelerated (Efron 1987): better for skewed values
@@ -38,8 +41,15 @@ Interval bootstrap_mean(std::span<const double> values, const BootstrapOptions& 
 Interval cluster_bootstrap(std::span<const std::vector<double>> clusters, size_t block,
                            const BootstrapOptions& options = {});
 
+/// Of the mean of the strata's (subtasks') means, each of which counts alike whatever its size:
+/// their clusters are drawn whole, in every stratum among themselves and one fewer than it has,
+/// which gives their means the variance that they have. Where a stratum is one cluster, which does
+/// not tell its variance, the strata's means are drawn instead, as if they were samples of many.
+Interval stratified_bootstrap(std::span<const Clusters> strata,
+                              const BootstrapOptions& options = {});
+
 /// Of a share of hits (Wilson 1927); mean is hits / trials. {0, 0, 1} without trials.
-Interval wilson_interval(uint64_t hits, uint64_t trials, double confidence = 0.95);
+Interval wilson_interval(double hits, double trials, double confidence = 0.95);
 
 /// Two-sided exact p of McNemar's test: of the pairs on which two policies differ, how many only
 /// one got right and how many only the other. 1 without such pairs.

@@ -74,15 +74,19 @@ TEST(EnginePeer, BadAnswersAreErrors) {
   EXPECT_THAT(told.message, HasSubstr("no such model"));
 }
 
-TEST(EnginePeer, BenchComparesWithItsFasterSetting) {
-  const test::FakePeer fake(kHonest);
+BenchPlan peer_plan() {
   BenchPlan plan;
   plan.engine = test::tiny_options();
   plan.bench.max_tokens = 4;
   plan.bench.rounds = 2;
   plan.contexts = {32};
   plan.peer = "llama.cpp";
-  const auto report = run_bench(plan);
+  return plan;
+}
+
+TEST(EnginePeer, BenchComparesWithItsFasterSetting) {
+  const test::FakePeer fake(kHonest);
+  const auto report = run_bench(peer_plan());
   ASSERT_TRUE(report) << report.error().message;
   ASSERT_EQ(report->rows.size(), 4u);  // ours and the peer's, prefill and decode
   for (const size_t first : {0, 2}) {
@@ -96,6 +100,22 @@ TEST(EnginePeer, BenchComparesWithItsFasterSetting) {
     EXPECT_EQ(ours.peer, "llama.cpp");
     EXPECT_EQ(peer.peer, "llama.cpp");
   }
+}
+
+TEST(EnginePeer, SeveralSequencesAreNotComparedWithItsOne) {
+  const test::FakePeer fake(kHonest);
+  BenchPlan plan = peer_plan();
+  plan.bench.sequences = 2;
+  const auto report = run_bench(plan);
+  ASSERT_TRUE(report) << report.error().message;
+  ASSERT_EQ(report->rows.size(), 4u);
+  const BenchRow &prefill = report->rows[0], &ours = report->rows[2], &peer = report->rows[3];
+  EXPECT_GT(prefill.vs_peer, 0) << "of one prompt";
+  EXPECT_EQ(ours.batch, 2u);
+  EXPECT_EQ(ours.vs_peer, 0);
+  EXPECT_EQ(ours.peer, "");
+  EXPECT_EQ(peer.batch, 1u);
+  EXPECT_DOUBLE_EQ(peer.vs_peer, 1);
 }
 
 }  // namespace

@@ -121,6 +121,18 @@ TEST_F(AnswersTest, WhatIsTooLongFails) {
   }
 }
 
+TEST_F(AnswersTest, WhatFailedAfterItsAnswerHasNoNumbers) {
+  Sample sample = sample_of(1900);
+  sample.gold = text_of(300);  // the answer fits in the context, this does not
+  for (const SampleRecord& record : answer(sample, "decode")) {
+    EXPECT_EQ(record.finish, "failed");
+    EXPECT_THAT(record.error, testing::HasSubstr("the gold answer does not fit"));
+    EXPECT_TRUE(record.scores.empty());
+    EXPECT_TRUE(record.counters.empty());
+    EXPECT_TRUE(record.timing.empty());
+  }
+}
+
 TEST_F(AnswersTest, UnderDecodeTheFirstTokenIsFullAttentions) {
   Sample sample = sample_of(400);
   sample.max_tokens = 1;

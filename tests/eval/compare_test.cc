@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 
 #include "eval/equal_bytes.h"
 #include "eval/made_up_runs.h"
@@ -152,13 +153,103 @@ TEST(Compare, OneSampleProvesNothing) {
   EXPECT_EQ(find(comparison.tasks[0], "y").difference.verdict, Verdict::kEqual);
 }
 
+// A sample of each id.
+RunFile named(RunFile file, const std::vector<std::string>& ids) {
+  for (size_t i = 0; i < ids.size(); ++i) file.samples.at(i).id = ids[i];
+  return file;
+}
+
+// So many samples of each subtask.
+std::vector<std::string> subtask_ids(const std::map<std::string, size_t>& sizes) {
+  std::vector<std::string> ids;
+  for (const auto& [subtask, size] : sizes)
+    for (size_t i = 0; i < size; ++i) ids.push_back(fmt::format("{}/{}", subtask, i));
+  return ids;
+}
+
 TEST(Compare, SubtasksCountAlikeInTheMean) {
-  RunFile file = scored("full", {1, 1, 1, 0}, 1000);
-  file.samples[0].id = "a/1";
-  file.samples[1].id = "a/2";
-  file.samples[2].id = "a/3";
-  file.samples[3].id = "b/1";
+  const RunFile file = named(scored("full", {1, 1, 1, 0}, 1000), {"a/1", "a/2", "a/3", "b/1"});
   EXPECT_DOUBLE_EQ(compared({file}).tasks[0].rows[0].score.mean, 0.5);
+}
+
+TEST(Compare, SizesOfSubtasksAddNoVariance) {
+  const auto ids = subtask_ids({{"a", 10}, {"b", 4}, {"c", 4}, {"d", 4}});
+  const RunFile full = named(scored("full", std::vector<double>(22, 0.5), 1000), ids);
+  const RunFile less = named(scored("x", std::vector<double>(22, 0.48), 500), ids);
+  const Comparison comparison = compared({full, less});
+  const Row& row = find(comparison.tasks[0], "x");
+  EXPECT_NEAR(row.score.low, 0.48, 1e-12);
+  EXPECT_NEAR(row.score.high, 0.48, 1e-12);
+  EXPECT_NEAR(row.difference.value.low, -0.02, 1e-12);
+  EXPECT_NEAR(row.difference.value.high, -0.02, 1e-12);
+  EXPECT_EQ(row.difference.verdict, Verdict::kWorse);
+}
+
+TEST(Compare, HitsOfUnequalSubtasksHaveWilsonsInterval) {
+  const auto ids = subtask_ids({{"a", 10}, {"b", 4}, {"c", 4}, {"d", 4}});
+  const RunFile all = named(scored("full", std::vector<double>(22, 1.0), 1000), ids);
+  const Interval score = compared({all}).tasks[0].rows[0].score;
+  // Means of 10, 4, 4 and 4 samples tell the mean of the four as well as 16 / 0.85 samples would.
+  const Interval expected = wilson_interval(16 / 0.85, 16 / 0.85);
+  EXPECT_DOUBLE_EQ(score.mean, 1);
+  EXPECT_NEAR(score.low, expected.low, 1e-12);
+  EXPECT_DOUBLE_EQ(score.high, 1);
+}
+
+// Eight texts with a level each, whose readings hardly differ from it.
+RunFile readings(const std::string& policy, double scale, size_t lengths) {
+  std::vector<double> values;
+  std::vector<std::string> ids;
+  const std::vector<double> levels = ramp(8);
+  for (size_t text = 0; text < levels.size(); ++text) {
+    for (size_t length = 1; length <= lengths; ++length) {
+      values.push_back(scale * levels[text] + 1e-6 * static_cast<double>(length));
+      ids.push_back(fmt::format("book/{}@{}", text, 1024 * length));
+    }
+  }
+  RunFile file = named(scored(policy, values, 1000, "kl_p95"), ids);
+  for (const SampleRecord& sample : file.samples)
+    for (uint64_t position = 0; position < 8; ++position)
+      file.steps.push_back({policy, "t", sample.id, position, {{"nll", sample.scores[0].second}}});
+  return file;
+}
+
+TEST(Compare, ReadingsOfOneTextAreOneUnit) {
+  const auto row = [](size_t lengths, std::string_view metric) {
+    const Comparison comparison = compared(
+        {readings("full", 1, lengths), readings("x", 1.5, lengths)}, {.all_metrics = true});
+    return find(find(comparison, "t", metric), "x");
+  };
+  const Row once = row(1, "kl_p95"), often = row(4, "kl_p95");
+  EXPECT_EQ(often.difference.n, 32u);
+  EXPECT_EQ(often.difference.units, 8u);
+  EXPECT_NEAR(often.score.low, once.score.low, 2e-3);
+  EXPECT_NEAR(often.score.high, once.score.high, 2e-3);
+  EXPECT_NEAR(often.difference.value.high, once.difference.value.high, 2e-3);
+  EXPECT_NEAR(often.difference.p, once.difference.p, 1e-12);
+
+  RunFile steps = readings("full", 1, 4);
+  const StepValues values = join_runs({&steps, 1}, {})->all[0].find("t")->step_values("nll");
+  EXPECT_EQ(values.size(), 32u);
+  ASSERT_EQ(steps_by_text(values).size(), 8u);
+  EXPECT_EQ(steps_by_text(values)[0].size(), 4u * 8);
+  EXPECT_EQ(steps_by_text(values, 2, 4)[0].size(), 4u * 2);
+  EXPECT_THAT(steps_by_text(values, 100), IsEmpty());
+}
+
+TEST(Compare, BooksOfTextsAreNoSubtasks) {
+  RunFile file = readings("full", 1, 1);
+  file.samples[7].id = "other/0@1024";  // a book of one slice counts as one of eight
+  const Settings settings = *join_runs({&file, 1}, {});
+  const TaskRecords& records = *settings.all[0].find("t");
+  EXPECT_FALSE(records.has_subtasks());
+  double sum = 0;
+  for (const auto& [id, value] : records.values("kl_p95")) sum += value;
+  EXPECT_DOUBLE_EQ(score_of(records.scored("kl_p95"), 1).mean, sum / 8);
+  file.steps.clear();
+  const Settings answers = *join_runs({&file, 1}, {});
+  EXPECT_TRUE(answers.all[0].find("t")->has_subtasks());
+  EXPECT_NE(score_of(answers.all[0].find("t")->scored("kl_p95"), 1).mean, sum / 8);
 }
 
 TEST(Compare, DominatedSettings) {
@@ -337,6 +428,22 @@ TEST(Join, FailedAndMissingSamplesAreToldNotHidden) {
   EXPECT_EQ(row.difference.n, 8u);
   EXPECT_THAT(comparison.tasks[0].notes, Contains(HasSubstr("2 of the reference's 10 samples")));
   EXPECT_THAT(comparison.tasks[0].notes, Contains(HasSubstr("1 samples failed")));
+}
+
+TEST(Join, FailedSamplesCostNothing) {
+  RunFile x = scored("x", ramp(10), 100);
+  x.samples[3].finish = "failed";
+  x.samples[3].counters = {{"kv_bytes_per_token", 1e6}, {"full_kv_bytes_per_token", 1e6}};
+  const Comparison comparison = compared({scored("full", ramp(10), 1000), x});
+  EXPECT_EQ(find(comparison.tasks[0], "x").cost.bytes(), 100);
+  EXPECT_EQ(find(comparison.tasks[0], "x").cost.reduction(), 10);
+}
+
+TEST(Join, ReadingsNameTheirText) {
+  EXPECT_EQ(text_of("book/3@4096"), "book/3");
+  EXPECT_EQ(text_of("book/3"), "book/3");
+  EXPECT_EQ(text_of("me@home/3"), "me@home/3");
+  EXPECT_EQ(text_of("me@home/3@128"), "me@home/3");
 }
 
 TEST(Join, PolicyFamilies) {

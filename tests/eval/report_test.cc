@@ -244,6 +244,9 @@ TEST(ReportPage, FailuresAreCounted) {
     if (sample.task == "longbench" && sample.id == "hotpotqa/0") {
       sample.finish = "failed";
       sample.error = "the prompt is too long";
+      sample.prompt_tokens = 1'000'000;
+      sample.counters = {{"kv_bytes_per_token", 1e12}};
+      sample.timing = {{"prefill", 1e12}};
     } else if (sample.task == "longbench" && sample.id == "hotpotqa/1") {
       sample.prediction = " \n";
     }
@@ -252,6 +255,17 @@ TEST(ReportPage, FailuresAreCounted) {
   EXPECT_THAT(failures->rows.back(),
               ElementsAre("longbench", "full", "47 end, 1 failed",
                           "hotpotqa/0: the prompt is too long", "48", "1", "16", "1"));
+  std::erase_if(file.samples, [](const SampleRecord& sample) { return sample.failed(); });
+  const auto costs = [](const Page& page) {
+    const Table* last = nullptr;
+    for (const Block& block : page.blocks)
+      if (const Table* table = std::get_if<Table>(&block);
+          table != nullptr && table->head.size() > 1 && table->head[1] == "prompt tokens")
+        last = table;
+    return last == nullptr ? std::vector<std::vector<std::string>>{} : last->rows;
+  };
+  EXPECT_THAT(costs(report.page), Not(IsEmpty()));
+  EXPECT_EQ(costs(report.page), costs(report_of({file}).page)) << "and cost nothing";
 }
 
 TEST(ReportPage, DataCannotBreakOut) {

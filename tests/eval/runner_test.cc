@@ -15,6 +15,7 @@ namespace {
 
 using nlohmann::ordered_json;
 using testing::HasSubstr;
+using testing::Not;
 
 std::string text_of(size_t length, uint32_t seed) {
   std::string text;
@@ -139,12 +140,17 @@ TEST_F(RunnerTest, WritesRunsSamplesStepsAndSummaries) {
 }
 
 TEST_F(RunnerTest, TheFileIsReadBackAndTwoRunsAreEqual) {
-  run(plan("a"));
-  run(plan("b"));
+  for (const char* name : {"a", "b"}) {
+    EvalPlan timed = plan(name);
+    timed.policies.emplace_back("attention_predictor:budget=64");  // has times among its figures
+    run(timed);
+  }
   EXPECT_EQ(lines("a"), lines("b"));
   RunFile file;
   ASSERT_TRUE(read_run_file(path("a"), file));
-  ASSERT_EQ(file.runs.size(), 3u);
+  ASSERT_EQ(file.runs.size(), 4u);
+  for (const SampleRecord& sample : file.samples)
+    EXPECT_EQ(find_number(sample.timing, "forecast") > 0, sample.run == file.runs[3].id);
   EXPECT_EQ(file.runs[1].policy, "random:budget=16");
   EXPECT_EQ(file.runs[0].scope, "decode");
   EXPECT_EQ(file.runs[0].data.size(), 2u);
@@ -271,6 +277,27 @@ TEST_F(RunnerTest, LengthsReadTheBeginningsOfTexts) {
     if (ids.empty() || ids.back() != id) ids.push_back(id);
   }
   EXPECT_THAT(ids, testing::ElementsAre("d0@100", "d0@200", "d1@100", "d1@200"));
+}
+
+TEST_F(RunnerTest, LengthsThatATextDoesNotHaveAreNotReadAgain) {
+  EvalPlan lengths = plan("a", {"texts"});
+  lengths.lengths = {200, 500, 1000};  // the texts have 300 tokens
+  uint64_t done = 0, total = 0;
+  const auto report = run_eval(lengths, [&](const Progress& progress) {
+    done = progress.stage == "eval" ? progress.done : done;
+    total = progress.stage == "eval" ? progress.total : total;
+    return true;
+  });
+  ASSERT_TRUE(report);
+  EXPECT_EQ(report->rows[0].summary.n, 4u);
+  EXPECT_EQ(total, 2u * 3 * 3);
+  EXPECT_EQ(done, total - 2 * 3) << "while the last reading was computed";
+  const auto written = lines("a");
+  EXPECT_EQ(count(written, "sample"), 2u * 2 * 3);
+  for (const ordered_json& line : written)
+    if (line["type"] == "sample") {
+      EXPECT_THAT(line["id"].get<std::string>(), Not(HasSubstr("@1000")));
+    }
 }
 
 TEST_F(RunnerTest, WrongPlansAreToldBeforeAnythingIsWritten) {

@@ -54,6 +54,17 @@ TEST(Speed, WhatBenchPrintsBecomesPlotsAndATable) {
   EXPECT_EQ(std::get<Table>(page.blocks[3]).rows.size(), 8);
 }
 
+TEST(Speed, RoofsThatWereNotMeasuredAreADash) {
+  SpeedRun run;
+  run.rows = {{"decode", "full", 128, 1, 2.0, 500.0, 61.6},
+              {"prefill", "quest", 128, 1, 2.0, 64000.0, 0.0}};
+  Page page;
+  add_speed(run, page);
+  const auto& rows = std::get<Table>(page.blocks.back()).rows;
+  EXPECT_EQ(rows[0].back(), "62 %");
+  EXPECT_EQ(rows[1].back(), "-");
+}
+
 TEST(Speed, OtherFilesAreRefused) {
   EXPECT_EQ(read_speed("/no/such/file").error().code, ErrorCode::kFileNotFound);
   auto missing = bench_json(made_up_report());

@@ -152,6 +152,37 @@ TEST(ClusterBootstrapTest, LongClustersWeighMore) {
   EXPECT_DOUBLE_EQ(cluster_bootstrap(clusters, 4).mean, 40.0 / 32);
 }
 
+TEST(StratifiedBootstrapTest, StrataCountAlikeAndAreDrawnApart) {
+  // Whatever is drawn, each stratum has its own mean.
+  const std::vector<Clusters> apart{{{1}, {1}, {1}, {1}, {1}}, {{0}, {0}}, {{}}};
+  expect_same(stratified_bootstrap(apart), {0.5, 0.5, 0.5});
+  expect_same(stratified_bootstrap({}), {0, 0, 0});
+  const Clusters values{{0.2}, {0.5}, {0.9}, {1.3}, {1.4}, {2.2}, {2.9}, {3.1}, {4.8}, {9.7}};
+  expect_same(stratified_bootstrap(std::vector<Clusters>{values}), cluster_bootstrap(values, 0));
+}
+
+TEST(StratifiedBootstrapTest, OfSingleSamplesMeansAreDrawn) {
+  const std::vector<Clusters> strata{{{0.2}}, {{0.5}}, {{0.8}, {1.0}}, {{0.1}}};
+  expect_same(stratified_bootstrap(strata),
+              bootstrap_mean(std::vector<double>{0.2, 0.5, 0.9, 0.1}));
+  EXPECT_LT(stratified_bootstrap(strata).low, 0.3);
+}
+
+TEST(StratifiedBootstrapTest, OfUnequalStrataTheCoverageIsTheConfidence) {
+  const size_t sizes[] = {40, 3, 4, 4, 4, 4, 4, 4, 8};  // of means 0 to 8
+  const double share = coverage(4.0, [&](Simulation& simulation, uint64_t seed) {
+    std::vector<Clusters> strata;
+    for (const size_t size : sizes) {
+      const auto mean = static_cast<double>(strata.size());
+      Clusters& clusters = strata.emplace_back();
+      for (size_t i = 0; i < size; ++i) clusters.push_back({mean + simulation.normal()});
+    }
+    return stratified_bootstrap(strata, {.resamples = 600, .seed = seed});
+  });
+  EXPECT_GE(share, 0.93);
+  EXPECT_LE(share, 0.97);
+}
+
 // scipy.stats.binomtest(hits, trials).proportion_ci(method="wilson")
 TEST(WilsonTest, AgreesWithScipy) {
   const Interval some = wilson_interval(7, 10);

@@ -182,6 +182,23 @@ TEST(Trainer, CanBeStopped) {
   EXPECT_EQ(net.error().code, ErrorCode::kCancelled);
 }
 
+TEST(Recovery, CalibrationsReadTheBest) {
+  const std::vector<Recording> recordings = {moving(3)};
+  ThreadPool pool(1);
+  RecoveryCase how;
+  how.budget = {96, 32, 32};
+  const double best = closed_loop_recovery(recordings, how, 0, {}, pool);
+  const auto with = [&](uint32_t period) {
+    how.period = period;
+    return closed_loop_recovery(
+        recordings, how, 0, [&] { return std::make_unique<AveragePredictor>(1, 0.7f, period); },
+        pool);
+  };
+  EXPECT_EQ(with(1), best) << "nothing is forecast";
+  EXPECT_LT(with(0), with(2));
+  EXPECT_LT(with(2), best);
+}
+
 TEST(Recovery, GrowsWithTheBudgetAndIsBoundedByTheBestBlocks) {
   const std::vector<Recording> recordings = {moving(3)};
   ThreadPool pool(1);

@@ -16,9 +16,10 @@ using Numbers = NamedNumbers SampleRecord::*;
 
 double median(const TaskRecords& records, Numbers field, const std::string& name) {
   std::vector<double> values;
-  for (const auto& [id, sample] : records.samples)
-    if (const double value = find_number(sample->*field, name); std::isfinite(value))
-      values.push_back(value);
+  for (const auto& [id, sample] : records.samples) {
+    const double value = find_number(sample->*field, name);
+    if (!sample->failed() && std::isfinite(value)) values.push_back(value);
+  }
   return values.empty() ? std::numeric_limits<double>::quiet_NaN() : percentile(values, 0.5);
 }
 
@@ -45,10 +46,11 @@ Table cost_table(const Settings& settings, const std::string& task) {
     if (records == nullptr) continue;
     double prompt = 0, generated = 0;
     for (const auto& [id, sample] : records->samples) {
+      if (sample->failed()) continue;
       prompt += static_cast<double>(sample->prompt_tokens);
       generated += static_cast<double>(sample->generated_tokens);
     }
-    const double n = std::max(1.0, static_cast<double>(records->samples.size()));
+    const auto n = std::max(1.0, static_cast<double>(records->samples.size() - records->failed()));
     std::vector<std::string> row{setting.label, fmt::format("{:.1f}", prompt / n),
                                  fmt::format("{:.1f}", generated / n)};
     for (const std::string& name : counters)
@@ -73,7 +75,7 @@ Failures failures_of(const TaskRecords& records) {
   for (const auto& [id, sample] : records.samples) {
     ++failures.finish[sample->finish];
     // Trajectories have no predictions; an answer that has references should have one.
-    failures.empty += sample->finish != "failed" && !sample->references.empty() &&
+    failures.empty += !sample->failed() && !sample->references.empty() &&
                       sample->prediction.find_first_not_of(" \t\n") == std::string::npos;
     if (failures.first_error.empty() && !sample->error.empty())
       failures.first_error = fmt::format("{}: {}", id, sample->error);
@@ -91,7 +93,7 @@ void add_subtasks(const Settings& settings, Page& page) {
     std::vector<std::map<std::string, Values>> columns;
     for (const Setting& setting : settings.all) {
       const TaskRecords* records = setting.find(task);
-      if (records == nullptr) continue;
+      if (records == nullptr || !records->has_subtasks()) continue;
       table.head.push_back(setting.label);
       auto& column = columns.emplace_back();
       for (const auto& [id, value] : records->values(metric)) {
@@ -121,8 +123,8 @@ void add_subtasks(const Settings& settings, Page& page) {
 void add_costs(const Settings& settings, Page& page) {
   page.add(Heading{"Counters and timings"});
   page.add(Paragraph{
-      "Means of counters and medians of times over the samples of a task. Times are those of an "
-      "evaluation, one after another; speed is measured by bench, in turns."});
+      "Means of counters and medians of times over the answered samples of a task. Times are those "
+      "of an evaluation, one after another; speed is measured by bench, in turns."});
   for (const std::string& task : settings.tasks) {
     page.add(Heading{task, 3});
     page.add(cost_table(settings, task));

@@ -19,30 +19,12 @@ constexpr size_t kCurvePoints = 16;  // at most
 
 // Differences or values of all samples within [begin, end).
 Interval in_bin(const StepValues& values, uint64_t begin, uint64_t end) {
-  std::vector<std::vector<double>> clusters;
-  for (const auto& [id, positions] : values) {
-    std::vector<double> cluster;
-    for (auto at = positions.lower_bound(begin); at != positions.end() && at->first < end; ++at)
-      cluster.push_back(at->second);
-    if (!cluster.empty()) clusters.push_back(std::move(cluster));
-  }
+  const Clusters texts = steps_by_text(values, begin, end);
   constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
-  if (clusters.empty()) return {kNone, kNone, kNone};
+  if (texts.empty()) return {kNone, kNone, kNone};
   BootstrapOptions options;
   options.resamples = 2000;
-  return cluster_bootstrap(clusters, kBlockTokens, options);
-}
-
-StepValues minus(const StepValues& values, const StepValues& reference) {
-  StepValues differences;
-  for (const auto& [id, positions] : values) {
-    const auto other = reference.find(id);
-    if (other == reference.end()) continue;
-    for (const auto& [position, value] : positions)
-      if (const auto at = other->second.find(position); at != other->second.end())
-        differences[id][position] = value - at->second;
-  }
-  return differences;
+  return cluster_bootstrap(texts, kBlockTokens, options);
 }
 
 struct Curve {
@@ -138,7 +120,8 @@ void add_metric(const Settings& settings, const std::string& task, const std::st
     if (own == nullptr) continue;
     StepValues values = own->step_values(metric);
     if (values.empty()) continue;
-    if (StepValues gap = minus(values, reference); &setting != &settings.ref() && !gap.empty())
+    if (StepValues gap = step_differences(values, reference);
+        &setting != &settings.ref() && !gap.empty())
       differences.push_back({setting.label, std::move(gap)});
     curves.push_back({setting.label, std::move(values)});
   }

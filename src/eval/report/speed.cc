@@ -83,7 +83,8 @@ void add_speed(const SpeedRun& run, Page& page) {
   for (const SpeedRow& row : run.rows) {
     table.rows.push_back({row.phase, row.policy, fmt::format("{}", row.context),
                           fmt::format("{}", row.batch), fmt::format("{:.2f}", row.median_ms),
-                          fmt::format("{:.1f}", row.tok_s), fmt::format("{:.0f} %", row.roof_pct)});
+                          fmt::format("{:.1f}", row.tok_s),
+                          row.roof_pct > 0 ? fmt::format("{:.0f} %", row.roof_pct) : "-"});
   }
   page.add(std::move(table));
 }

@@ -132,7 +132,7 @@ class SampleRun {
       SampleRecord& record = records_[i];
       if (!scope_.generates && fill(record, answers[i]))
         record.finish = finish_reason_name(answers[i]->finish);
-      if (record.finish == "failed") continue;
+      if (record.failed()) continue;
       if (nll[i].size() == gold_.size()) {
         record.scores.emplace_back("nll", mean(nll[i]));
         record.scores.emplace_back("greedy", likeliest[i] == gold_.size() ? 1.0 : 0.0);
@@ -160,6 +160,8 @@ class SampleRun {
     record.finish = "failed";
     record.error = error.message;
     record.scores.clear();
+    record.counters.clear();
+    record.timing.clear();
   }
 
   std::vector<SampleRecord> failed_everywhere(const Error& error) const {

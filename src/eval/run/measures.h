@@ -6,12 +6,13 @@
 
 namespace reprise::eval {
 
-/// Bytes per decoded token, the share of keys that were read, and figures of the policy's own. An
-/// answer of one token, which the prompt's last row gives, has decoded none and has no such bytes.
+/// Bytes per decoded token, the share of keys that were read, and figures of the policy's own that
+/// are no times. An answer of one token, which the prompt's last row gives, has decoded none and
+/// has no such bytes.
 NamedNumbers counters_of(const Answer& answer);
 
-/// Milliseconds. alone: no other request was computed meanwhile, so that the time of a token is the
-/// policy's own.
+/// Milliseconds, with times among the policy's figures ("build" of "build_ms"). alone: no other
+/// request was computed meanwhile, so that the time of a token is the policy's own.
 NamedNumbers timing_of(const Answer& answer, bool alone);
 
 double mean(const std::vector<double>& values);

@@ -87,7 +87,7 @@ Status RunLog::load(std::span<const RunRecord> runs, std::set<std::string>& decl
                   path_, run.policy, difference(*other, run));
   }
   for (const SampleRecord& sample : file.samples)
-    if (sample.finish != "failed") done_.emplace(sample.run, sample.task, sample.id);
+    if (!sample.failed()) done_.emplace(sample.run, sample.task, sample.id);
   return {};
 }
 

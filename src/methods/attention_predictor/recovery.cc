@@ -46,13 +46,14 @@ Sum follow(const Recording& recording, uint32_t layer, const RecoveryCase& how,
         how.period > 0 && (static_cast<uint32_t>(end) + layer) % how.period == 0;
     forecast.resize(choice.candidates());
     for (size_t head = 0; head < row.heads && i >= how.warm; ++head) {
-      const auto scores = row.scores_of(head);
-      if (predictor != nullptr)
+      const auto scores = row.scores_of(head), history = pooled[i].scores_of(head);
+      const auto known = predictor != nullptr ? history : scores;
+      if (predictor != nullptr && !calibrates)
         predictor->forecast(head, choice.first, choice.last, forecast.data());
       else
-        std::copy_n(&scores[choice.first], forecast.size(), forecast.begin());
+        std::copy_n(&known[choice.first], forecast.size(), forecast.begin());
       top_k(forecast, choice.count, picks);
-      sum.recovery += read_some(picks, choice, scores, pooled[i].scores_of(head), seen);
+      sum.recovery += read_some(picks, choice, scores, history, seen);
       ++sum.rows;
     }
     if (predictor != nullptr) predictor->push(calibrates || i < how.warm ? pooled[i] : seen);

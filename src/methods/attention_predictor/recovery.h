@@ -22,6 +22,7 @@ using MakePredictor = std::function<std::unique_ptr<Predictor>()>;
 
 /// Share of attention that the keys hold which a policy with this predictor would read, as a mean
 /// over rows, heads and layers from first_layer on: every row sees what the chosen keys alone show.
+/// Calibrations are by scores: what they read is best, and no forecast. (Dense ones read it all.)
 double closed_loop_recovery(std::span<const Recording> recordings, const RecoveryCase& how,
                             uint32_t first_layer, const MakePredictor& make, ThreadPool& pool);
 
