@@ -1,8 +1,9 @@
 // The public API: load a model once, open sessions on it, generate.
 //
-// An Engine and its sessions are used from one thread at a time; callbacks run on that thread. They
-// may start requests and destroy sessions, their own too, but neither throw nor wait for answers:
-// generate() is an error there, and step() does nothing.
+// An Engine and its sessions are used from one thread at a time; callbacks run on that thread and
+// do not throw. Those of requests may start requests and destroy sessions, their own too, but not
+// wait for answers: generate() is an error there, and step() does nothing. Those that report the
+// progress of saving, restoring and fusing do none of this.
 #pragma once
 
 #include <cstdint>

@@ -46,6 +46,7 @@ void catch_interrupts() {
   sigemptyset(&caught);
   sigaddset(&caught, SIGINT);
   sigaddset(&caught, SIGTERM);
+  sigaddset(&caught, SIGHUP);
   sigprocmask(SIG_UNBLOCK, &caught, nullptr);
 }
 

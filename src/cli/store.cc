@@ -1,5 +1,6 @@
 // `reprise store`: the KV of documents, computed ahead and kept in a folder.
 #include <algorithm>
+#include <filesystem>
 #include <map>
 #include <set>
 #include <utility>
@@ -70,7 +71,7 @@ class StoreCommand : public Command {
   using Tokens = std::vector<int32_t>;
   struct Added {
     uint64_t added = 0, known = 0, tokens = 0;
-    uint64_t outdated = 0;  // parts that the files no longer have
+    uint64_t outdated = 0;  // parts in the store that the files no longer have
     uint64_t evicted = 0;
   };
 
@@ -87,32 +88,33 @@ class StoreCommand : public Command {
     for (const std::string& text : texts) documents.push_back(library.cut(text));
     REPRISE_TRY(ChunkStore store, open());
     Added sum;
-    REPRISE_TRY(sum.outdated, drop_outdated(store, *engine, documents));
     REPRISE_TRY(const auto before, store.list());
     REPRISE_CHECK(add_chunks(library, documents, sum, console));
     REPRISE_TRY(const auto after, store.list());
     sum.evicted = evicted(before, after, sum.added);
+    sum.outdated = outdated(store, *engine, after, documents);
     if (const std::string warning = library.take_warning(); !warning.empty()) console.warn(warning);
     return say_added(sum, console);
   }
 
-  // Drops parts of earlier versions of the documents, which would be answered from. What came from
-  // standard input has no versions; chunks of other models are theirs.
-  Result<uint64_t> drop_outdated(ChunkStore& store, Engine& engine,
-                                 const std::vector<std::vector<Tokens>>& documents) const {
+  // Parts of earlier versions of the documents, which would be answered from. They stay: other
+  // documents may have the same parts. What is no file has no versions; chunks of other models are
+  // theirs.
+  uint64_t outdated(ChunkStore& store, Engine& engine, const std::vector<ChunkRow>& rows,
+                    const std::vector<std::vector<Tokens>>& documents) const {
     std::set<Tokens> current;
     for (const auto& chunks : documents) current.insert(chunks.begin(), chunks.end());
-    REPRISE_TRY(auto rows, store.list());
-    std::erase_if(rows, [&](const ChunkRow& row) {
-      if (row.document == "-" || !names(row.document)) return true;
+    const auto is_outdated = [&](const ChunkRow& row) {
+      std::error_code ignored;
+      if (!names(row.document) || !std::filesystem::is_regular_file(row.document, ignored))
+        return false;
       const auto chunk = store.read(row);
-      if (!chunk || !*chunk) return true;  // damaged: found when it is needed
+      if (!chunk || !*chunk) return false;  // damaged: found when it is needed
       const ChunkRecord& record = (*chunk)->record();
-      return record.header.model != engine.impl().model->fingerprint() ||
-             current.contains(record.tokens);
-    });
-    REPRISE_CHECK(store.remove(rows));
-    return rows.size();
+      return record.header.model == engine.impl().model->fingerprint() &&
+             !current.contains(record.tokens);
+    };
+    return static_cast<uint64_t>(std::ranges::count_if(rows, is_outdated));
   }
 
   // Until Ctrl-C, which keeps what was added.
@@ -164,7 +166,10 @@ class StoreCommand : public Command {
     }
     std::string text = fmt::format("{}: {} chunks added, {} were there; {} tokens", library_.store,
                                    sum.added, sum.known, grouped(sum.tokens));
-    if (sum.outdated > 0) text += fmt::format("; {} of older versions dropped", sum.outdated);
+    if (sum.outdated > 0) {
+      text += fmt::format("; {} of older versions are still there: `store rm` drops a document",
+                          sum.outdated);
+    }
     if (sum.evicted > 0) {
       text += fmt::format("; {} evicted, as --store-size is {}", sum.evicted,
                           bytes_text(library_.store_size));

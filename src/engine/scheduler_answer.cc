@@ -99,7 +99,11 @@ void Scheduler::accept_token(Running& running, int32_t token) {
   if (full) finish(running, FinishReason::kContext);
 }
 
-std::string Scheduler::Running::take_held() { return stop.push(decoder.finish()) + stop.finish(); }
+std::string Scheduler::Running::take_held() {
+  std::string text = stop.push(decoder.finish());
+  text += stop.finish();
+  return text;
+}
 
 void Scheduler::finish(Running& running, FinishReason reason) {
   Answer& answer = running.answer;

@@ -1,6 +1,7 @@
 #include <xxhash.h>
 
 #include <cstring>
+#include <memory>
 
 #include "base/try.h"
 #include "engine/engine_impl.h"
@@ -54,10 +55,16 @@ Result<Answer> Session::generate(const Request& request) {
     return fail(ErrorCode::kInvalidArgument,
                 "a callback cannot wait for an answer; start the request with Engine::submit");
   }
+  Scheduler& scheduler = impl_->engine.scheduler;  // a callback may end this session
   std::optional<Result<Answer>> result;
-  REPRISE_CHECK(impl_->engine.scheduler.submit(
-      impl_->sequence, request, [&](Result<Answer> answer) { result = std::move(answer); }));
-  while (!result) impl_->engine.scheduler.step();
+  auto request_lives = std::make_shared<bool>();
+  const std::weak_ptr<bool> lives = request_lives;
+  REPRISE_CHECK(scheduler.submit(impl_->sequence, request,
+                                 [&result, held = std::move(request_lives)](Result<Answer> answer) {
+                                   result = std::move(answer);
+                                 }));
+  while (!result && !lives.expired()) scheduler.step();
+  if (!result) return fail(ErrorCode::kCancelled, "the session ended before its answer");
   return std::move(*result);
 }
 

@@ -56,12 +56,14 @@ Interval share_of_hits(const std::vector<Clusters>& strata) {
   return wilson_interval(shares / number * trials, trials);
 }
 
-// Means of blocks: the nearly independent units of a test over trajectories.
-std::vector<double> block_means(const Clusters& clusters) {
+// Means of blocks: the nearly independent units of a test over trajectories. whole: a text is one,
+// as its readings say the same again.
+std::vector<double> block_means(const Clusters& clusters, bool whole) {
   std::vector<double> means;
   for (const auto& cluster : clusters) {
-    for (size_t at = 0; at < cluster.size(); at += kBlockTokens) {
-      const size_t n = std::min(kBlockTokens, cluster.size() - at);
+    const size_t block = whole ? cluster.size() : kBlockTokens;
+    for (size_t at = 0; at < cluster.size(); at += block) {
+      const size_t n = std::min(block, cluster.size() - at);
       double sum = 0;
       for (size_t i = at; i < at + n; ++i) sum += cluster[i];
       means.push_back(sum / static_cast<double>(n));
@@ -106,7 +108,8 @@ Difference step_difference(const StepValues& differences, uint64_t seed) {
   Difference difference;
   difference.n = differences.size();
   difference.value = cluster_bootstrap(clusters, kBlockTokens, bootstrap_options(seed));
-  const std::vector<double> blocks = block_means(clusters);
+  const bool read_again = clusters.size() < differences.size();
+  const std::vector<double> blocks = block_means(clusters, read_again);
   difference.units = blocks.size();
   difference.p = sign_flip_p(blocks, 10'000, seed);
   return difference;

@@ -166,12 +166,14 @@ Status set_template(const Settings& settings, TokenizerData& data) {
 }
 
 // eos_token_id: an id or a list of ids.
-Status set_end_ids(const Settings& settings, TokenizerData& data) {
+// strict: ids outside the vocabulary are an error, and not left out.
+Status set_end_ids(const Settings& settings, bool strict, TokenizerData& data) {
   const Json* value = settings.find("eos_token_id");
   if (value == nullptr) return {};
   const Json ids = value->is_array() ? *value : Json::array({*value});
   for (const Json& id : ids) {
     if (!id.is_number_unsigned() || id.get<uint64_t>() >= data.tokens.size()) {
+      if (!strict) continue;
       return fail(ErrorCode::kBadValue, "{}: eos_token_id {} is outside the vocabulary of {}",
                   settings.path, printable(id.dump(-1, ' ', true)), data.tokens.size());
     }
@@ -195,7 +197,8 @@ Result<TokenizerData> read_folder_tokenizer(const std::string& folder) {
   REPRISE_TRY(const auto special, read_settings(folder, "special_tokens_map.json"));
   REPRISE_TRY(const auto config, read_settings(folder, "tokenizer_config.json"));
   REPRISE_TRY(auto generation, read_settings(folder, "generation_config.json"));
-  if (generation.json.empty()) {
+  const bool has_own = !generation.json.empty();
+  if (!has_own) {
     REPRISE_TRY(generation, read_settings(folder, "config.json"));  // of older folders
   }
   REPRISE_TRY(auto data, read_vocabulary(folder, config));
@@ -207,7 +210,7 @@ Result<TokenizerData> read_folder_tokenizer(const std::string& folder) {
   data.add_eos = data.add_eos && data.eos.has_value();
   REPRISE_CHECK(set_template(config, data));
   REPRISE_CHECK(set_template_file(folder, data));
-  REPRISE_CHECK(set_end_ids(generation, data));
+  REPRISE_CHECK(set_end_ids(generation, has_own, data));
   REPRISE_CHECK(finish_tokenizer(data, folder));
   return data;
 }

@@ -104,6 +104,7 @@ Process::Process(const std::vector<std::string>& arguments, const Launch& launch
       sigprocmask(SIG_BLOCK, &set, nullptr);
       raise(SIGINT);
     }
+    ::signal(SIGHUP, SIG_DFL);  // tests may run under nohup
     execve(argv[0], argv.data(), envp.data());
     _exit(127);
   }

@@ -88,6 +88,21 @@ TEST(Callbacks, DoNotWaitForAnswers) {
   EXPECT_EQ(answer_of(*other, request_of(tiny_prompt(20), 4)).tokens.size(), 4u);
 }
 
+TEST(Callbacks, MayEndTheSessionThatWaits) {
+  const auto engine = tiny_engine();
+  auto session = *engine->open();
+  Request request = request_of(tiny_prompt(20), 4);
+  request.on_token = [&](const TokenEvent&) {
+    session.reset();
+    return true;
+  };
+  Session* const waiting = session.get();
+  const auto answer = waiting->generate(request);
+  ASSERT_FALSE(answer);
+  EXPECT_EQ(answer.error().code, ErrorCode::kCancelled);
+  EXPECT_EQ(answer_of(*engine, request_of(tiny_prompt(20), 4)).tokens.size(), 4u);
+}
+
 TEST(Callbacks, MayStartRequests) {
   const auto engine = tiny_engine();
   auto session = *engine->open();

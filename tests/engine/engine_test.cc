@@ -328,6 +328,15 @@ TEST(Engine, EachTokenIsReportedOnce) {
   EXPECT_EQ(tokens, answer.tokens);
 }
 
+// What a stop string may have begun with comes before what a character has.
+TEST(Engine, HeldBackTextKeepsItsOrder) {
+  const auto engine = tiny_engine();
+  Request request = request_of(tiny_prompt(30), 3);
+  request.forced = {'a', 'b', 0xf0};
+  request.stop = {"abX"};
+  EXPECT_EQ(answer_of(*engine, request).text, "ab\uFFFD");
+}
+
 TEST(Engine, APromptLongerThanTheContextNamesBothNumbers) {
   EngineOptions options = tiny_options();
   options.ctx = 100;

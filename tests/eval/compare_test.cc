@@ -228,6 +228,16 @@ TEST(Compare, ReadingsOfOneTextAreOneUnit) {
   EXPECT_NEAR(often.difference.value.high, once.difference.value.high, 2e-3);
   EXPECT_NEAR(often.difference.p, once.difference.p, 1e-12);
 
+  const auto by_steps = [](size_t lengths) {
+    const RunFile files[] = {readings("full", 1, lengths), readings("x", 1.5, lengths)};
+    const Settings settings = *join_runs(files, {});
+    Scored own[2];
+    for (size_t i = 0; i < 2; ++i) own[i].steps = settings.all[i].find("t")->step_values("nll");
+    return paired_difference(own[1], own[0], true, {});
+  };
+  EXPECT_EQ(by_steps(4).units, 8u);
+  EXPECT_NEAR(by_steps(4).p, by_steps(1).p, 1e-12);
+
   RunFile steps = readings("full", 1, 4);
   const StepValues values = join_runs({&steps, 1}, {})->all[0].find("t")->step_values("nll");
   EXPECT_EQ(values.size(), 32u);

@@ -38,9 +38,9 @@ __device__ void store_token(KvType type, uint32_t head_dim, uint32_t token,
     if (type == KvType::kBF16) {
       *reinterpret_cast<__nv_bfloat162*>(to) = __floats2bfloat162_rn(two.x, two.y);
     } else if (type == KvType::kF16) {
-      constexpr float kMost = 65504.0f;  // infinities would outlive the page, as on a CPU
-      *reinterpret_cast<__half2*>(to) = __floats2half2_rn(fminf(fmaxf(two.x, -kMost), kMost),
-                                                          fminf(fmaxf(two.y, -kMost), kMost));
+      // Not infinite, as on a CPU: what follows a page in its place reads it times zero.
+      const auto finite = [](float x) { return fabsf(x) > 65504.0f ? copysignf(65504.0f, x) : x; };
+      *reinterpret_cast<__half2*>(to) = __floats2half2_rn(finite(two.x), finite(two.y));
     } else if (type == KvType::kF32) {
       *reinterpret_cast<float2*>(to) = two;
     } else {

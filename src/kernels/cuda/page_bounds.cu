@@ -71,8 +71,12 @@ __global__ __launch_bounds__(kBoundWarps * 32) void list_kernel(PagedKv kv, Page
 // A sequence's KV head has so many splits as blocks, whose warps take 16 pages in turn.
 // Neighbouring blocks read the heads of the same pages.
 template <uint32_t D, uint32_t kTiles>
-__global__ __launch_bounds__(kScoreWarps * 32, D* kTiles <= 128 ? 4 : 3) void score_kernel(
-    const __grid_constant__ PageScoreArgs a, uint32_t splits) {
+__global__ __launch_bounds__(kScoreWarps * 32,
+                             D > 128 ? 2
+                             : D * kTiles <= 128
+                                 ? 4
+                                 : 3) void score_kernel(const __grid_constant__ PageScoreArgs a,
+                                                        uint32_t splits) {
   allow_next_kernel();
   const uint32_t head = blockIdx.x % a.n_kv_head, split = blockIdx.x / a.n_kv_head % splits;
   const uint32_t row = blockIdx.x / a.n_kv_head / splits;
