@@ -62,6 +62,9 @@ class Session {
   /// for KV that Library::fuse loaded, or of policies that keep what a file does not hold.
   Status save(const std::string& path, std::string_view note,
               const ProgressFn& progress = {}) const;
+  /// The note in a file that any session saved, with any model and settings, whatever became of the
+  /// KV beside it. Errors: as restore(), but no kSessionMismatch.
+  static Result<std::string> read_note(const std::string& path);
   /// Replaces this session's content; returns the note. On error the session is unchanged.
   Result<std::string> restore(const std::string& path, const ProgressFn& progress = {});
 

@@ -111,6 +111,12 @@ Status Session::save(const std::string& path, std::string_view note,
                       sequence.kv, progress);
 }
 
+Result<std::string> Session::read_note(const std::string& path) {
+  REPRISE_TRY(const std::string packed, load_session_state(path));
+  REPRISE_TRY(const SessionState state, unpack_state(path, packed));
+  return std::string(state.note);
+}
+
 Result<std::string> Session::restore(const std::string& path, const ProgressFn& progress) {
   Engine::Impl& engine = impl_->engine;
   const KvIdentity identity = impl_->identity();

@@ -32,6 +32,10 @@ struct SavedSession {
 Status save_session(const std::string& path, const KvIdentity& identity, const SavedSession& saved,
                     const SequenceKv& sequence, const ProgressFn& progress = {});
 
+/// SavedSession::state alone, of a file of any identity, whatever became of its tokens and KV.
+/// Errors: kFileNotFound, kFileUnreadable, kBadMagic, kUnsupportedVersion, kTruncated, kCorrupt.
+Result<std::string> load_session_state(const std::string& path);
+
 /// Restores into sequence (empty before; left empty on error). Where memory has no room for all of
 /// it and there is a disk to page from, it rests, in part on disk. Errors: kFileNotFound,
 /// kFileUnreadable, kBadMagic, kUnsupportedVersion, kSessionMismatch (says which part differs),

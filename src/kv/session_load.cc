@@ -166,6 +166,23 @@ Result<bool> take_room(const SessionHeader& header, const PageMap& map, Sequence
 
 }  // namespace
 
+Result<std::string> load_session_state(const std::string& path) {
+  REPRISE_TRY(InputFile file, InputFile::open(path));
+  REPRISE_TRY(const auto header, read_header(file));
+  const CheckedSize bytes = CheckedSize(header.token_count) * sizeof(int32_t) + header.state_bytes;
+  if (!bytes.fits(file.size()) || header.file_bytes < sizeof(SessionFooter))
+    return contradiction(file, "a count in its header is out of range");
+  const ProgressFn silent;
+  SectionReader reader(file, header, silent);
+  std::vector<int32_t> tokens(header.token_count);
+  const Status status = reader.read("tokens", {{tokens.data(), tokens.size() * sizeof(int32_t)}});
+  if (!status && status.error().code != ErrorCode::kCorrupt)
+    return tl::unexpected<Error>(status.error());
+  std::string state(header.state_bytes, '\0');
+  REPRISE_CHECK(reader.read("state", {{state.data(), state.size()}}));
+  return state;
+}
+
 Result<SavedSession> load_session(const std::string& path, const KvIdentity& identity,
                                   SequenceKv& sequence, const ProgressFn& progress) {
   PagePool& pool = sequence.pool();

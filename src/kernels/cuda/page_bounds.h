@@ -56,9 +56,9 @@ struct PageScoreArgs {
 };
 
 /// score of a full page = max over a KV head's query heads of sum_d max(q_d high_d, q_d low_d)
-/// (eq. 2). Rows that read all are left out. All but queries is older than the launches ahead in the
-/// stream that may not have ended. head_dim 64, 96, 128 or 256; n_head / n_kv_head from 1
-/// to 16; otherwise cudaErrorNotSupported.
+/// (eq. 2). Rows that read all are left out. All but queries is older than the launches ahead in
+/// the stream that may not have ended. head_dim 64, 96, 128 or 256; n_head / n_kv_head from 1 to
+/// 16; otherwise cudaErrorNotSupported.
 cudaError_t score_pages(const PageScoreArgs& args, cudaStream_t stream);
 
 struct TopPagesArgs {
