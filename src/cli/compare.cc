@@ -21,6 +21,7 @@ class CompareCommand : public Command {
   reprise compare full.jsonl quest.jsonl          runs that were written to several files
   reprise compare run.jsonl --equal bytes         who is best among those that read as much
   reprise compare run.jsonl --ref random          against another policy
+  reprise compare seed1.jsonl seed2.jsonl --pool-seeds
   reprise compare run.jsonl --html compare.html   tables and plots
   reprise compare run.jsonl --json > compare.json)";
   }

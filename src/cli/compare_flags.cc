@@ -3,6 +3,7 @@
 #include <cstdlib>
 
 #include "base/try.h"
+#include "eval/pool.h"
 
 namespace reprise::cli {
 namespace {
@@ -23,6 +24,8 @@ void CompareFlags::declare(FlagSet& flags) {
   flags.add({"all-metrics", "compare every score, not the headline and nll only"}, all_metrics_);
   flags.add({"allow-different", "compare runs of different models, scopes or data"},
             allow_different_);
+  flags.add({"pool-seeds", "runs that differ in their seeds alone are one run with more samples"},
+            pool_seeds_);
 }
 
 eval::CompareOptions CompareFlags::options() const {
@@ -42,6 +45,7 @@ Result<eval::Settings> CompareFlags::read() {
   files_.clear();
   for (const std::string& path : paths_)
     REPRISE_CHECK(eval::read_run_file(path, files_.emplace_back()));
+  if (pool_seeds_) REPRISE_CHECK(eval::pool_seeds(files_));
   return eval::join_runs(files_, options().join);
 }
 

@@ -23,7 +23,7 @@ class CompareFlags {
   std::vector<eval::RunFile> files_;
   std::string reference_ = "full", equal_ = "none";
   float tolerance_ = 0.02f, margin_ = 0.01f, floor_ = 0;
-  bool allow_different_ = false, all_metrics_ = false;
+  bool allow_different_ = false, all_metrics_ = false, pool_seeds_ = false;
 };
 
 }  // namespace reprise::cli
