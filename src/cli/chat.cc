@@ -94,7 +94,8 @@ std::span<const Chat::SlashCommand> Chat::slash_commands() {
 Status Chat::start() {
   REPRISE_TRY(document_, read_documents(options_.files, options_.lossy));
   if (!options_.session.empty()) {
-    const bool there = std::filesystem::exists(options_.session);
+    const bool there =
+        std::filesystem::exists(options_.session) && !is_empty_file(options_.session);
     REPRISE_TRY(messages_, conversation_.resume(options_.session));
     if (there && messages_.empty() && document_.empty()) {
       console_.warn(
@@ -241,7 +242,7 @@ Status Chat::save(const std::string& path) {
   const size_t tokens = conversation_.session().tokens().size();
   if (tokens == 0)
     return fail(ErrorCode::kInvalidArgument, "there is nothing to save yet; ask a question first");
-  REPRISE_CHECK(check_session_path(path));
+  REPRISE_CHECK(check_session_path("/save", path));
   REPRISE_CHECK(conversation_.save(path, messages_));
   console_.note(
       fmt::format("[{}: {} messages, {} tokens saved]", path, messages_.size(), grouped(tokens)));

@@ -26,7 +26,7 @@ Result<std::unique_ptr<Session>> open_session(Engine& engine, const std::string&
 
 Result<Conversation> Conversation::open(const RequestOptions& options, Console& console) {
   const bool kept = !options.session.empty();
-  if (kept) REPRISE_CHECK(check_session_path(options.session));
+  if (kept) REPRISE_CHECK(check_session_path("--session", options.session));
   REPRISE_TRY(auto engine, Engine::load(options.engine, console.progress()));
   console.end_progress();
   REPRISE_TRY(auto session, open_session(*engine, options.policy, kept));
@@ -34,6 +34,7 @@ Result<Conversation> Conversation::open(const RequestOptions& options, Console& 
 }
 
 Result<std::string> Conversation::restore_note(const std::string& path) {
+  if (is_empty_file(path)) return fail(ErrorCode::kFileNotFound, "{} is empty", path);
   auto note = session_->restore(path, console_->progress());
   console_->end_progress();
   return note;

@@ -31,19 +31,23 @@ std::vector<Message> unpack_messages(const std::string& note) {
 }
 
 Result<std::vector<Message>> read_messages(const std::string& path) {
-  std::error_code ignored;
-  if (std::filesystem::file_size(path, ignored) == 0) return std::vector<Message>();
+  if (is_empty_file(path)) return std::vector<Message>();
   REPRISE_TRY(const std::string note, Session::read_note(path));
   return unpack_messages(note);
 }
 
-Status check_session_path(const std::string& path) {
+bool is_empty_file(const std::string& path) {
+  std::error_code ignored;
+  return std::filesystem::file_size(path, ignored) == 0;
+}
+
+Status check_session_path(std::string_view what, const std::string& path) {
   std::error_code ignored;
   const std::filesystem::file_status there = std::filesystem::status(path, ignored);
   if (std::filesystem::exists(there) && !std::filesystem::is_directory(there)) {
     std::array<char, kSessionMagic.size()> magic = {};
     bool ours = std::filesystem::is_regular_file(there);
-    if (ours && std::filesystem::file_size(path, ignored) > 0) {
+    if (ours && !is_empty_file(path)) {
       REPRISE_TRY(InputFile file, InputFile::open(path));
       const iovec part = bytes_of(magic);
       ours = file.read({&part, 1}) && magic == kSessionMagic;
@@ -52,7 +56,7 @@ Status check_session_path(const std::string& path) {
       return fail(ErrorCode::kInvalidArgument, "{} is no session file; choose another name", path);
     }
   }
-  return check_writable("--session", path);
+  return check_writable(what, path);
 }
 
 }  // namespace reprise::cli

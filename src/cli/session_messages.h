@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "reprise/engine.h"
@@ -16,8 +17,10 @@ std::vector<Message> unpack_messages(const std::string& note);
 /// empty file. Errors: those of opening it, kBadMagic, kUnsupportedVersion, kTruncated, kCorrupt.
 Result<std::vector<Message>> read_messages(const std::string& path);
 
-/// Whether a session may be saved to this path: kInvalidArgument when something else lies there,
-/// kFileUnwritable. Leaves no trace.
-Status check_session_path(const std::string& path);
+/// Whether a regular file of no bytes is there, as `mktemp` leaves one: it is no damaged session.
+bool is_empty_file(const std::string& path);
+/// Whether a session may be saved to the path that an option or a command (what) names:
+/// kInvalidArgument when something else lies there, kFileUnwritable. Leaves no trace.
+Status check_session_path(std::string_view what, const std::string& path);
 
 }  // namespace reprise::cli

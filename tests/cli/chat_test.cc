@@ -105,6 +105,15 @@ TEST_F(ChatTest, LoadGoesOnWithWhatSaveWrote) {
   const Outcome unwritable = chat("Hello\n/save " + folder_.file("no-folder/talk.kv") + "\n");
   EXPECT_EQ(unwritable.code, 1);
   EXPECT_THAT(unwritable.err, HasSubstr("no-folder/talk.kv"));
+  EXPECT_THAT(unwritable.err, testing::Not(HasSubstr("--session")));
+}
+
+TEST_F(ChatTest, AnEmptyFileIsASessionYetToBe) {
+  const std::string path = folder_.write("new.kv", "");
+  const Outcome outcome = chat("Hello\n", {"--session", path});
+  EXPECT_EQ(outcome.code, 0);
+  EXPECT_THAT(outcome.err, testing::Not(HasSubstr("reprise:")));
+  EXPECT_EQ(chat("Again\n", {"--session", path}).json()["messages"].size(), 4u);
 }
 
 TEST_F(ChatTest, LinesMayEndAsOnWindows) {
