@@ -30,7 +30,9 @@ template <class Visitor>
 void visit_options(BenchOptions& o, Visitor&& visit) {
   visit(OptionSpec{"max-tokens", "tokens decoded in a round", "tokens", 2, 4096}, o.max_tokens);
   visit(OptionSpec{"rounds", "times that every subject is measured", "", 1, 1000}, o.rounds);
-  visit(OptionSpec{"sequences", "sequences decoded together", "", 1, 1024}, o.sequences);
+  visit(OptionSpec{"sequences", "the batch that is measured: sequences decoded together", "", 1,
+                   1024},
+        o.sequences);
   visit(OptionSpec{"copy-prompt",
                    "only the first of several sequences reads its prompt; the others get copies of "
                    "its KV in pages of their own (with --no-prefill)"},

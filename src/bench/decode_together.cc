@@ -33,8 +33,9 @@ Request request_of(const Session& session, uint32_t max_tokens, Decoding& decodi
 
 Result<DecodedTogether> decode_together(Engine& engine,
                                         std::span<const std::unique_ptr<Session>> sessions,
-                                        uint32_t steps) {
+                                        uint32_t steps, const ProgressFn& progress) {
   using Clock = std::chrono::steady_clock;
+  const auto goes_on = [&] { return !progress || progress({}); };
   Decoding decoding;
   std::vector<std::unique_ptr<Session>> forks;  // last: their end cancels what refers to the rest
   const uint32_t max_tokens = tokens_together(steps, sessions.size());
@@ -48,15 +49,16 @@ Result<DecodedTogether> decode_together(Engine& engine,
             decoding.status = tl::unexpected<Error>(std::move(answer.error()));
         }));
   }
-  while (decoding.begun < forks.size() && engine.step()) continue;
+  while (decoding.begun < forks.size() && goes_on() && engine.step()) continue;
   engine.step();  // the first token that all decode warms the caches
   DecodedTogether decoded;
-  for (uint32_t i = 0; i < steps; ++i) {
+  for (uint32_t i = 0; i < steps && goes_on(); ++i) {
     const auto start = Clock::now();
     engine.step();
     const std::chrono::duration<double, std::milli> spent = Clock::now() - start;
     decoded.step_ms.push_back(spent.count());
   }
+  if (!goes_on()) return fail(ErrorCode::kCancelled, "cancelled while decoding");
   const bool all_decoded = decoding.answers.empty();
   decoding.enough = true;
   while (engine.step()) continue;

@@ -24,9 +24,10 @@ inline uint32_t tokens_together(uint32_t steps, size_t sequences) {
 /// Forks of the sessions read one token more, which ends their prompts, and decode; then so many
 /// steps are timed. Policies that look at the last rows of a prompt again read those in many steps,
 /// and some sequences end before others: nothing is timed until every one has its first token, nor
-/// the step after that, which warms the caches.
+/// the step after that, which warms the caches. progress is asked, with nothing to tell, before
+/// every step that may read a prompt and every timed one: kCancelled.
 Result<DecodedTogether> decode_together(Engine& engine,
                                         std::span<const std::unique_ptr<Session>> sessions,
-                                        uint32_t steps);
+                                        uint32_t steps, const ProgressFn& progress = {});
 
 }  // namespace reprise

@@ -95,7 +95,7 @@ Status FusionBench::start() {
   options.ctx = std::max(options.ctx, longest + 2);
   options.prefix_cache = false;  // every prompt is computed, or loaded
   REPRISE_CHECK(validate(options));
-  REPRISE_TRY(engine_, Engine::load(options));
+  REPRISE_TRY(engine_, Engine::load(options, progress_.within()));
   report_.model = engine_->info();
   LibraryOptions stored;
   stored.store = folder_.path();
@@ -158,6 +158,7 @@ Result<double> FusionBench::first_token_ms(Session& session, const PartedPrompt&
   request.prompt = prompt.tokens();
   request.max_tokens = 1;
   request.ignore_end = true;
+  request.on_progress = progress_.within();
   REPRISE_TRY(const Answer answer, session.generate(request));
   return answer.timings.ttft_ms;
 }
@@ -168,7 +169,7 @@ Status FusionBench::measure(Subject& subject, const PartedPrompt& prompt) {
   std::this_thread::sleep_for(kRest);
   if (!subject.fusion.empty()) {
     Library& library = subject.from == From::kMemory ? *resident_ : *library_;
-    REPRISE_TRY(subject.last, library.fuse(*session, prompt, subject.fusion));
+    REPRISE_TRY(subject.last, library.fuse(*session, prompt, subject.fusion, progress_.within()));
   }
   REPRISE_TRY(const double ms, first_token_ms(*session, prompt));
   subject.ttft_ms.push_back(subject.last.total_ms + ms);

@@ -69,7 +69,7 @@ class Bench {
   bool measures_prefill(uint32_t context) const;
   Status measure_context(uint32_t context);
   Status prepare(Subject& subject, uint32_t context);
-  static Result<Answer> read_prompt(Session& session, std::vector<int32_t> tokens);
+  Result<Answer> read_prompt(Session& session, std::vector<int32_t> tokens);
   Status measure_prefill(Subject& subject, uint32_t context);
   Status measure_decode(Subject& subject);
   Status decode_sessions(Subject& subject);
@@ -99,7 +99,7 @@ Status Bench::start() {
   options.batch = std::max(options.batch, plan_.bench.sequences);
   options.prefix_cache = !plan_.bench.prefill;  // every prefill that is measured is computed
   REPRISE_CHECK(validate(options));
-  REPRISE_TRY(engine_, Engine::load(options));
+  REPRISE_TRY(engine_, Engine::load(options, progress_.within()));
   report_.model = engine_->info();
   for (const std::string& policy : plan_.policies) {
     Subject& subject = subjects_.emplace_back();
@@ -192,6 +192,7 @@ Result<Answer> Bench::read_prompt(Session& session, std::vector<int32_t> tokens)
   Request request;
   request.prompt = std::move(tokens);
   request.max_tokens = 0;
+  request.on_progress = progress_.within();
   return session.generate(request);
 }
 
@@ -243,7 +244,7 @@ Status Bench::measure_decode(Subject& subject) {
 
 Status Bench::decode_sessions(Subject& subject) {
   REPRISE_TRY(const DecodedTogether decoded,
-              decode_together(*engine_, subject.sessions, timed_steps()));
+              decode_together(*engine_, subject.sessions, timed_steps(), progress_.within()));
   subject.decode_ms.insert(subject.decode_ms.end(), decoded.step_ms.begin(), decoded.step_ms.end());
   subject.decode_figures.clear();
   subject.decode_bytes = static_cast<double>(report_.model.weight_bytes);
@@ -337,10 +338,12 @@ void Bench::add_rows(uint32_t context) {
 
 Status BenchProgress::tick() {
   ++done_;
-  if (callback_ && !callback_({"bench", done_, total_, "measurements"})) {
-    return fail(ErrorCode::kCancelled, "cancelled after {} of {} measurements", done_, total_);
-  }
-  return {};
+  if (goes_on()) return {};
+  return fail(ErrorCode::kCancelled, "cancelled after {} of {} measurements", done_, total_);
+}
+
+ProgressFn BenchProgress::within() {
+  return [this](const Progress&) { return goes_on(); };
 }
 
 Status measure_engine(const BenchPlan& plan, Roof& roof, BenchProgress& progress,

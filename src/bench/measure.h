@@ -14,8 +14,12 @@ class BenchProgress {
   void expect(uint64_t measurements) { total_ += measurements; }
   /// One more is done. kCancelled when the callback says so.
   Status tick();
+  /// For what reads prompts inside a measurement: a cancel does not wait for its end.
+  ProgressFn within();
 
  private:
+  bool goes_on() const { return !callback_ || callback_({"bench", done_, total_, "measurements"}); }
+
   const ProgressFn& callback_;
   uint64_t done_ = 0, total_ = 0;
 };

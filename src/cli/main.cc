@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <memory>
 #include <span>
+#include <sstream>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -88,7 +89,10 @@ class CommandLine {
     try {
       app_.parse(argc, argv);
     } catch (const CLI::Success& done) {  // --help and --version
-      return app_.exit(done);
+      std::ostringstream text;
+      app_.exit(done, text);
+      Console console(false, false);
+      return console.finish(console.print(text.str()));
     } catch (const CLI::ParseError& error) {
       return fail_with(fail(ErrorCode::kInvalidArgument, "{}", error.what()));
     }

@@ -155,10 +155,12 @@ TEST(BadOutput, FullDiskAndNoOutputAreReported) {
   const Outcome closed = run({"policies"}, {.close_output = true});
   EXPECT_EQ(closed.code, 1);
   EXPECT_THAT(closed.err, HasSubstr("cannot write to standard output"));
-  const std::string command = std::string(REPRISE_BINARY) + " policies > /dev/full";
-  const Outcome full = run({"-c", command}, {.program = "/bin/sh"});
-  EXPECT_EQ(full.code, 1);
-  EXPECT_THAT(full.err, HasSubstr("No space left"));
+  for (const char* words : {" policies", " --help", " run --help", " --version"}) {
+    const std::string command = std::string(REPRISE_BINARY) + words + " > /dev/full";
+    const Outcome full = run({"-c", command}, {.program = "/bin/sh"});
+    EXPECT_EQ(full.code, 1) << words;
+    EXPECT_THAT(full.err, HasSubstr("No space left")) << words;
+  }
 }
 
 TEST(BadOutput, WithoutStandardErrorTheWorkIsDone) {
