@@ -26,6 +26,11 @@ Status check(const BenchPlan& plan) {
   if (plan.contexts.empty() || *std::min_element(plan.contexts.begin(), plan.contexts.end()) < 1) {
     return fail(ErrorCode::kInvalidArgument, "--context needs at least one length above 0");
   }
+  const uint32_t longest = *std::max_element(plan.contexts.begin(), plan.contexts.end());
+  if (plan.engine.ctx > 0 && longest > plan.engine.ctx) {
+    return fail(ErrorCode::kInvalidArgument, "--ctx {} holds no context of {} tokens; raise it",
+                plan.engine.ctx, longest);
+  }
   if (plan.bench.copy_prompt && plan.bench.prefill) {
     return fail(ErrorCode::kInvalidArgument,
                 "--copy-prompt keeps prompts, and prefill is measured without; add --no-prefill");

@@ -49,6 +49,10 @@ class BenchCommand : public Command {
       return fail(ErrorCode::kInvalidArgument, "--context: give lengths, as 128,2K");
     if (!policies_.empty()) plan_.policies = policies_;
     if (!fusions_.empty()) plan_.fusions = fusions_;
+    if (!fusions_.empty() && plan_.bench.measure != "fusion") {
+      return fail(ErrorCode::kInvalidArgument,
+                  "--fusion names what --measure fusion measures; add that, or leave --fusion out");
+    }
     const uint32_t longest = *std::ranges::max_element(plan_.contexts);
     if (plan_.peer == kEnginePeer && longest > plan_.bench.peer_max) {
       console.note(fmt::format("{} is measured at {} tokens and less; --peer-max takes it further",

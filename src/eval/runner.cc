@@ -142,6 +142,9 @@ Status Runner::load_task(const TaskEntry& entry, const TaskContext& context) {
   REPRISE_TRY(TaskData data, entry.load(context));
   for (const std::string& note : data.notes)
     report_.notes.push_back(fmt::format("{}: {}", entry.name, note));
+  if (!entry.takes_lengths && !plan_.lengths.empty())
+    report_.notes.push_back(
+        fmt::format("{}: prompts have lengths of their own, --lengths is not used", entry.name));
   const size_t readings = data.documents.size() * reading_lengths().size();
   total_ += (data.samples.size() + readings) * policies_.size();
   tasks_.push_back({&entry, std::move(data)});

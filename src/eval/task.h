@@ -39,6 +39,7 @@ struct TaskEntry {
   /// kFileNotFound names the missing file and where to get it; kBadJson or kBadValue names a
   /// malformed record's file and line.
   Result<TaskData> (*load)(const TaskContext& context);
+  bool takes_lengths = true;  // else its prompts are as they are, whatever --lengths says
 };
 
 /// ppl, needle, passkey, ruler, longbench, gsm8k, dialogue, fidelity.

@@ -191,6 +191,10 @@ TEST(Measure, ModelsNeedNoWeights) {
 }
 
 TEST(Measure, RefusesImpossiblePlans) {
+  BenchPlan cramped = tiny_plan();
+  cramped.engine.ctx = 48;
+  EXPECT_EQ(error_of(cramped).code, ErrorCode::kInvalidArgument);
+  EXPECT_THAT(error_of(cramped).message, testing::HasSubstr("--ctx 48"));
   BenchPlan plan = tiny_plan();
   plan.contexts = {};
   EXPECT_EQ(error_of(plan).code, ErrorCode::kInvalidArgument);

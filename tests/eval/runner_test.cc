@@ -67,10 +67,9 @@ Result<TaskData> load_nothing(const TaskContext&) {
 }
 
 constexpr TaskEntry kTasks[] = {
-    {"questions", "", "", "hit", load_questions},
-    {"texts", "", "", "kl", load_texts},
-    {"troubles", "", "", "hit", load_troubles},
-    {"nothing", "", "", "hit", load_nothing},
+    {"questions", "", "", "hit", load_questions},    {"texts", "", "", "kl", load_texts},
+    {"troubles", "", "", "hit", load_troubles},      {"nothing", "", "", "hit", load_nothing},
+    {"fixed", "", "", "hit", load_questions, false},
 };
 
 class RunnerTest : public testing::Test {
@@ -137,6 +136,12 @@ TEST_F(RunnerTest, WritesRunsSamplesStepsAndSummaries) {
             0.2 * find_number(random.counters, "full_kv_bytes_per_token"));
   EXPECT_THAT(eval_markdown(report), HasSubstr("| texts | full | 2 | 0 | kl | 0.0000 |"));
   EXPECT_EQ(eval_json(report)["rows"][4]["policy"], "random:budget=16");
+}
+
+TEST_F(RunnerTest, LengthsThatATaskDoesNotTakeAreTold) {
+  EvalPlan with = plan("a", {"fixed"});
+  with.lengths = {64};
+  EXPECT_THAT(run(with).notes, testing::Contains(testing::HasSubstr("--lengths is not used")));
 }
 
 TEST_F(RunnerTest, TheFileIsReadBackAndTwoRunsAreEqual) {
