@@ -499,6 +499,37 @@ TEST_P(CentroidLists, GatheredKeysAreThoseThatWerePicked) {
   }
 }
 
+// More query heads in all than a grid has places along y and z; rows read everything.
+TEST(CentroidListShapes, ManyRowsAreSearchedTogether) {
+  REPRISE_NEEDS_DEVICE();
+  constexpr uint32_t kMany = 8192, kHeadsOfRow = 8;
+  std::vector<uint32_t> table(kMany);
+  std::iota(table.begin(), table.end(), 0u);
+  const DeviceArray<uint32_t> pages(table), lists(kMany, 0xff);
+  const DeviceArray<int32_t> positions(std::vector<int32_t>(kMany, 5));
+  const DeviceArray<int32_t> keys(kMany, 0xff), picked(size_t{kMany} * kHeadsOfRow, 0xff);
+  const DeviceArray<ListIndex> indexes(kMany);
+  ListSearchArgs args;
+  args.rows.shape = {1, kHeadsOfRow, 2, 64, 8, 16};
+  args.rows.rules.budget = 128;
+  args.rows.rules.sink = 16;
+  args.rows.rules.window = 20;
+  args.rows.positions = positions.get();
+  args.rows.indexes = indexes.get();
+  args.rows.count = kMany;
+  args.rows.capacity = 1;
+  args.pages = pages.get();
+  args.most_entries = 1;
+  args.picked = picked.get();
+  args.lists = lists.get();
+  args.keys = keys.get();
+  ASSERT_EQ(choose_listed(args, nullptr), cudaSuccess);
+  ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+  EXPECT_EQ(keys.host(), std::vector<int32_t>(kMany, 6));
+  EXPECT_EQ(lists.host(), table);
+  EXPECT_EQ(picked.host(), std::vector<int32_t>(size_t{kMany} * kHeadsOfRow, 0));
+}
+
 TEST(CentroidListShapes, OtherPartsAreNotThere) {
   REPRISE_NEEDS_DEVICE();
   TrainCentroidsArgs args;

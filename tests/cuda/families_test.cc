@@ -62,6 +62,27 @@ TEST_P(CudaFamilies, InFloatLogitsAreThoseOfTheCpu) {
   expect_near(logits_of(*here, request), want, tolerance);
 }
 
+// Products of few rows do not take rows of 36864 columns: those of prompts compute decoded rows,
+// too, and round more of them than the CPU does.
+TEST_F(CudaEngine, DecodesWhereRowsAreTooLongForProductsOfFew) {
+  constexpr uint32_t kFfn = 36864;
+  const Family family = {"llama", 64};
+  const GoldenFolder folder = family_folder(family.name, family.head_dim, kFfn, true);
+  EngineOptions options = cuda_options(), cpu;
+  options.model = folder.path();
+  cpu = options;
+  cpu.device = "cpu";
+  Request request = request_of(tiny_prompt(20), 5);
+  const Logits want = logits_of(*tiny_engine(cpu), request);
+  request.forced = best_tokens(want);
+  expect_near(logits_of(*tiny_engine(options), request), want, 2 * family_tolerance(family, 1));
+  options.precision = "f32";
+  const auto exact = Engine::load(options);
+  ASSERT_FALSE(exact);
+  EXPECT_EQ(exact.error().code, ErrorCode::kUnsupported);
+  EXPECT_NE(exact.error().message.find(std::to_string(kFfn)), std::string::npos);
+}
+
 INSTANTIATE_TEST_SUITE_P(All, CudaFamilies,
                          testing::Values(Family{"llama", 64}, Family{"llama_bias", 64},
                                          Family{"llama3_rope", 128}, Family{"llama_linear", 64},

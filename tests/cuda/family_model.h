@@ -13,7 +13,7 @@ constexpr uint32_t kFamilyHeads = 4, kFamilyKvHeads = 2, kFamilyFfn = 320, kFami
 
 /// Rows and columns of a tensor by the name that transformers gives it.
 inline std::vector<uint64_t> family_shape(const std::string& name, uint64_t hidden,
-                                          uint64_t head_dim, uint64_t vocab) {
+                                          uint64_t head_dim, uint64_t vocab, uint64_t ffn) {
   const auto has = [&](const char* part) { return name.find(part) != std::string::npos; };
   const uint64_t q = kFamilyHeads * head_dim, kv = kFamilyKvHeads * head_dim;
   if (has("q_norm") || has("k_norm")) return {head_dim};
@@ -23,11 +23,11 @@ inline std::vector<uint64_t> family_shape(const std::string& name, uint64_t hidd
   const uint64_t rows = has("qkv_proj")                      ? q + 2 * kv
                         : has("q_proj")                      ? q
                         : has("k_proj") || has("v_proj")     ? kv
-                        : has("gate_up_proj")                ? 2 * kFamilyFfn
-                        : has("gate_proj") || has("up_proj") ? kFamilyFfn
+                        : has("gate_up_proj")                ? 2 * ffn
+                        : has("gate_proj") || has("up_proj") ? ffn
                                                              : hidden;
   if (has("bias")) return {rows};
-  return {rows, down ? kFamilyFfn : out ? q : hidden};
+  return {rows, down ? ffn : out ? q : hidden};
 }
 
 /// Every number of the list several times, until there are count.
@@ -56,15 +56,16 @@ inline std::string byte_tokenizer_json() {
 }
 
 /// A folder of the family's configuration with heads of head_dim, a window of 24 where it has one,
-/// and a tokenizer.
-inline GoldenFolder family_folder(const std::string& name, uint32_t head_dim) {
+/// and a tokenizer. one_layer: without the others.
+inline GoldenFolder family_folder(const std::string& name, uint32_t head_dim,
+                                  uint32_t ffn = kFamilyFfn, bool one_layer = false) {
   Golden golden = read_golden(name);
   nlohmann::json& config = golden.config;
   const uint32_t hidden = config.contains("head_dim") ? 256 : kFamilyHeads * head_dim;
   const auto vocab = static_cast<uint32_t>(byte_tokens().size());
   if (config.contains("head_dim")) config["head_dim"] = head_dim;
   config["hidden_size"] = hidden;
-  config["intermediate_size"] = kFamilyFfn;
+  config["intermediate_size"] = ffn;
   config["vocab_size"] = vocab;
   config["max_position_embeddings"] = kFamilyContext;
   if (config.value("sliding_window", nlohmann::json()).is_number()) config["sliding_window"] = 24;
@@ -78,8 +79,15 @@ inline GoldenFolder family_folder(const std::string& name, uint32_t head_dim) {
     const size_t count = head_dim * 3 / 8;  // pairs of the three quarters that rotate
     if (rope.contains(factors)) rope[factors] = stretched(rope[factors], count);
   }
+  if (one_layer) {
+    config["num_hidden_layers"] = 1;
+    std::erase_if(golden.tensors, [](const GoldenTensor& tensor) {
+      return tensor.name.find("layers.") != std::string::npos &&
+             tensor.name.find("layers.0.") == std::string::npos;
+    });
+  }
   for (GoldenTensor& tensor : golden.tensors) {
-    tensor.shape = family_shape(tensor.name, hidden, head_dim, vocab);
+    tensor.shape = family_shape(tensor.name, hidden, head_dim, vocab, ffn);
     if (tensor.shape.size() != 2) continue;
     const auto cols = static_cast<float>(tensor.shape.back());
     tensor.scale = std::exp2(std::round(std::log2(std::sqrt(3.0f / cols))));

@@ -43,9 +43,9 @@ class MacGraph {
 /// Steps of some sequences, each with a ring but for the last one, by one CUDA graph.
 class MacCase {
  public:
-  /// sparse: heads without a match read half of the pages.
+  /// sparse: heads without a match read half of the pages. capacity: of tables and lists, at least.
   MacCase(const MacShape& shape, const MacRules& rules, std::vector<int32_t> starts, unsigned seed,
-          int32_t steps = 24, bool sparse = false)
+          int32_t steps = 24, bool sparse = false, uint32_t capacity = 0)
       : shape_(shape),
         rules_(rules),
         steps_(steps),
@@ -57,11 +57,16 @@ class MacCase {
         tiles_(shape.type, shape.head_dim, 0),
         themes_(size_t{shape.n_head} * shape.head_dim) {
     const int32_t last = *std::max_element(positions_.begin(), positions_.end()) + steps;
-    capacity_ = static_cast<uint32_t>(last) / kPageTokens + 1;
+    const uint32_t used = static_cast<uint32_t>(last) / kPageTokens + 1;
+    capacity_ = std::max(capacity, used);
+    std::vector<uint32_t> ids(size_t{batch_} * used);
+    std::iota(ids.begin(), ids.end(), 0u);
+    std::shuffle(ids.begin(), ids.end(), random_);
     pages_.resize(size_t{batch_} * capacity_);
-    std::iota(pages_.begin(), pages_.end(), 0u);
-    std::shuffle(pages_.begin(), pages_.end(), random_);
-    tiles_ = TestTiles(shape.type, shape.head_dim, pages_.size() * shape.n_kv_head * 2);
+    for (uint32_t row = 0; row < batch_; ++row) {
+      std::copy_n(&ids[size_t{row} * used], used, &pages_[size_t{row} * capacity_]);
+    }
+    tiles_ = TestTiles(shape.type, shape.head_dim, ids.size() * shape.n_kv_head * 2);
     tiles_.fill(random_);
     std::normal_distribution<float> normal(0.0f, 1.5f);
     for (float& x : themes_) x = normal(random_);

@@ -167,6 +167,14 @@ TEST(Mac, ReadsListedPages) {
   MacCase({4, 2, 64, 16}, each, {160, 200, -1, 90}, ++seed, 20, true).run();
 }
 
+// Entries of lists are counted beyond 16 bits.
+TEST(Mac, ReadsListedPagesOfLongTables) {
+  REPRISE_NEEDS_DEVICE();
+  constexpr uint32_t kCapacity = 1 << 16;
+  MacCase({12, 4, 64, 64}, rules(20, 33, 16, 64, 20.0f), {5000, 300, 90}, 350, 8, true, kCapacity)
+      .run();
+}
+
 TEST(Mac, PublishedSizes) {
   REPRISE_NEEDS_DEVICE();
   MacRules each = rules(64, 256, 16, 512, 60.0f);

@@ -472,6 +472,12 @@ TEST_F(Matvec, RefusesWhatItCannotDo) {
   const float one = 1.0f;
   args.input.norm_weight = args.input.up = &one;
   EXPECT_EQ(matvec(args, nullptr), cudaErrorInvalidValue);
+  args.input = {};
+  EXPECT_TRUE(fits_matvec(args));
+  const Weight wide(TensorType::kBF16, 16, 36864, 1, pool_);
+  args.projections[0].weight = &wide.device;
+  EXPECT_FALSE(fits_matvec(args));
+  EXPECT_EQ(matvec(args, nullptr), cudaErrorNotSupported);
 }
 
 }  // namespace

@@ -25,6 +25,8 @@ std::vector<float> angles_of(const RopeTable& rope, int32_t first, uint32_t coun
 
 Status PositionFreeKeys::reserve(std::span<const RopeTable* const> ropes, const PagedKv& kv,
                                  uint32_t pages, uint32_t packed_keys) {
+  capacity_ = 0;  // until all of it is there
+  copies_ = {};
   angles_.resize(ropes.size());
   for (size_t i = 0; i < ropes.size(); ++i) {
     REPRISE_CHECK(make_angles(*ropes[i], pages, packed_keys, angles_[i]));
@@ -35,7 +37,9 @@ Status PositionFreeKeys::reserve(std::span<const RopeTable* const> ropes, const 
   copies_ = {bytes_.data(), type, kv.n_kv_head, kv.head_dim};
   std::vector<uint32_t> ids(pages);
   std::iota(ids.begin(), ids.end(), 0u);
-  return upload(std::span<const uint32_t>(ids), pages_, kWhat);
+  REPRISE_CHECK(upload(std::span<const uint32_t>(ids), pages_, kWhat));
+  capacity_ = pages;
+  return {};
 }
 
 Status PositionFreeKeys::make_angles(const RopeTable& rope, uint32_t pages, uint32_t packed_keys,

@@ -40,7 +40,7 @@ class PositionFreeKeys {
   const kernels::cuda::PagedKv& copies() const { return copies_; }
   const uint32_t* pages() const { return pages_.data(); }
   /// Pages that there is room for.
-  uint32_t capacity() const { return static_cast<uint32_t>(pages_.size()); }
+  uint32_t capacity() const { return capacity_; }
 
  private:
   struct Angles {
@@ -52,6 +52,7 @@ class PositionFreeKeys {
   static Status make_angles(const RopeTable& rope, uint32_t pages, uint32_t packed_keys,
                             Angles& angles);
 
+  uint32_t capacity_ = 0;
   std::vector<Angles> angles_;  // [ropes]
   kernels::cuda::PagedKv copies_;
   kernels::cuda::DeviceBuffer<std::byte> bytes_;  // of copies_

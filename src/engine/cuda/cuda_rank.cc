@@ -93,8 +93,12 @@ Status CudaRank::prepare(const Policy& policy) {
       return made->adopt(kv_, pages, stream);
     }));
   }
-  policies_.emplace(policy.spec(), std::move(made));
-  return set_policies();
+  const auto added = policies_.emplace(policy.spec(), std::move(made)).first;
+  Status set = set_policies();
+  if (set) return {};
+  policies_.erase(added);
+  if (!set_policies()) has_room_ = false;
+  return set;
 }
 
 Status CudaRank::set_policies() {
@@ -168,9 +172,19 @@ DeviceRoom CudaRank::room() const {
 
 Status CudaRank::update_tables(const ForwardPass& pass, uint32_t turn) {
   const uint32_t capacity = tables_.capacity();
-  REPRISE_CHECK(tables_.update(pass.steps, turn, stream_.get()));
-  if (tables_.capacity() == capacity) return {};
+  Status made = tables_.update(pass.steps, turn, stream_.get());
+  if (made && has_room_ && tables_.capacity() == capacity) return {};
+  if (made) made = make_room();
+  has_room_ = made.has_value();
+  if (made) return {};
+  tables_.shrink(capacity);  // passes that need no more go on
+  has_room_ = make_room().has_value();
+  return made;
+}
+
+Status CudaRank::make_room() {
   REPRISE_CUDA(cudaStreamSynchronize(stream_.get()), "growing tables");
+  graphs_.clear();  // they know what is freed here
   for (const auto& [spec, policy] : policies_) {
     if (policy != nullptr) REPRISE_CHECK(policy->reserve(room()));
   }
@@ -193,6 +207,10 @@ void CudaRank::group_steps(const ForwardPass& pass, const PassPlan& plan) {
 }
 
 Status CudaRank::plan_policies(const ForwardPass& pass, const PassPlan& plan, uint32_t turn) {
+  const bool chooses = std::any_of(groups_.begin(), groups_.end(), [&](const DeviceGroup& group) {
+    return group.policy != nullptr && group.first < decode_rows_;
+  });
+  if (chooses) REPRISE_CHECK(memory_->await_all());  // keys are looked at before the layers
   std::set<DevicePolicy*> present;
   for (const DeviceGroup& group : groups_) present.insert(group.policy);
   present.erase(nullptr);

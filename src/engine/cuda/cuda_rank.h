@@ -83,6 +83,8 @@ class CudaRank {
   DeviceRoom room() const;
   /// Tells the executor of all policies, and of how long page tables are.
   Status set_policies();
+  /// Of policies and the executor, for tables as long as they are now.
+  Status make_room();
   Status update_tables(const ForwardPass& pass, uint32_t turn);
   void group_steps(const ForwardPass& pass, const PassPlan& plan);
   Status plan_policies(const ForwardPass& pass, const PassPlan& plan, uint32_t turn);
@@ -101,6 +103,7 @@ class CudaRank {
   std::unique_ptr<DeviceModel> model_;
   std::unique_ptr<DeviceExecutor> executor_;
   PassTables tables_;
+  bool has_room_ = false;  // policies and the executor, for tables as long as these
   PassInputs inputs_;
   kernels::cuda::DeviceBuffer<float> logits_;                     // [results, vocab]
   kernels::cuda::PinnedBuffer<float> logits_staged_[kPassTurns];  // the same

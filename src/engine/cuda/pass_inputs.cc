@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <utility>
 
 #include "base/try.h"
 
@@ -77,8 +78,11 @@ Status PassInputs::stage_rules(const ForwardPass& pass, uint32_t turn, cudaStrea
   if (window == 0) return {};
   if (window >= history_capacity) {
     REPRISE_CUDA(cudaStreamSynchronize(stream), kWhat);
-    history_capacity = static_cast<uint32_t>(std::bit_ceil(window + 1));
-    REPRISE_CHECK(history.reserve(results_ * history_capacity, kWhat));
+    const size_t capacity = std::bit_ceil(window + 1);
+    kernels::cuda::StagedArray<int32_t> longer;  // beside the old one, which stays without memory
+    REPRISE_CHECK(longer.reserve(results_ * capacity, kWhat));
+    history = std::move(longer);
+    history_capacity = static_cast<uint32_t>(capacity);
   }
   for (size_t i = 0; i < pass.results.size(); ++i) {
     int32_t* ring = history.staged(turn) + i * history_capacity;

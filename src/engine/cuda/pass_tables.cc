@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <limits>
+#include <utility>
 
 #include "base/try.h"
 
@@ -27,6 +28,11 @@ Status PassTables::update(std::span<const SequenceStep> steps, uint32_t turn, cu
   return {};
 }
 
+void PassTables::shrink(uint32_t capacity) {
+  capacity_ = capacity;
+  known_.assign(rows_, {});
+}
+
 Status PassTables::grow(std::span<const SequenceStep> steps, cudaStream_t stream) {
   size_t pages = 0;
   for (const SequenceStep& step : steps) {
@@ -43,7 +49,9 @@ Status PassTables::grow(std::span<const SequenceStep> steps, cudaStream_t stream
                 capacity * kPageTokens);
   }
   REPRISE_CUDA(cudaStreamSynchronize(stream), kWhat);  // passes that read the old tables
-  REPRISE_CHECK(tables_.reserve(capacity * rows * n_layer_, kWhat));
+  kernels::cuda::DeviceBuffer<uint32_t> tables;  // beside the old ones, which stay without memory
+  REPRISE_CHECK(tables.reserve(capacity * rows * n_layer_, kWhat));
+  tables_ = std::move(tables);
   capacity_ = static_cast<uint32_t>(capacity);
   rows_ = static_cast<uint32_t>(rows);
   known_.assign(rows, {});

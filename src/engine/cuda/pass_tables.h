@@ -19,7 +19,10 @@ class PassTables {
 
   /// Enqueues what brings the tables up to date. turn: 0 and 1 in turns; the pass that had the same
   /// turn before must be finished. Memory only grows where nothing is computed: idle waits.
+  /// After an error comes shrink().
   Status update(std::span<const SequenceStep> steps, uint32_t turn, cudaStream_t stream);
+  /// Goes back to rows of so many pages, which are sent anew.
+  void shrink(uint32_t capacity);
 
   const uint32_t* data() const { return tables_.data(); }
   uint32_t rows() const { return rows_; }

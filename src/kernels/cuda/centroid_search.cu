@@ -113,15 +113,15 @@ __global__ __launch_bounds__(kAddThreads) void add_kernel(
     const __grid_constant__ ListSearchArgs a) {
   wait_for_kernels_before();
   const ListShape& shape = a.rows.shape;
-  const uint32_t part = blockIdx.y, row = blockIdx.z / shape.n_head;
-  const uint32_t head = blockIdx.z % shape.n_head;
+  const uint32_t part = blockIdx.y, row = blockIdx.x / shape.n_head;
+  const uint32_t head = blockIdx.x % shape.n_head;
   CodeRange range;
   if (!searches(a, row, &range)) return;
   const ListIndex index = a.rows.indexes[row];
   const auto length = static_cast<uint32_t>(index.lengths[a.layer]);
-  const uint32_t first = blockIdx.x * kAddEntries, end = min(length, first + kAddEntries);
-  const ListAtoms atoms = a.atoms[size_t{blockIdx.z} * shape.parts + part];
-  auto* sums = reinterpret_cast<unsigned long long*>(a.sums + size_t{blockIdx.z} * a.rows.capacity *
+  const uint32_t first = blockIdx.z * kAddEntries, end = min(length, first + kAddEntries);
+  const ListAtoms atoms = a.atoms[size_t{blockIdx.x} * shape.parts + part];
+  auto* sums = reinterpret_cast<unsigned long long*>(a.sums + size_t{blockIdx.x} * a.rows.capacity *
                                                                   kPageTokens);
   const size_t task = shape.tasks(a.layer) + head / shape.group() * shape.parts + part;
   for (uint32_t atom = 0; atom < atoms.count; ++atom) {
@@ -235,7 +235,8 @@ cudaError_t choose_listed(const ListSearchArgs& args, cudaStream_t stream) {
     cudaError_t status = launch_overlapped(atoms_kernel<kDims>, dim3(shape.n_head, args.rows.count),
                                            kAtomThreads, stream, args);
     if (status != cudaSuccess) return status;
-    const dim3 blocks((args.most_entries + kAddEntries - 1) / kAddEntries, shape.parts, heads);
+    // Heads of all rows may be more than a grid has places but along x.
+    const dim3 blocks(heads, shape.parts, (args.most_entries + kAddEntries - 1) / kAddEntries);
     status = launch_overlapped(add_kernel, blocks, kAddThreads, stream, args);
     if (status != cudaSuccess) return status;
     return launch_overlapped(choose_kernel, dim3(heads), top::kThreads, stream, args);

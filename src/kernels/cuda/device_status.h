@@ -11,8 +11,8 @@ namespace reprise::kernels::cuda {
 
 /// kOutOfMemory or kDeviceUnavailable; what: what was being done.
 inline tl::unexpected<Error> device_failure(cudaError_t error, std::string_view what) {
+  cudaGetLastError();  // what is told here is not kept for the next launch to tell
   if (error == cudaErrorMemoryAllocation) {
-    cudaGetLastError();  // an allocation's failure is not kept for later calls
     return fail(ErrorCode::kOutOfMemory,
                 "the CUDA device has no memory for {}; lower --kv-memory or --chunk", what);
   }

@@ -15,10 +15,7 @@ cudaError_t mac_decode(const MacArgs& args, cudaStream_t stream) {
   using namespace mac;
   if (args.batch == 0) return cudaSuccess;
   const uint32_t group = args.n_head / args.kv.n_kv_head;
-  const bool countable = args.numbers == nullptr || args.lists.capacity < 1u << 16;
-  if (group > kMaxGroup || args.batch * args.kv.n_kv_head > kMaxPairs || !countable) {
-    return cudaErrorNotSupported;
-  }
+  if (group > kMaxGroup || args.batch * args.kv.n_kv_head > kMaxPairs) return cudaErrorNotSupported;
   return with_kv_type(args.kv.type,
                       [&](auto type) { return decode_with<type.value>(args, stream); });
 }

@@ -14,7 +14,7 @@ namespace {
 template <typename S>
 size_t shared_bytes(const Params& p) {
   return sizeof(decode::Shared<S>) + size_t{S::kWarps} * p.group * S::kHeadDim * 4 +
-         Lists::bytes(p.pairs / p.n_kv_head, p.pairs, p.group);
+         Lists::bytes(p);
 }
 
 template <typename S>

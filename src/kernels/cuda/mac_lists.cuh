@@ -90,13 +90,14 @@ struct Lists {
   // decided, of those that read the far list.
   uint32_t* blocks;
   uint32_t* compares;  // [pairs] whether it compares
-  // [pairs] Where lists are sparse: first and end << 16 of the entries that a pair reads.
-  uint32_t* listed;
+  // [pairs] each, where lists are sparse: the entries that a pair reads, [listed, listed_end).
+  uint32_t *listed, *listed_end;
   Match* matches;  // [pairs, group]
 
-  static size_t bytes(uint32_t batch, uint32_t pairs, uint32_t group) {
-    return batch * sizeof(Row) + (5 * size_t{pairs} + 1) * 4 +
-           size_t{pairs} * group * sizeof(Match);
+  static size_t bytes(const Params& p) {
+    const size_t pairs = p.pairs, words = p.sparse ? 6 : 4;
+    return pairs / p.n_kv_head * sizeof(Row) + (words * pairs + 1) * 4 +
+           pairs * p.group * sizeof(Match);
   }
   __device__ Lists(const Params& p, void* memory) {
     far = static_cast<uint32_t*>(memory);
@@ -104,7 +105,8 @@ struct Lists {
     blocks = captured + p.pairs;
     compares = blocks + p.pairs;
     listed = compares + p.pairs;
-    rows = reinterpret_cast<Row*>(listed + p.pairs);
+    listed_end = listed + p.pairs;
+    rows = reinterpret_cast<Row*>(listed + (p.sparse ? 2 * p.pairs : 0));
     matches = reinterpret_cast<Match*>(rows + p.row_of(p.pairs));
   }
   static constexpr uint32_t kMissed = 1u << 31;
@@ -128,13 +130,13 @@ struct Lists {
   // That are read, but for far lists that are sparse.
   __device__ uint32_t captured_pages(uint32_t pair) const { return captured[pair] & ~kMissed; }
   __device__ uint32_t far_pages(const Params& p, uint32_t pair) const {
-    if (p.sparse) return (listed[pair] >> 16) - (listed[pair] & 0xffff);
+    if (p.sparse) return listed_end[pair] - listed[pair];
     const uint32_t near = row(p, pair).near, all = captured_pages(pair);
     return all > near ? all - near : 0;
   }
   // The entry of a sparse list that a far page is.
   __device__ size_t entry(const Params& p, uint32_t pair, uint32_t far_page) const {
-    return p.list(pair) * p.lists.capacity + (listed[pair] & 0xffff) + far_page;
+    return p.list(pair) * p.lists.capacity + listed[pair] + far_page;
   }
   // Where the keys begin that a head of a pair reads between sinks and band.
   __device__ int32_t begin(const Params& p, uint32_t pair, uint32_t head) const {
@@ -234,13 +236,16 @@ __device__ inline uint32_t count_outside(const Params& p, const Row& row, uint32
 __device__ inline void find_listed(const Params& p, const Lists& lists) {
   for (uint32_t pair = threadIdx.x / 32; pair < p.pairs; pair += blockDim.x / 32) {
     const Row& row = lists.row(p, pair);
-    uint32_t listed = 0;
+    uint32_t begin = 0, end = 0;
     if (lists.captured[pair] >= Lists::kMissed && row.captured > 0) {
       const uint32_t entries = p.list_pages(pair);
-      const uint32_t begin = count_outside(p, row, pair, entries, false);
-      listed = begin | (entries - count_outside(p, row, pair, entries, true)) << 16;
+      begin = count_outside(p, row, pair, entries, false);
+      end = entries - count_outside(p, row, pair, entries, true);
     }
-    if (threadIdx.x % 32 == 0) lists.listed[pair] = listed;
+    if (threadIdx.x % 32 == 0) {
+      lists.listed[pair] = begin;
+      lists.listed_end[pair] = end;
+    }
   }
   __syncthreads();
 }

@@ -190,6 +190,17 @@ cudaError_t count_clusters(const Params& p, Kernel kernel, const cudaLaunchConfi
 
 }  // namespace
 
+bool fits_matvec(MatvecArgs args) {
+  args.input = {};
+  for (const uint32_t batch : {1u, kMatvecBatch}) {
+    Params p = {};
+    args.batch = batch;
+    if (make_params(args, &p) != cudaSuccess) return false;
+    if (cut_and_lay_out(p, static_cast<uint32_t>(device_limits().shared_bytes)) == 0) return false;
+  }
+  return true;
+}
+
 cudaError_t matvec(const MatvecArgs& args, cudaStream_t stream) {
   Params p = {};
   if (const cudaError_t status = make_params(args, &p); status != cudaSuccess) return status;

@@ -48,7 +48,11 @@ struct MatvecArgs {
 /// sums are in float. A row's bits do not depend on the rows beside it; alone it may get others
 /// (4-bit weights without minima: sums are added in another order). Compute capability 9.0.
 /// cudaErrorInvalidValue: batch not 1 to 8, shapes differ, both norm and activation;
-/// cudaErrorNotSupported: rows too long (about 32000 columns and more).
+/// cudaErrorNotSupported: rows too long, see fits_matvec().
 cudaError_t matvec(const MatvecArgs& args, cudaStream_t stream);
+
+/// Whether rows of the args' weights are short enough for any batch: of about 32000 columns at
+/// most, quantised ones of 46000. Nothing else of args is looked at.
+bool fits_matvec(MatvecArgs args);
 
 }  // namespace reprise::kernels::cuda

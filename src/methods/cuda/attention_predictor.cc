@@ -1,6 +1,7 @@
 #include "methods/cuda/attention_predictor.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/try.h"
 #include "methods/attention_predictor/average.h"
@@ -65,31 +66,35 @@ uint32_t DeviceAttentionPredictor::scored_rows(const DeviceRoom& room) const {
   return std::max(scores_ ? room.sequences : 0, scores_rows() ? kScoredRows : 0);
 }
 
-/// Keeps what is known of sequences.
+/// Keeps what is known of sequences, and everything as it was where there is no memory.
 Status DeviceAttentionPredictor::grow(const DeviceRoom& room) {
   const size_t rows = size_t{config_.n_layer} * room.sequences * config_.n_kv_head;
   const size_t scored = size_t{scored_rows(room)} * config_.n_kv_head;
-  const auto widen = [&](DeviceBuffer<float>& kept, size_t count, size_t more) -> Status {
+  const size_t width = std::min(room.capacity, capacity_) * sizeof(float);
+  const auto widened = [&](const DeviceBuffer<float>& kept, size_t count,
+                           size_t more) -> Result<DeviceBuffer<float>> {
     DeviceBuffer<float> wider;
     REPRISE_CHECK(wider.reserve((count + more) * room.capacity, kWhat));
     if (capacity_ > 0) {
       REPRISE_CUDA(cudaMemcpy2D(wider.data(), room.capacity * sizeof(float), kept.data(),
-                                capacity_ * sizeof(float), capacity_ * sizeof(float), count,
-                                cudaMemcpyDeviceToDevice),
+                                capacity_ * sizeof(float), width, count, cudaMemcpyDeviceToDevice),
                    kWhat);
       REPRISE_CUDA(cudaStreamSynchronize(nullptr), kWhat);
     }
-    kept = std::move(wider);
-    return {};
+    return wider;
   };
-  REPRISE_CHECK(widen(averages_, rows, net_ ? 0 : scored));
+  REPRISE_TRY(auto averages, widened(averages_, rows, net_ ? 0 : scored));
   if (net_) {
-    REPRISE_CHECK(widen(forecasts_, rows, scored));
-    REPRISE_CHECK(widen(history_rows_, rows * net_->rows, 0));
-    REPRISE_CHECK(widen(parts_, rows * net_->rows, 0));
+    REPRISE_TRY(auto forecasts, widened(forecasts_, rows, scored));
+    REPRISE_TRY(auto history_rows, widened(history_rows_, rows * net_->rows, 0));
+    REPRISE_TRY(auto parts, widened(parts_, rows * net_->rows, 0));
     const ScoreNetImage image = score_net_image(net_->net);
     REPRISE_CHECK(upload(std::span(&image, 1), device_net_, kWhat));
+    forecasts_ = std::move(forecasts);
+    history_rows_ = std::move(history_rows);
+    parts_ = std::move(parts);
   }
+  averages_ = std::move(averages);
   capacity_ = room.capacity;
   sequences_ = room.sequences;
   owners_.resize(sequences_);

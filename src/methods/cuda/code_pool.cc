@@ -97,9 +97,9 @@ Status DeviceCodeIndex::own_searches() {
   searched_ = {};
   for (Layer& layer : layers_) layer.searched = 0;
   stamp_ = pool_->stamp();
-  REPRISE_CHECK(picks_.reserve(picks, kWhat));
   REPRISE_CHECK(searched_.reserve(layers_.size(), kWhat));
-  return queries_.reserve(layers_.size() * pool_->search_queries(), kWhat);
+  REPRISE_CHECK(queries_.reserve(layers_.size() * pool_->search_queries(), kWhat));
+  return picks_.reserve(picks, kWhat);  // last: they tell that all of it is there
 }
 
 Status DeviceCodeIndex::copy_searches(const DeviceCodeIndex& from, cudaStream_t stream) {

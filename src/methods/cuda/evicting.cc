@@ -92,17 +92,18 @@ Status DeviceEvicting::plan_prompt(const SequenceStep& step, int32_t position, S
   if (!goes_on) {
     constexpr std::string_view kWhat = "queries of a prompt's last rows";
     recycle(*planned.state);
-    capture.emplace();
+    Capture own;
     if (!idle_captures_.empty()) {
-      capture = std::move(idle_captures_.back());
+      own = std::move(idle_captures_.back());
       idle_captures_.pop_back();
     }
-    capture->first = planned.captured;
-    capture->prompt_end = step.prompt_end;
-    const size_t heads = size_t{config_.n_layer} * config_.n_head *
-                         static_cast<size_t>(step.prompt_end - capture->first);
-    REPRISE_CHECK(capture->q.reserve(heads * config_.head_dim, kWhat));
-    REPRISE_CHECK(capture->lse.reserve(heads, kWhat));
+    own.first = planned.captured;
+    own.prompt_end = step.prompt_end;
+    const size_t heads =
+        size_t{config_.n_layer} * config_.n_head * static_cast<size_t>(step.prompt_end - own.first);
+    REPRISE_CHECK(own.q.reserve(heads * config_.head_dim, kWhat));
+    REPRISE_CHECK(own.lse.reserve(heads, kWhat));
+    capture = std::move(own);  // none without memory: nothing goes on from it
   }
   capture->end = end;
   if (end < step.prompt_end) return {};

@@ -1,6 +1,7 @@
 #include "model/cuda/device_model.h"
 
 #include <algorithm>
+#include <initializer_list>
 
 #include "base/try.h"
 #include "model/cuda/device_buffers.h"
@@ -54,8 +55,30 @@ Result<std::unique_ptr<DeviceModel>> DeviceModel::create(const Model& model,
   }
   REPRISE_TRY(made->gemm_, kernels::cuda::Gemm::create(kGemmWorkspace));
   REPRISE_CHECK(made->upload(model.weights(), pool, progress));
+  if (made->narrow_rows_ > 0 && !made->has_short_rows()) {
+    if (limits.in_float) {
+      return fail(ErrorCode::kUnsupported,
+                  "--precision f32 on a GPU takes matrices of up to about 32000 columns, this "
+                  "model has some of {}; use --device cpu",
+                  std::max(made->config_.ffn, made->config_.hidden));
+    }
+    made->narrow_rows_ = 0;
+  }
   REPRISE_CHECK(made->buffers_->reserve(made->config_, made->shard_, limits));
   return made;
+}
+
+bool DeviceModel::has_short_rows() const {
+  const auto fit = [](std::initializer_list<const Linear*> linears) {
+    kernels::cuda::MatvecArgs args;
+    args.count = 0;
+    for (const Linear* linear : linears) args.projections[args.count++].weight = &linear->weight;
+    return kernels::cuda::fits_matvec(args);
+  };
+  return fit({&head()}) && std::all_of(layers_.begin(), layers_.end(), [&](const Layer& layer) {
+           return fit({&layer.q, &layer.k, &layer.v}) && fit({&layer.o}) &&
+                  fit({&layer.gate, &layer.up}) && fit({&layer.down});
+         });
 }
 
 // A row's logits alone are gathered where they belong, in equal parts.

@@ -68,7 +68,8 @@ class DeviceModel {
   };
   /// Copies the model's weights, or this rank's share (check_shards()), to the current device.
   /// communicator: null, or outlives the result. Errors: kOutOfMemory, kDeviceUnavailable,
-  /// kCancelled; kUnsupported: in_float where the device has no products of few rows.
+  /// kCancelled; kUnsupported: in_float where the device has no products of few rows, or none of
+  /// rows as long as the model's.
   static Result<std::unique_ptr<DeviceModel>> create(
       const Model& model, const kernels::cuda::Communicator* communicator, ThreadPool& pool,
       const Limits& limits, const ProgressFn& progress);
@@ -115,6 +116,8 @@ class DeviceModel {
   DeviceModel(const ModelConfig& config, const kernels::cuda::Communicator* communicator);
   Status upload(const ModelWeights& weights, ThreadPool& pool, const ProgressFn& progress);
   Status upload(const reprise::Linear& from, Cut cut, ThreadPool& pool, Linear& to);
+  /// Whether products of few rows take all matrices.
+  bool has_short_rows() const;
   const Linear& head() const { return lm_head_.weight.rows() > 0 ? lm_head_ : embedding_; }
 
   const kernels::cuda::Communicator* communicator_;  // null: not shared
