@@ -10,7 +10,6 @@
 namespace reprise {
 namespace {
 
-constexpr size_t kOneRow[] = {1};
 constexpr size_t kSharedStates = 16;  // of policies, of a few per cent of their prompts' KV each
 constexpr int kMostPassedOver = 8;    // passes in a row
 
@@ -188,7 +187,10 @@ void Scheduler::cancel(const Sequence& sequence) {
 }
 
 void Scheduler::admit() {
+  const auto waits = [](const auto& running) { return running->waits; };
   while (!waiting_.empty() && running_.size() < limits_.batch) {
+    // Who waits for memory gets it before more of it is held that cannot be paged out.
+    if (!can_page(*waiting_.front()->sequence) && std::ranges::any_of(running_, waits)) return;
     running_.push_back(std::move(waiting_.front()));
     waiting_.pop_front();
     Running& running = *running_.back();
@@ -225,8 +227,11 @@ void Scheduler::reuse_prefix(Running& running) {
     observed = static_cast<size_t>(known->policy->observed_prompt_rows(end, held));
   }
   const size_t limit = prompt.size() - std::clamp<size_t>(observed, 1, prompt.size());
-  const bool resumed =
-      sequence.truncate(std::min(common, limit)) || sequence.truncate(static_cast<size_t>(kept));
+  const auto resume_at = [&](size_t length) {  // a cell that was read in one is read in one again
+    const bool inside = length < sequence.prefilled;
+    return sequence.truncate(inside ? cell_begin(*sequence.policy, length, prompt.size()) : length);
+  };
+  const bool resumed = resume_at(std::min(common, limit)) || resume_at(static_cast<size_t>(kept));
   if (!resumed) sequence.clear();
   if (known != nullptr) sequence.policy = known->policy->fork();
   sequence.policy->clear_stats();
@@ -268,6 +273,9 @@ void Scheduler::share_state(const Sequence& sequence, size_t prompt) {
 void Scheduler::use_cached(Sequence& sequence, std::span<const int32_t> prompt, size_t limit) {
   PrefixCache* cache = prefix_cache(*sequence.policy);
   if (cache == nullptr) return;
+  // A session goes on from what it decoded or kept, whatever others have read since.
+  const bool own = sequence.prefilled < sequence.tokens.size() || sequence.policy->evicts();
+  if (own && !sequence.tokens.empty()) return;
   SequenceKv found = cache->match(prompt, limit);
   const auto length = static_cast<size_t>(found.length());
   if (length <= sequence.tokens.size()) return;
@@ -286,7 +294,8 @@ void Scheduler::take_prefix(Sequence& sequence, std::span<const int32_t> prompt)
 Scheduler::Pass Scheduler::plan() {
   paged_out_ = false;
   Pass pass = plan_rows();
-  return paged_out_ ? plan_rows() : pass;  // other rows fit now
+  while (std::exchange(paged_out_, false)) pass = plan_rows();  // other rows fit now
+  return pass;
 }
 
 const Scheduler::Running* Scheduler::find_starved() const {
@@ -297,7 +306,17 @@ const Scheduler::Running* Scheduler::find_starved() const {
 }
 
 Scheduler::Pass Scheduler::plan_rows() {
+  std::vector<Turn> turns = take_turns();
+  // What the others take is known when it is asked what those that are paged out have room for.
+  std::ranges::stable_partition(
+      turns, [](const Turn& turn) { return !turn.running->sequence->kv.paged(); });
   Pass pass;
+  for (const Turn& turn : turns) plan_request(turn, pass);
+  return pass;
+}
+
+std::vector<Scheduler::Turn> Scheduler::take_turns() {
+  std::vector<Turn> turns;
   std::vector<Running*> reading;
   const Running* const starved = find_starved();  // it gets a pass of its own
   for (const auto& running : running_) {
@@ -306,63 +325,74 @@ Scheduler::Pass Scheduler::plan_rows() {
     if (running->prompt_left() > 0)
       reading.push_back(running.get());
     else
-      plan_request(*running, kOneRow, kernels::Phase::kDecode, pass);
+      turns.push_back({running.get(), kernels::Phase::kDecode, {1}});
   }
-  if (reading.empty()) return pass;
+  if (reading.empty()) return turns;
   const size_t first = first_share_++ % reading.size();
   size_t budget = limits_.chunk;
   for (size_t i = 0; i < reading.size() && budget > 0; ++i) {
     Running& running = *reading[(first + i) % reading.size()];
     const size_t sharers = reading.size() - i;
-    const std::vector<size_t> cells = next_cells(running, (budget + sharers - 1) / sharers);
+    std::vector<size_t> cells = next_cells(running, (budget + sharers - 1) / sharers);
     if (i > 0 && cells.front() > budget) continue;  // a cell is not cut: it waits for its turn
     budget -= std::min(budget, std::accumulate(cells.begin(), cells.end(), size_t{0}));
-    plan_request(running, cells, kernels::Phase::kPrefill, pass);
+    turns.push_back({&running, kernels::Phase::kPrefill, std::move(cells)});
   }
-  return pass;
+  return turns;
+}
+
+size_t Scheduler::cell_at(const Policy& policy, size_t position, size_t prompt_end, size_t most) {
+  const auto at = static_cast<int32_t>(position), end = static_cast<int32_t>(prompt_end);
+  const size_t left = std::min(prompt_end, static_cast<size_t>(policy.next_cut(at))) - position;
+  if (policy.prefill_grid() == 0) return std::min(most, left);
+  return std::min(left, static_cast<size_t>(policy.prefill_cell(at, end)));
+}
+
+size_t Scheduler::cell_begin(const Policy& policy, size_t position, size_t prompt_end) {
+  const auto grid = static_cast<size_t>(policy.prefill_grid());
+  if (grid == 0) return position;
+  size_t begin = position / grid * grid;
+  for (size_t next = begin; next <= position; next += cell_at(policy, next, prompt_end, 0)) {
+    begin = next;
+  }
+  return begin;
 }
 
 std::vector<size_t> Scheduler::next_cells(const Running& running, size_t share) const {
   const Policy& policy = *running.sequence->policy;
   const size_t first = running.sequence->tokens.size(), end = running.request.prompt.size();
-  const auto cell_at = [&](size_t position) {
-    const auto at = static_cast<int32_t>(position);
-    const size_t left = std::min(end, static_cast<size_t>(policy.next_cut(at))) - position;
-    if (policy.prefill_grid() == 0) return std::min(share, left);
-    return std::min(left, static_cast<size_t>(policy.prefill_cell(at, static_cast<int32_t>(end))));
-  };
-  std::vector<size_t> cells = {cell_at(first)};
+  std::vector<size_t> cells = {cell_at(policy, first, end, share)};
   if (!backend_.joins_cells() || !policy.joins_cells()) return cells;
   size_t position = first + cells.back();
-  while (position < end && position + cell_at(position) - first <= share) {
-    cells.push_back(cell_at(position));
-    position += cells.back();
+  while (position < end) {
+    const size_t cell = cell_at(policy, position, end, share);
+    if (position + cell - first > share) break;
+    cells.push_back(cell);
+    position += cell;
   }
   return cells;
 }
 
-void Scheduler::plan_request(Running& running, std::span<const size_t> cells, kernels::Phase phase,
-                             Pass& pass) {
+void Scheduler::plan_request(const Turn& turn, Pass& pass) {
+  Running& running = *turn.running;
+  const kernels::Phase phase = turn.phase;
   Sequence& sequence = *running.sequence;
   const size_t position = sequence.tokens.size();
-  size_t rows = std::accumulate(cells.begin(), cells.end(), size_t{0});
+  size_t rows = std::accumulate(turn.cells.begin(), turn.cells.end(), size_t{0});
   if (sequence.kv.paged()) {
+    rows = rows_in_memory(sequence, turn.cells);
     const uint64_t layer = PageMap::blocks_of(position + rows);
-    if (pass.paged > 0 && pass.paged + layer > pool_.pageable()) {  // in a later pass
-      ++running.passed_over;
-      return;
-    }
+    if (!has_room(running, layer, pass)) return;
     pass.paged += layer;
-    rows = rows_in_memory(sequence, rows);
   }
-  running.passed_over = 0;
   if (auto status = reserve(sequence, rows); !status) {
     running.result = tl::unexpected<Error>(status.error());
     return;
   }
   size_t done = 0;
-  for (const size_t cell : cells) {
+  for (const size_t cell : turn.cells) {
     const size_t count = std::min(cell, rows - done);  // memory may have room for fewer
+    if (count == 0) break;
     add_step(running, position + done, count, phase, pass);
     done += count;
   }

@@ -104,6 +104,7 @@ class Scheduler {
     KvPaging paging;                       // when the prompt was read
     int losses = 0;                        // of KV, while the prompt was read
     int passed_over = 0;                   // passes in a row that had no room for it
+    bool waits = false;                    // for memory that others hold and cannot be paged out
     bool cancelled = false;                // by what report() calls, or cancel()
     ProgressFn report;                     // on_progress, until it says to stop; or none
     std::optional<Result<Answer>> result;  // set when it has ended
@@ -117,6 +118,11 @@ class Scheduler {
   struct SharedState {  // what a policy knows of the beginning of a prompt
     std::vector<int32_t> tokens;
     std::unique_ptr<Policy> policy;  // after truncate() to them
+  };
+  struct Turn {  // of a request in a pass that is being planned
+    Running* running;
+    kernels::Phase phase;
+    std::vector<size_t> cells;  // rows of steps, in order
   };
   struct Planned {     // rows of one request in a step
     Running* running;  // null once it was cancelled
@@ -150,12 +156,16 @@ class Scheduler {
   Status check_tokens(std::span<const int32_t> tokens) const;
   Pass plan();
   Pass plan_rows();
+  std::vector<Turn> take_turns();
   /// The first request that too many passes in a row had no room for; or null.
   const Running* find_starved() const;
+  /// Rows of a prompt's step that begins at a position; at most so many where there is no grid.
+  static size_t cell_at(const Policy& policy, size_t position, size_t prompt_end, size_t most);
+  /// Where the cell begins that a row of a prompt is read in; without a grid, the row itself.
+  static size_t cell_begin(const Policy& policy, size_t position, size_t prompt_end);
   /// Rows of steps of a prompt that make up its share of a pass, in order.
   std::vector<size_t> next_cells(const Running& running, size_t share) const;
-  void plan_request(Running& running, std::span<const size_t> cells, kernels::Phase phase,
-                    Pass& pass);
+  void plan_request(const Turn& turn, Pass& pass);
   void add_step(Running& running, size_t position, size_t rows, kernels::Phase phase, Pass& pass);
   /// The pass after the one that is being computed: one more token of each of its requests, if
   /// nothing has to be known of it before.
@@ -171,8 +181,11 @@ class Scheduler {
   /// Lets KV of every running request lie on disk in part, so that none takes the others' memory.
   /// Whether that changed any.
   bool page_out();
+  /// Whether that many pages of a layer, of a sequence that is paged out, can be held beside those
+  /// of the pass; else it is passed over.
+  bool has_room(Running& running, uint64_t layer, const Pass& pass);
   /// Rows of a paged out sequence that a pass may compute: they need memory in every layer.
-  size_t rows_in_memory(const Sequence& sequence, size_t rows) const;
+  size_t rows_in_memory(const Sequence& sequence, std::span<const size_t> cells) const;
   /// Whether a sequence of so many tokens ever has room: before hours are spent on them.
   Status check_room(const Sequence& sequence, size_t tokens) const;
   void commit(const Pass& pass, size_t step);

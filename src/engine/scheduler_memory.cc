@@ -85,17 +85,37 @@ bool Scheduler::page_out() {
   return changed;
 }
 
-size_t Scheduler::rows_in_memory(const Sequence& sequence, size_t rows) const {
-  if (sequence.policy->prefill_grid() > 0) return rows;
+bool Scheduler::has_room(Running& running, uint64_t layer, const Pass& pass) {
+  const uint64_t room = pool_.pageable();
+  const bool others_hold =
+      std::ranges::any_of(running_, [](const auto& other) { return !other->sequence->kv.paged(); });
+  running.waits = layer > room && others_hold;  // a pass of its own would not help
+  if (!running.waits && pass.paged > 0 && pass.paged + layer > room) {
+    ++running.passed_over;
+    return false;
+  }
+  running.passed_over = 0;
+  return !running.waits;
+}
+
+size_t Scheduler::rows_in_memory(const Sequence& sequence, std::span<const size_t> cells) const {
   const uint64_t blocks = pool_.pageable() / (2 * pool_.layers());  // half for what they read
-  return std::min(rows, std::max<size_t>(1, blocks * kPageTokens));
+  const size_t most = std::max<size_t>(1, blocks * kPageTokens);
+  size_t rows = cells.front();
+  if (sequence.policy->prefill_grid() == 0) rows = std::min(rows, most);  // else it is not cut
+  for (const size_t cell : cells.subspan(1)) {
+    if (rows + cell > most) break;
+    rows += cell;
+  }
+  return rows;
 }
 
 Status Scheduler::check_room(const Sequence& sequence, size_t tokens) const {
   const KvTiers tiers = pool_.tiers();
   const bool paged = can_page(sequence);
   const uint64_t memory = tiers.memory.limit_bytes + tiers.host.limit_bytes;
-  const uint64_t room = memory + (paged ? tiers.disk.limit_bytes : 0);
+  // Through one page others are exchanged.
+  const uint64_t room = memory + (paged ? tiers.disk.limit_bytes - pool_.page_bytes() : 0);
   const uint64_t layer = PageMap::blocks_of(tokens) * pool_.page_bytes();
   const uint64_t need = layer * pool_.layers();
   const uint64_t block = pool_.page_bytes() * pool_.layers();  // of 16 tokens
@@ -115,15 +135,21 @@ Status Scheduler::check_room(const Sequence& sequence, size_t tokens) const {
 
 Status Scheduler::reserve(Sequence& sequence, size_t rows) {
   Status status = sequence.kv.reserve(rows);
-  if (!status && status.error().code == ErrorCode::kOutOfMemory && page_out()) {
-    paged_out_ = true;
-    status = sequence.kv.reserve(rows_in_memory(sequence, rows));  // the pass is planned anew
-  }
   if (status || status.error().code != ErrorCode::kOutOfMemory) return status;
+  if (page_out()) {
+    paged_out_ = true;  // the pass is planned anew
+    return {};
+  }
   const KvTier memory = pool_.tiers().memory;
+  const bool paged = sequence.kv.paged();
+  std::string_view first;
+  if (paged && pool_.free_pages() <= PageMap::blocks_of(rows) * pool_.layers())
+    first = "raise --kv-disk-size, ";
+  else if (paged && rows > 1 && sequence.policy->prefill_grid() > 0)
+    first = "give the policy a smaller chunk, ";
   return fail(ErrorCode::kOutOfMemory,
-              "no KV memory for {} more tokens ({} MiB of {} MiB in use); {}{}", rows,
-              memory.bytes >> 20, memory.limit_bytes >> 20, kMoreRoom, pool_.disk_trouble());
+              "no KV memory for {} more tokens ({} MiB of {} MiB in use); {}{}{}", rows,
+              memory.bytes >> 20, memory.limit_bytes >> 20, first, kMoreRoom, pool_.disk_trouble());
 }
 
 }  // namespace reprise

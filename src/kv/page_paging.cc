@@ -40,6 +40,8 @@ void PagePool::drop(uint32_t layer, Page& page) {
 
 bool PagePool::make_frames(uint64_t pages, uint64_t before) {
   const uint64_t free = tiers_.free(Tier::kMemory);
+  const bool must = before == ~uint64_t{0};  // nothing is given up for what is only expected
+  if (must && free < pages && free_pages() < pages && reclaim_) reclaim_(pages);
   if (free < pages) demote(Tier::kMemory, pages - free, before);
   return tiers_.free(Tier::kMemory) >= pages;
 }
@@ -101,14 +103,26 @@ uint64_t PagePool::away(uint32_t layer, std::span<const PageId> pages) const {
   }));
 }
 
-Status PagePool::bring(uint32_t layer, std::vector<PageId> away, std::span<const PageId> late) {
-  if (!make_frames(away.size())) settle_arrivals(true);
-  if (!make_frames(away.size())) {
-    return fail(ErrorCode::kOutOfMemory,
-                "no KV memory to read {} pages of layer {} from disk into; raise --kv-memory{}",
-                away.size(), layer, disk_trouble());
+Status PagePool::start_all(uint32_t layer, std::span<const PageId> pages) {
+  while (!pages.empty()) {
+    // On a disk that is nearly full, slots of what arrived serve what makes room for the rest.
+    if (!make_frames(pages.size())) settle_arrivals(true);
+    make_frames(pages.size());
+    const auto room = std::min<uint64_t>(pages.size(), tiers_.free(Tier::kMemory));
+    if (room == 0) {
+      return fail(ErrorCode::kOutOfMemory,
+                  "no KV memory to read {} pages of layer {} from disk into; raise --kv-memory or "
+                  "--kv-disk-size{}",
+                  pages.size(), layer, disk_trouble());
+    }
+    start(layer, pages.first(room), true);
+    pages = pages.subspan(room);
   }
-  start(layer, away, true);
+  return {};
+}
+
+Status PagePool::bring(uint32_t layer, std::vector<PageId> away, std::span<const PageId> late) {
+  REPRISE_CHECK(start_all(layer, away));
   const auto still_away = [&](PageId id) {
     const uint32_t arrival = at(layer, id).arrival;
     if (arrival != kNoArrival) arrive(arrival);

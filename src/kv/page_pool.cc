@@ -52,7 +52,8 @@ uint64_t PagePool::limit_pages() const {
 }
 
 uint64_t PagePool::free_pages() const {
-  return tiers_.free(Tier::kMemory) + tiers_.free(Tier::kHost) + tiers_.free(Tier::kDisk) + copies_;
+  return tiers_.free(Tier::kMemory) + tiers_.free(Tier::kHost) + tiers_.free(Tier::kDisk) +
+         copies_ + under_way_.size();
 }
 
 KvTiers PagePool::tiers() const {
@@ -138,12 +139,14 @@ Status PagePool::write(uint32_t layer, std::span<const PageId> pages, const std:
   return memory().written(frames);
 }
 
-bool PagePool::make_room(uint64_t pages) {
+bool PagePool::make_room(uint64_t pages, uint64_t spare) {
+  const uint64_t wanted = pages + spare;
   for (int attempt = 0; attempt < 2; ++attempt) {  // once more when the disk failed
-    if (free_pages() < pages && reclaim_) reclaim_(pages);
-    if (move_down(pages)) break;
+    if (free_pages() < wanted && reclaim_) reclaim_(wanted);
+    if (move_down(pages) && (room() >= pages || under_way_.empty())) break;
+    settle_arrivals(true);  // what is being read takes memory and cannot be moved
   }
-  return room() >= pages;
+  return room() >= pages && free_pages() >= wanted;
 }
 
 uint64_t PagePool::batch() const {

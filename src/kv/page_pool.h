@@ -68,8 +68,8 @@ class PagePool {
   }
 
   /// Whether pages more can be allocated, after reclaim was asked to give up what nobody refers to
-  /// but itself, and pages at rest were moved to the tiers below.
-  bool make_room(uint64_t pages);
+  /// but itself, and pages at rest were moved to the tiers below; spare places stay free then.
+  bool make_room(uint64_t pages, uint64_t spare = 0);
   /// reclaim is called with the number of pages wanted when fewer are free.
   void set_reclaim(std::function<void(uint64_t pages)> reclaim) { reclaim_ = std::move(reclaim); }
   uint32_t references(uint32_t layer, PageId page) const { return at(layer, page).references; }
@@ -78,8 +78,11 @@ class PagePool {
 
   /// Whether pages may be used so: the host reads them, and there is a disk.
   bool can_page() const { return memory().reachable() && tiers_.limit(Tier::kDisk) > 0; }
-  /// How many pages could be held at a time.
-  uint64_t pageable() const { return tiers_.free(Tier::kMemory) + resting_[0]; }
+  /// How many pages could be held at a time; none without a place to exchange them through.
+  uint64_t pageable() const {
+    if (free_pages() == 0) return 0;
+    return tiers_.free(Tier::kMemory) + resting_[0] + under_way_.size();
+  }
   /// Brings pages to memory and holds them there until rest(). Errors, after which none is held:
   /// kOutOfMemory; kCorrupt: some could not be read back and are lost.
   Status fetch(uint32_t layer, std::span<const PageId> pages);
@@ -180,6 +183,8 @@ class PagePool {
   bool make_frames(uint64_t pages, uint64_t before = ~uint64_t{0});
   /// Starts to read pages; there is room for them.
   void start(uint32_t layer, std::span<const PageId> pages, bool urgent);
+  /// Starts to read pages that are held, and makes room for them.
+  Status start_all(uint32_t layer, std::span<const PageId> pages);
   /// Waits until a page is there. False: it stays where it is.
   bool arrive(uint32_t arrival);
   void settle_arrivals(bool wait);

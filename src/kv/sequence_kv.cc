@@ -139,7 +139,8 @@ Result<int32_t> SequenceKv::wake() {
 }
 
 Status SequenceKv::check_room(uint64_t pages, size_t tokens) const {
-  if (pool_->make_room(pages)) return {};
+  // A sequence that is used from disk exchanges its pages through one that stays free.
+  if (pool_->make_room(pages, paged_ ? 1 : 0)) return {};
   return fail(ErrorCode::kOutOfMemory,
               "no KV memory for {} more tokens: {} pages needed, {} free of {} MiB; raise the KV "
               "memory limit",

@@ -196,6 +196,30 @@ TEST(Engine, ASessionGoesOnWithoutReadingAgain) {
   EXPECT_EQ(std::vector(whole.tokens.begin(), whole.tokens.begin() + 8), first.tokens);
 }
 
+TEST(Engine, ASessionGoesOnFromItsOwnWhateverOthersRead) {
+  for (const char* policy : {"full", "snapkv:budget=64", "quest:budget=64"}) {
+    std::vector<Answer> answers;
+    std::vector<std::vector<float>> logits(2);
+    for (const bool read_by_another : {false, true}) {
+      const auto engine = tiny_engine();
+      const auto session = *engine->open(policy);
+      auto prompt = tiny_prompt(300);
+      const Answer first = *session->generate(request_of(prompt, 40));
+      prompt.insert(prompt.end(), first.tokens.begin(), first.tokens.end());
+      const auto more = tiny_prompt(120, 99);
+      prompt.insert(prompt.end(), more.begin(), more.end());
+      if (read_by_another) answer_of(*engine, request_of(prompt, 1));
+      Request next = request_of(prompt);
+      next.on_logits = [&](std::span<const float> row) {
+        logits[read_by_another].insert(logits[read_by_another].end(), row.begin(), row.end());
+      };
+      answers.push_back(answer_of(*session, next));
+    }
+    EXPECT_EQ(answers[0].counters.reused_tokens, answers[1].counters.reused_tokens) << policy;
+    EXPECT_EQ(logits[0], logits[1]) << policy;
+  }
+}
+
 TEST(Engine, ForkedSessionsDoNotDisturbEachOther) {
   const auto engine = tiny_engine();
   auto session = *engine->open();

@@ -409,6 +409,95 @@ TEST(Paging, ALongPromptDoesNotStarve) {
             answer_of(*tiny_engine(ample_options()), request_of(tiny_prompt(1450), 2)).tokens);
 }
 
+TEST(Paging, WhatCannotBePagedOutIsWaitedFor) {
+  const std::string window = "streaming:sink=4,window=150";  // most of the memory
+  const Request holds = request_of(tiny_prompt(200), 120),
+                large = request_of(tiny_prompt(1050), 20);
+  const auto engine = tiny_engine(small_options("none", 300)), ample = tiny_engine(ample_options());
+  auto first = *engine->open(window), second = *engine->open(), third = *engine->open();
+  std::vector<std::vector<int32_t>> answers;
+  const auto keep = [&](Result<Answer> answer) {
+    ASSERT_TRUE(answer) << answer.error().message;
+    answers.push_back(std::move(answer->tokens));
+  };
+  ASSERT_TRUE(engine->submit(*first, holds, keep));
+  ASSERT_TRUE(engine->submit(*second, large, keep));
+  ASSERT_TRUE(engine->submit(*third, large, keep));
+  while (engine->step()) continue;
+  const auto want = answer_of(*ample, large).tokens;
+  EXPECT_THAT(answers, testing::ElementsAre(answer_of(*ample, holds, window).tokens, want, want));
+}
+
+TEST(Paging, ThoseThatCannotBePagedOutLeaveALongPromptItsTurn) {
+  const auto engine = tiny_engine(small_options("none", 240));
+  std::vector<std::unique_ptr<Session>> others;
+  bool answered = false;
+  std::function<void(Result<Answer>)> next = [&](const Result<Answer>& given) {
+    ASSERT_TRUE(given) << given.error().message;
+    if (answered || others.size() > 24) return;
+    others.push_back(*engine->open("streaming:sink=4,window=70"));
+    const auto length = static_cast<uint32_t>(others.size() == 1 ? 30 : 60);  // two in turns
+    ASSERT_TRUE(engine->submit(*others.back(), request_of(tiny_prompt(100), length), next));
+  };
+  next(Answer());
+  next(Answer());
+  const auto large = *engine->open();
+  ASSERT_TRUE(engine->submit(*large, request_of(tiny_prompt(1050), 2), [&](Result<Answer> given) {
+    ASSERT_TRUE(given) << given.error().message;
+    answered = true;
+  }));
+  while (engine->step()) continue;
+  EXPECT_TRUE(answered);
+  EXPECT_LT(others.size(), 16u);
+}
+
+TEST(Paging, PrefixesAreGivenUpForWhatIsReadFromDisk) {
+  const auto ample = tiny_engine(ample_options());
+  for (const std::string prefetch : {"none", "token"}) {
+    EngineOptions options = small_options(prefetch, 250);
+    options.prefix_cache = true;
+    options.kv_disk_size = 900 * kTokenBytes;
+    const auto small = tiny_engine(options);
+    for (uint32_t i = 0; i < 4; ++i) {
+      const Request request = request_of(tiny_prompt(800 - 50 * i, i), 8);
+      EXPECT_EQ(answer_of(*small, request).tokens, answer_of(*ample, request).tokens) << i;
+    }
+  }
+}
+
+TEST(Paging, MemoryAndDiskAreFilledButForOnePage) {
+  const auto ample = tiny_engine(ample_options());
+  for (const std::string prefetch : {"none", "token"}) {
+    EngineOptions options = small_options(prefetch, 256);
+    options.kv_disk_size = 512 * kTokenBytes;  // 48 blocks with memory
+    for (const uint32_t length : {600u, 680u, 740u}) {
+      const Request request = request_of(tiny_prompt(length), 12);
+      EXPECT_EQ(answer_of(*tiny_engine(options), request).tokens,
+                answer_of(*ample, request).tokens);
+    }
+    const auto small = tiny_engine(options);
+    const auto grown = (*small->open())->generate(request_of(tiny_prompt(740), 40));
+    ASSERT_FALSE(grown);
+    EXPECT_THAT(grown.error().message, testing::HasSubstr("raise --kv-disk-size"));
+    const auto large = (*small->open())->generate(request_of(tiny_prompt(753)));
+    ASSERT_FALSE(large);
+    EXPECT_THAT(large.error().message, testing::HasSubstr("(752 tokens)"));
+  }
+}
+
+TEST(Paging, APassHoldsAsManyCellsAsMemoryHasRoomFor) {
+  EngineOptions options = small_options("none", 250), with_room = ample_options();
+  options.chunk = with_room.chunk = 512;
+  const std::string spec = "reattention:activate=300,local=256,agree=0,chunk=";
+  const Request request = request_of(tiny_prompt(900), 12);
+  const auto small = tiny_engine(options);
+  EXPECT_EQ(last_logits(**small->open(spec + "64"), request),
+            last_logits(**tiny_engine(with_room)->open(spec + "64"), request));
+  const auto refused = (*small->open(spec + "256"))->generate(request);
+  ASSERT_FALSE(refused);
+  EXPECT_THAT(refused.error().message, testing::HasSubstr("a smaller chunk"));
+}
+
 TEST(Paging, ASessionLargerThanMemoryIsSavedAndRestored) {
   const std::string path = scratch_folder() + "/large";
   auto prompt = tiny_prompt(900);

@@ -47,6 +47,27 @@ TEST_P(ReAttentionScaling, GoesBeyondTheTrainedLengthByItself) {
   EXPECT_LE(figure(answer, "reattention_scope"), kTrained);
 }
 
+// The last rows were read as part of a cell, and are again.
+TEST(ReAttentionEngine, APromptThatIsAskedAgainIsAnsweredAlike) {
+  const auto engine = tiny_engine();
+  for (const uint32_t alone : {0u, 5u, 48u}) {
+    const auto session =
+        *engine->open(fmt::format("reattention:activate=128,local=64,chunk=64,alone={}", alone));
+    std::vector<std::vector<float>> logits;
+    for (const uint32_t length : {620u, 620u, 800u, 620u}) {
+      Request request = request_of(tiny_prompt(length), 1);
+      request.on_logits = [&](std::span<const float> given) {
+        logits.emplace_back(given.begin(), given.end());
+      };
+      answer_of(*session, request);
+    }
+    EXPECT_EQ(logits[0], logits[1]) << alone;
+    if (alone == 0) {
+      EXPECT_EQ(logits[0], logits[3]);
+    }
+  }
+}
+
 // The short factors were trained for 512 tokens, whatever the long ones reach.
 TEST(ReAttentionEngine, LongropesShortFactorsAreNotReadBeyondTheirLength) {
   EngineOptions options = tiny_options();
