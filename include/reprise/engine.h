@@ -2,8 +2,8 @@
 //
 // An Engine and its sessions are used from one thread at a time; callbacks run on that thread and
 // do not throw. Those of requests may start requests and destroy sessions, their own too, but not
-// wait for answers: generate() is an error there, and step() does nothing. Those that report the
-// progress of saving, restoring and fusing do none of this.
+// wait for answers: generate(), Library::add() and Library::fuse() are errors there, and step()
+// does nothing. Those that report the progress of saving, restoring and fusing do none of this.
 #pragma once
 
 #include <cstdint>

@@ -81,7 +81,8 @@ struct PartedPrompt {
 /// Rows are of one layer. Times in milliseconds.
 struct FusionReport {
   uint64_t chunks = 0, missing_chunks = 0, damaged_chunks = 0;
-  uint64_t rounded_chunks = 0;  ///< of those found, kept in q8_0
+  uint64_t loaded_chunks = 0;   ///< in whole or in part; the prefix cache may hold others
+  uint64_t rounded_chunks = 0;  ///< of those loaded, kept in q8_0
   uint64_t fetched_chunks = 0;  ///< of those found, from the shared store
   uint64_t slow_chunks = 0;     ///< of those found, computed, as store_load=auto allows
   uint64_t prompt_tokens = 0;
@@ -107,9 +108,12 @@ class Library {
 
   /// Tokens of a document's chunks, cut between paragraphs or lines where there are any.
   std::vector<std::vector<int32_t>> cut(std::string_view text) const;
-  /// Computes the KV of a chunk and keeps it; false when it was there already.
+  /// Computes the KV of a chunk and keeps it; false when it was there already. kEmptyPrompt,
+  /// kContextExceeded where no prompt has room for it, kOutOfMemory, kInvalidArgument in a callback
+  /// of a request; those of the store.
   Result<bool> add(std::string_view document, uint32_t part, std::span<const int32_t> tokens);
-  /// Chunks that have words of the query, best first.
+  /// Chunks that have words of the query, best first. What turns out damaged is dropped, and
+  /// take_warning() names it.
   Result<std::vector<Passage>> search(std::string_view query, size_t count);
 
   /// A conversation's prompt around chunks that stand at the beginning of its last message.
@@ -121,14 +125,16 @@ class Library {
   /// "a3:ratio=0.15", "cacheblend", "pie", ...; see docs/fusion.md. What cannot be read from the
   /// store is computed. Where reading or computing fails, the session is left with what the prefix
   /// cache had of the prompt.
-  /// kInvalidArgument, kUnknownOption, kEmptyPrompt without a question, kContextExceeded,
-  /// kOutOfMemory, kCancelled; kUnsupported for a3 where every layer's window hides some of the
-  /// prompt.
+  /// kInvalidArgument, also in a callback of a request; kUnknownOption, kEmptyPrompt without a
+  /// question, kContextExceeded, kOutOfMemory where the whole prompt's KV has no room in memory,
+  /// whatever the policy; kCancelled; kUnsupported for a3 where every layer's window hides some of
+  /// the prompt.
   Result<FusionReport> fuse(Session& session, const PartedPrompt& prompt, std::string_view fusion,
                             const ProgressFn& progress = {});
 
-  /// What went wrong with the shared store since this was last asked, in one line; empty: nothing.
-  /// Answers are right all the same: what cannot be fetched is computed.
+  /// What went wrong with the shared store, and of which documents chunks were damaged, since this
+  /// was last asked, in one line; empty: nothing. Answers are right all the same: what cannot be
+  /// read is computed, but search() finds it only when it was added again.
   std::string take_warning();
 
   struct Impl;

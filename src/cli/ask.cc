@@ -32,7 +32,7 @@ class AskCommand : public Command {
   }
 
   Status run(Console& console) override {
-    REPRISE_CHECK(check_text("QUESTION", question_));
+    REPRISE_CHECK(check_texts("QUESTION", question_, options_));
     if (question_.empty()) return fail(ErrorCode::kEmptyPrompt, "what is the question?");
     if (!options_.session.empty() || !options_.files.empty()) {
       return fail(ErrorCode::kInvalidArgument,
@@ -42,6 +42,7 @@ class AskCommand : public Command {
     REPRISE_TRY(Library library, Library::open(conversation.engine(), fused_.library, false));
     REPRISE_TRY(auto passages, library.search(question_, passages_));
     if (passages.empty()) {
+      warn_of(library, console);
       return fail(ErrorCode::kEmptyPrompt,
                   "no chunk of '{}' for this model has a word of the question; `reprise store "
                   "list` shows what is there",
@@ -57,8 +58,9 @@ class AskCommand : public Command {
     REPRISE_TRY(const PartedPrompt prompt, library.chat_prompt(messages, std::move(chunks)));
     std::reverse(passages.begin(), passages.end());
     nlohmann::ordered_json extra = {{"sources", sources(passages)}};
-    REPRISE_CHECK(
-        answer_fused(conversation, library, prompt, fused_.fusion, options_, extra, console));
+    const Status answered =
+        answer_fused(conversation, library, prompt, fused_.fusion, options_, extra, console);
+    if (!answered) return explained(answered.error(), prompt, conversation.model());
     for (const Passage& passage : passages) {
       console.note(fmt::format("[source: {} part {}, score {:.2f}]", passage.document,
                                passage.part + 1, passage.score));
@@ -67,6 +69,21 @@ class AskCommand : public Command {
   }
 
  private:
+  // What is too long for a prompt is these passages.
+  static Status explained(const Error& error, const PartedPrompt& prompt, const ModelInfo& model) {
+    if (error.code == ErrorCode::kContextExceeded) {
+      return fail(error.code,
+                  "{} passages and the question have {} tokens, the context holds {}; choose fewer "
+                  "--passages, or raise --ctx",
+                  prompt.chunks.size(), prompt.tokens().size(), model.context);
+    }
+    if (error.code == ErrorCode::kOutOfMemory) {
+      return fail(error.code, "{}, or choose fewer --passages (now {})", error.message,
+                  prompt.chunks.size());
+    }
+    return tl::unexpected<Error>(error);
+  }
+
   static nlohmann::ordered_json sources(const std::vector<Passage>& passages) {
     auto list = nlohmann::ordered_json::array();
     for (const Passage& passage : passages) {

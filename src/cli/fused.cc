@@ -1,5 +1,7 @@
 #include "cli/fused.h"
 
+#include <algorithm>
+
 #include "base/try.h"
 #include "cli/answer.h"
 #include "cli/text.h"
@@ -9,11 +11,13 @@ namespace {
 
 std::string fusion_summary(const FusionReport& report) {
   std::string text = fmt::format(
-      "{} of {} chunks loaded ({}) in {:.2f} s: {} rows reused, {} of them computed again, {} "
-      "others computed",
-      report.chunks - report.missing_chunks - report.damaged_chunks - report.slow_chunks,
-      report.chunks, bytes_text(report.loaded_bytes), report.total_ms / 1e3,
+      "{} of {} chunks loaded ({}) in {:.2f} s: {} rows, {} of them computed again, {} others "
+      "computed",
+      report.loaded_chunks, report.chunks, bytes_text(report.loaded_bytes), report.total_ms / 1e3,
       grouped(report.loaded_rows), grouped(report.recomputed_rows), grouped(report.computed_rows));
+  if (report.reused_rows > 0) {
+    text += fmt::format("; the prefix cache had {} rows", grouped(report.reused_rows));
+  }
   if (report.fetched_chunks > 0) {
     text += fmt::format("; {} chunks came from the shared store", report.fetched_chunks);
   }
@@ -35,12 +39,38 @@ std::string fusion_summary(const FusionReport& report) {
   return text;
 }
 
+// The answer waited for the fusion, and what that computed was not reused. A policy may have had
+// more computed again.
+void add_fusion(const FusionReport& report, Answer& answer) {
+  Timings& t = answer.timings;
+  Counters& c = answer.counters;
+  const uint64_t kept = report.reused_rows + report.loaded_rows - report.recomputed_rows;
+  c.reused_tokens = std::min<uint64_t>(c.reused_tokens, kept);
+  t.ttft_ms += report.total_ms;
+  t.prefill_ms += report.total_ms;
+  const auto computed = static_cast<double>(c.prompt_tokens - c.reused_tokens);
+  t.prefill_tok_s = t.prefill_ms > 0 ? computed * 1e3 / t.prefill_ms : 0;
+}
+
 }  // namespace
+
+Status check_texts(std::string_view flag, std::string_view question,
+                   const RequestOptions& options) {
+  REPRISE_CHECK(check_text(flag, question));
+  REPRISE_CHECK(check_text("--system", options.system));
+  for (const std::string& stop : options.stop) REPRISE_CHECK(check_text("--stop", stop));
+  return {};
+}
+
+void warn_of(Library& library, Console& console) {
+  if (const std::string warning = library.take_warning(); !warning.empty()) console.warn(warning);
+}
 
 nlohmann::ordered_json fusion_json(const FusionReport& report) {
   return {{"chunks", report.chunks},
           {"missing_chunks", report.missing_chunks},
           {"damaged_chunks", report.damaged_chunks},
+          {"loaded_chunks", report.loaded_chunks},
           {"rounded_chunks", report.rounded_chunks},
           {"fetched_chunks", report.fetched_chunks},
           {"slow_chunks", report.slow_chunks},
@@ -63,12 +93,12 @@ nlohmann::ordered_json fusion_json(const FusionReport& report) {
 Status answer_fused(Conversation& conversation, Library& library, const PartedPrompt& prompt,
                     const std::string& fusion, const RequestOptions& options,
                     const nlohmann::ordered_json& extra, Console& console) {
-  REPRISE_TRY(const FusionReport report,
-              library.fuse(conversation.session(), prompt, fusion, console.progress()));
+  const auto fused = library.fuse(conversation.session(), prompt, fusion, console.progress());
   console.end_progress();
-  if (const std::string warning = library.take_warning(); !warning.empty()) console.warn(warning);
+  warn_of(library, console);
+  REPRISE_TRY(const FusionReport report, fused);
   REPRISE_TRY(Answer answer, conversation.answer(prompt.tokens(), options));
-  answer.timings.ttft_ms += report.total_ms;  // the answer waited for it
+  add_fusion(report, answer);
   if (answer.finish == FinishReason::kCancelled) console.stopped();
   if (console.json()) {
     auto json = answer_json(answer, conversation.model());

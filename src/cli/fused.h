@@ -3,7 +3,7 @@
 
 #include <nlohmann/json.hpp>
 #include <string>
-#include <vector>
+#include <string_view>
 
 #include "cli/conversation.h"
 #include "reprise/library.h"
@@ -24,6 +24,12 @@ void visit_options(FusedOptions& o, Visitor&& visit) {
                    "spec"},
         o.fusion);
 }
+
+/// Texts of a request's flags must be UTF-8. flag: the one that gives the question.
+Status check_texts(std::string_view flag, std::string_view question, const RequestOptions& options);
+
+/// Says what Library::take_warning() has to say.
+void warn_of(Library& library, Console& console);
 
 nlohmann::ordered_json fusion_json(const FusionReport& report);
 

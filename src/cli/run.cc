@@ -36,6 +36,7 @@ class RunCommand : public Command {
   }
 
   Status run(Console& console) override {
+    REPRISE_CHECK(check_texts("--prompt", prompt_, options_));
     if (!fused_.library.store.empty()) return run_fused(console);
     REPRISE_TRY(const std::string text, read_prompt());
     REPRISE_TRY(Conversation conversation, Conversation::open(options_, console));
@@ -62,9 +63,6 @@ class RunCommand : public Command {
 
  private:
   Result<std::string> read_prompt() {
-    REPRISE_CHECK(check_text("--prompt", prompt_));
-    REPRISE_CHECK(check_text("--system", options_.system));
-    for (const std::string& stop : options_.stop) REPRISE_CHECK(check_text("--stop", stop));
     if (prompt_.empty() && options_.files.empty() && isatty(STDIN_FILENO) == 0)
       options_.files.emplace_back("-");
     REPRISE_TRY(const std::string document, read_documents(options_.files, options_.lossy));
@@ -77,8 +75,6 @@ class RunCommand : public Command {
 
   // The documents are chunks of the store, the question follows them.
   Status run_fused(Console& console) {
-    REPRISE_CHECK(check_text("--prompt", prompt_));
-    REPRISE_CHECK(check_text("--system", options_.system));
     if (prompt_.empty()) return fail(ErrorCode::kEmptyPrompt, "give the question with -p TEXT");
     if (!options_.session.empty()) {
       return fail(ErrorCode::kInvalidArgument,

@@ -7,6 +7,7 @@
 
 #include "base/try.h"
 #include "cli/command.h"
+#include "cli/fused.h"
 #include "cli/request_flags.h"
 #include "cli/text.h"
 #include "engine/engine_impl.h"
@@ -41,7 +42,8 @@ class StoreCommand : public Command {
         {"action", "add FILE..., list, rm FILE..., verify or gc; - is standard input"}, words_);
     visit_options(library_, flags);
     flags.add({"rebuild", "with verify: make the index again from the segments"}, rebuild_);
-    flags.add({"lossy", "replace bytes of files that are not UTF-8 instead of stopping"}, lossy_);
+    flags.add({"lossy", "with add: replace bytes of files that are not UTF-8 instead of stopping"},
+              lossy_);
     visit_options(engine_, flags);
   }
 
@@ -58,6 +60,9 @@ class StoreCommand : public Command {
     }
     if (library_.store.empty()) {
       return fail(ErrorCode::kInvalidArgument, "name the store's folder with --store DIR");
+    }
+    if (rebuild_ && words_.front() != "verify") {
+      return fail(ErrorCode::kInvalidArgument, "--rebuild goes with store verify alone");
     }
     const bool takes_files = words_.front() == "add" || words_.front() == "rm";
     if (takes_files != (words_.size() > 1)) {
@@ -93,7 +98,7 @@ class StoreCommand : public Command {
     REPRISE_TRY(const auto after, store.list());
     sum.evicted = evicted(before, after, sum.added);
     sum.outdated = outdated(store, *engine, after, documents);
-    if (const std::string warning = library.take_warning(); !warning.empty()) console.warn(warning);
+    warn_of(library, console);
     return say_added(sum, console);
   }
 

@@ -100,7 +100,72 @@ struct Library::Impl {
     if (!found) return std::nullopt;
     return std::move(*found);
   }
+
+  /// A pass within the one that called back would overwrite what that one computes.
+  Status check_idle() const {
+    if (!engine.scheduler.stepping()) return {};
+    return fail(ErrorCode::kInvalidArgument,
+                "a callback of a request cannot use a library; add and fuse when Engine::step has "
+                "returned");
+  }
+  using Found = std::vector<std::optional<StoredChunk>>;
+  /// The prompt's chunks where they lie in it, and where they are stored if stored is set; found
+  /// keeps these.
+  FusedPrompt look_up(const PartedPrompt& prompt, std::span<const int32_t> tokens, bool stored,
+                      Found& found, FusionReport& report);
+  /// Tells the store and the report what a fusion cost and found.
+  void account(const Fused& fused, FusionReport& report);
 };
+
+FusedPrompt Library::Impl::look_up(const PartedPrompt& prompt, std::span<const int32_t> tokens,
+                                   bool stored, Found& found, FusionReport& report) {
+  const auto start = std::chrono::steady_clock::now();
+  const uint64_t fetched_before = store.fetched();
+  FusedPrompt fused;
+  fused.tokens = tokens;
+  fused.question = static_cast<int32_t>(prompt.head.size());
+  for (const auto& chunk : prompt.chunks) {
+    found.push_back(stored ? find(chunk) : std::nullopt);
+    if (stored && !found.back()) ++report.missing_chunks;
+    const int32_t begin = fused.question;
+    fused.question += static_cast<int32_t>(chunk.size());
+    fused.chunks.push_back({begin, fused.question, nullptr});
+  }
+  for (size_t i = 0; i < found.size(); ++i) {
+    if (found[i]) fused.chunks[i].stored = &*found[i];
+  }
+  report.chunks = found.size();
+  report.fetched_chunks = store.fetched() - fetched_before;
+  report.look_up_ms = ms_since(start);
+  const bool any = stored && report.missing_chunks < report.chunks;
+  if (any && options.store_load == "auto") {
+    const auto by_size = [](const auto& a, const auto& b) { return a.size() < b.size(); };
+    fused.row_ms = measured_row_ms(*std::ranges::max_element(prompt.chunks, by_size));
+  }
+  return fused;
+}
+
+void Library::Impl::account(const Fused& fused, FusionReport& report) {
+  for (const StoredChunk* chunk : fused.damaged) {
+    static_cast<void>(store.drop(*chunk));  // what stays there is found damaged again
+  }
+  const FusionCost& cost = fused.cost;
+  computed(cost.computed_rows + cost.recomputed_rows, cost.compute_ms);
+  report.loaded_chunks = cost.loaded_chunks;
+  report.rounded_chunks = cost.rounded_chunks;
+  report.damaged_chunks = cost.damaged_chunks;
+  report.slow_chunks = cost.slow_chunks;
+  report.reading_ms = cost.reading_ms;
+  report.computing_ms = cost.computing_ms;
+  report.loaded_rows = cost.loaded_rows;
+  report.recomputed_rows = cost.recomputed_rows;
+  report.mean_position = cost.mean_position;
+  report.computed_rows = cost.computed_rows;
+  report.loaded_bytes = cost.loaded_bytes;
+  report.wait_ms = cost.wait_ms;
+  report.place_ms = cost.place_ms;
+  report.select_ms = cost.select_ms;
+}
 
 std::vector<int32_t> PartedPrompt::tokens() const {
   std::vector<int32_t> tokens = head;
@@ -158,7 +223,14 @@ std::vector<std::vector<int32_t>> Library::cut(std::string_view text) const {
 
 Result<bool> Library::add(std::string_view document, uint32_t part,
                           std::span<const int32_t> tokens) {
+  REPRISE_CHECK(impl_->check_idle());
   if (tokens.empty()) return fail(ErrorCode::kEmptyPrompt, "{}: no tokens to keep", document);
+  if (tokens.size() >= impl_->engine.info.context) {
+    return fail(ErrorCode::kContextExceeded,
+                "{} part {}: a chunk of {} tokens fits no prompt, as the context holds {}; lower "
+                "--chunk-tokens or raise --ctx",
+                document, part + 1, tokens.size(), impl_->engine.info.context);
+  }
   const ChunkTokens chunk = {impl_->context, tokens};
   REPRISE_TRY(const auto there, impl_->store.find(impl_->identity, chunk));
   if (there && there->record().codec.serves(impl_->codec)) {
@@ -177,16 +249,21 @@ Result<bool> Library::add(std::string_view document, uint32_t part,
 std::string Library::take_warning() { return impl_->store.take_warning(); }
 
 Result<std::vector<Passage>> Library::search(std::string_view query, size_t count) {
-  REPRISE_TRY(const auto rows, impl_->store.search(impl_->identity, query, count));
-  std::vector<Passage> passages;
-  for (const ChunkRow& row : rows) {
-    REPRISE_TRY(const auto chunk, impl_->store.find(row));
-    if (!chunk) continue;
-    const ChunkRecord& record = chunk->record();
-    passages.push_back(
-        {record.source.document, record.source.part, record.tokens, record.source.text, row.score});
+  // What is damaged is dropped, and more rows are asked for in its place.
+  for (size_t wanted = count;;) {
+    REPRISE_TRY(const auto rows, impl_->store.search(impl_->identity, query, wanted));
+    std::vector<Passage> passages;
+    for (const ChunkRow& row : rows) {
+      if (passages.size() == count) break;
+      REPRISE_TRY(const auto chunk, impl_->store.find(row));
+      if (!chunk) continue;
+      const ChunkRecord& record = chunk->record();
+      passages.push_back({record.source.document, record.source.part, record.tokens,
+                          record.source.text, row.score});
+    }
+    if (passages.size() == count || rows.size() < wanted) return passages;
+    wanted += count - passages.size();
   }
-  return passages;
 }
 
 Result<PartedPrompt> Library::chat_prompt(std::span<const Message> messages,
@@ -198,39 +275,22 @@ Result<PartedPrompt> Library::chat_prompt(std::span<const Message> messages,
 Result<FusionReport> Library::fuse(Session& session, const PartedPrompt& prompt,
                                    std::string_view fusion, const ProgressFn& progress) {
   const auto start = std::chrono::steady_clock::now();
-  REPRISE_TRY(const FusionMethod method, parse_fusion(fusion));
-  const std::vector<int32_t> tokens = prompt.tokens();
   Engine::Impl& engine = impl_->engine;
   Sequence& sequence = session.impl().sequence;
+  REPRISE_CHECK(impl_->check_idle());
+  REPRISE_TRY(const FusionMethod method, parse_fusion(fusion));
+  const std::vector<int32_t> tokens = prompt.tokens();
+  REPRISE_CHECK(check_memory(engine.kv, tokens.size()));
   REPRISE_CHECK(engine.scheduler.check(sequence, tokens));
   if (prompt.question.empty()) {
     return fail(ErrorCode::kEmptyPrompt, "there is no question behind the documents");
   }
   FusionReport report;
   report.prompt_tokens = tokens.size();
-  report.chunks = prompt.chunks.size();
-  std::vector<std::optional<StoredChunk>> found;
-  FusedPrompt fused;
-  fused.tokens = tokens;
-  auto at = static_cast<int32_t>(prompt.head.size());
-  const uint64_t fetched_before = impl_->store.fetched();
-  for (const auto& chunk : prompt.chunks) {
-    found.push_back(impl_->find(chunk));
-    if (!found.back()) ++report.missing_chunks;
-    if (found.back() && found.back()->record().codec.lossy()) ++report.rounded_chunks;
-    fused.chunks.push_back({at, at + static_cast<int32_t>(chunk.size()), nullptr});
-    at = fused.chunks.back().end;
-  }
-  for (size_t i = 0; i < found.size(); ++i) {
-    if (found[i]) fused.chunks[i].stored = &*found[i];
-  }
-  report.fetched_chunks = impl_->store.fetched() - fetched_before;
-  fused.question = at;
-  report.look_up_ms = ms_since(start);
-  if (impl_->options.store_load == "auto" && report.missing_chunks < report.chunks) {
-    const auto by_size = [](const auto& a, const auto& b) { return a.size() < b.size(); };
-    fused.row_ms = impl_->measured_row_ms(*std::ranges::max_element(prompt.chunks, by_size));
-  }
+  const bool loads = !std::holds_alternative<NoFusion>(method);
+  Impl::Found found;
+  FusedPrompt fused = impl_->look_up(prompt, tokens, loads, found, report);
+  const int32_t question = fused.question;
 
   engine.scheduler.take_prefix(sequence, tokens);
   report.reused_rows = sequence.tokens.size();
@@ -238,30 +298,16 @@ Result<FusionReport> Library::fuse(Session& session, const PartedPrompt& prompt,
                                 sequence.policy->position_free(), progress);
   sequence.kv.rest();
   if (!done) return tl::unexpected<Error>(done.error());
-  for (const StoredChunk* chunk : done->damaged) {
-    static_cast<void>(impl_->store.drop(*chunk));  // what stays there is found damaged again
-  }
-  const FusionCost& cost = done->cost;
-  impl_->computed(cost.computed_rows + cost.recomputed_rows, cost.compute_ms);
   const auto held = static_cast<std::ptrdiff_t>(sequence.kv.length());
   sequence.tokens.assign(tokens.begin(), tokens.begin() + held);
-  if (cost.loaded_rows > 0) sequence.exact = std::max(report.reused_rows, prompt.head.size());
-  sequence.policy->set_documents(static_cast<int32_t>(prompt.head.size()), at);
+  if (done->cost.loaded_rows > 0) {
+    sequence.exact = std::max(report.reused_rows, prompt.head.size());
+  }
+  sequence.policy->set_documents(static_cast<int32_t>(prompt.head.size()), question);
   // Other policies may read less for the row that these are of.
   if (reads_prompts_whole(*sequence.policy)) sequence.logits = std::move(done->logits);
-  report.damaged_chunks = cost.damaged_chunks;
-  report.slow_chunks = cost.slow_chunks;
-  report.reading_ms = cost.reading_ms;
-  report.computing_ms = cost.computing_ms;
-  report.loaded_rows = cost.loaded_rows;
-  report.recomputed_rows = cost.recomputed_rows;
-  report.mean_position = cost.mean_position;
-  // With the last one, where the request computes it.
-  report.computed_rows = cost.computed_rows + (tokens.size() - sequence.tokens.size());
-  report.loaded_bytes = cost.loaded_bytes;
-  report.wait_ms = cost.wait_ms;
-  report.place_ms = cost.place_ms;
-  report.select_ms = cost.select_ms;
+  impl_->account(*done, report);
+  report.computed_rows += tokens.size() - sequence.tokens.size();  // by the request
   report.total_ms = ms_since(start);
   return report;
 }

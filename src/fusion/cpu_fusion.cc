@@ -11,7 +11,8 @@
 namespace reprise {
 namespace {
 
-// Of a pass. Weights are expanded once a pass; a cancel waits for one.
+// Of a pass that computes; one that chooses has all rows. Weights are expanded once a pass; a
+// cancel waits for a layer of it.
 constexpr uint32_t kBlock = 2048;
 
 /// Every row reads every key before it.
@@ -103,6 +104,8 @@ class CpuFusedPass : public FusedPass {
  private:
   /// last: the prompt's last row is the last one of the pass, and its logits are wanted.
   Status forward(FusedAttention& attention, bool last);
+  /// Tells how far a pass's rows are behind a layer's attention, as part of all rows.
+  Status pace(uint32_t layer, size_t earlier, size_t rows, size_t all) const;
   std::vector<float> question_scores(uint32_t layer, std::span<const Row> rows, const float* q,
                                      const RowCheck& check) const;
 
@@ -119,16 +122,21 @@ Status CpuFusedPass::forward(FusedAttention& attention, bool last) {
   return c_.model.forward({attention.rows(), 0, wanted}, attention, c_.logits.data());
 }
 
+Status CpuFusedPass::pace(uint32_t layer, size_t earlier, size_t rows, size_t all) const {
+  const uint64_t done = earlier + rows * (layer + 1) / c_.model.config().n_layer;
+  if (!job_.progress || job_.progress({"prefill", done, all, "tokens"})) return {};
+  return fail(ErrorCode::kCancelled, "cancelled after computing {} of {} rows", done, all);
+}
+
 Status CpuFusedPass::compute(std::span<const int32_t> positions) {
   FusedAttention attention(c_.model.config(), c_.executor, loader_, job_.prompt, job_.kv, policy_);
   for (size_t first = 0; first < positions.size(); first += kBlock) {
-    attention.begin(positions.subspan(first, std::min<size_t>(kBlock, positions.size() - first)));
-    const size_t done = first + attention.rows().size();
-    REPRISE_CHECK(forward(attention, done == positions.size()));
-    if (job_.progress && !job_.progress({"prefill", done, positions.size(), "tokens"})) {
-      return fail(ErrorCode::kCancelled, "cancelled after computing {} of {} rows", done,
-                  positions.size());
-    }
+    const size_t rows = std::min<size_t>(kBlock, positions.size() - first);
+    FusedAttention::Hooks hooks;
+    hooks.each = [&](uint32_t layer) { return pace(layer, first, rows, positions.size()); };
+    attention.set_hooks(std::move(hooks));
+    attention.begin(positions.subspan(first, rows));
+    REPRISE_CHECK(forward(attention, first + rows == positions.size()));
   }
   return loader_.load_through(c_.model.config().n_layer - 1);
 }
@@ -166,7 +174,8 @@ Status CpuFusedPass::check(std::span<const int32_t> positions, const RowCheck& c
       keep(question_scores(hooks.layer, attention.rows(), q, check));
     };
   }
-  attention.set_hooks(hooks);
+  hooks.each = [&](uint32_t layer) { return pace(layer, 0, positions.size(), positions.size()); };
+  attention.set_hooks(std::move(hooks));
   attention.begin(positions);
   REPRISE_CHECK(forward(attention, true));
   return goes_on ? loader_.load_through(layers - 1) : Status();
@@ -196,7 +205,7 @@ Result<std::vector<std::byte>> CpuFusion::read_chunk(const ChunkIdentity& identi
     }
   }
   SequenceKv kv(pool);
-  REPRISE_CHECK(kv.reserve(rows.size()));
+  REPRISE_CHECK(reserve_in_memory(kv, rows.size()));
   ReadsAll policy(false);
   const SequenceStep step = {&kv,
                              &policy,

@@ -31,7 +31,7 @@ Status FusedAttention::attend(uint32_t layer, float* q, float* k, float* v, floa
   REPRISE_CHECK(layer + 1 < config_.n_layer ? executor_.attend(layer, q, k, v, out)
                                             : attend_last_row(layer, q, k, v, out));
   if (watched && hooks_.after) hooks_.after(q, v);
-  return {};
+  return hooks_.each ? hooks_.each(layer) : Status();
 }
 
 Status FusedAttention::attend_last_row(uint32_t layer, float* q, float* k, float* v, float* out) {

@@ -28,11 +28,13 @@ class FusedAttention : public AttentionOp {
   void begin(std::span<const int32_t> positions);
   std::span<const Row> rows() const { return rows_; }
 
-  /// Called in one layer with q and v of the rows, before their KV is stored and after. keep() may
-  /// be called then.
+  /// before, after: called in one layer with q and v of the rows, before their KV is stored and
+  /// after. keep() may be called then. each: behind every layer's attention; an error ends the
+  /// pass.
   struct Hooks {
     uint32_t layer = 0;
     std::function<void(const float*q, const float*v)> before, after;
+    std::function<Status(uint32_t layer)> each;
   };
   void set_hooks(Hooks hooks) { hooks_ = std::move(hooks); }
   /// Only rows at these positions, some of the pass's, go on after this layer.

@@ -30,6 +30,12 @@ struct RowCheck {
 /// kUnsupported where every layer's own sliding window hides some of them.
 Result<uint32_t> check_layer(const RowCheck& check, const ModelConfig& config, int32_t prompt_end);
 
+/// Whether KV of so many tokens ever has room in memory at once, as fusion needs it, which fills a
+/// layer after the other. kOutOfMemory.
+Status check_memory(const PagePool& pool, size_t tokens);
+/// SequenceKv::reserve after that. kOutOfMemory says what to do.
+Status reserve_in_memory(SequenceKv& kv, size_t rows);
+
 /// From the scores of the candidates: which rows of the pass go on, at ascending positions.
 using ChooseFn = std::function<std::vector<int32_t>(std::span<const float> scores)>;
 

@@ -28,6 +28,8 @@ struct FusedPrompt {
 
 /// What a fusion cost. Rows of one layer.
 struct FusionCost {
+  uint64_t loaded_chunks = 0;    // in whole or in part
+  uint64_t rounded_chunks = 0;   // of those, kept in a form that rounds
   uint64_t loaded_rows = 0;      // of which KV was loaded
   uint64_t candidate_rows = 0;   // of those, not known to be exact
   uint64_t recomputed_rows = 0;  // of those, computed again

@@ -22,10 +22,12 @@ std::vector<int32_t> merged(std::span<const int32_t> a, std::span<const int32_t>
   return out;
 }
 
-// A chunk right behind the tokens that it was read after has the KV that it would have here.
+// A chunk right behind the tokens that it was read after has the KV that it would have here, unless
+// the form that it is kept in rounds it.
 bool is_prefix(const FusedPrompt& prompt, const PromptChunk& chunk) {
-  const auto& context = chunk.stored->record().context;
-  return std::ranges::equal(prompt.tokens.first(static_cast<size_t>(chunk.begin)), context);
+  const ChunkRecord& record = chunk.stored->record();
+  const auto before = prompt.tokens.first(static_cast<size_t>(chunk.begin));
+  return !record.codec.lossy() && std::ranges::equal(before, record.context);
 }
 
 // As part of a prompt that ends there.
@@ -123,8 +125,11 @@ Result<std::vector<const StoredChunk*>> Fuser::attempt(const FusedJob& job,
   }
   if (status && !done) status = pass->compute(merged(plan.computed, chosen));
   pass->add_cost(cost);
+  cost.loaded_chunks = plan.loads.size();
+  cost.loaded_rows = cost.rounded_chunks = 0;
   for (const ChunkLoad& load : plan.loads) {
     cost.loaded_rows += static_cast<uint64_t>(load.end - load.from);
+    cost.rounded_chunks += load.chunk->record().codec.lossy() ? 1 : 0;
   }
   cost.candidate_rows = plan.candidates.size();
   cost.recomputed_rows = chosen.size();
@@ -155,9 +160,8 @@ Result<Fused> Fuser::fuse(FusedPrompt prompt, const FusionMethod& method, Sequen
   const FusedJob job = {prompt, kv, position_free, progress};
   const int32_t exact = kv.length();
   const auto rows = static_cast<size_t>(prompt.end() - exact);
-  REPRISE_CHECK(kv.reserve(rows));
+  REPRISE_CHECK(reserve_in_memory(kv, rows));
   while (true) {
-    fused.cost.loaded_rows = 0;
     auto left = attempt(job, method, exact, fused);
     if (!left) {
       kv.truncate(exact);

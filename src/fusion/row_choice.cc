@@ -164,8 +164,9 @@ void put_first(std::span<const int32_t> positions, std::span<const int32_t> cand
 
 std::vector<int32_t> best_positions(std::span<const float> scores,
                                     std::span<const int32_t> candidates, float ratio) {
-  const auto wanted =
-      static_cast<size_t>(static_cast<double>(ratio) * static_cast<double>(candidates.size()));
+  // What was typed: the nearest float may be just below it.
+  const auto millionths = static_cast<size_t>(std::lround(static_cast<double>(ratio) * 1e6));
+  const size_t wanted = millionths * candidates.size() / 1'000'000;
   if (wanted >= candidates.size()) return {candidates.begin(), candidates.end()};
   std::vector<uint64_t> ranks;
   for (size_t i = 0; i < candidates.size(); ++i) {

@@ -44,7 +44,7 @@ void put_first(std::span<const int32_t> positions, std::span<const int32_t> cand
                std::span<float> scores);
 
 /// The positions of the largest floor(ratio * candidates) scores, ascending; of equal ones the
-/// first.
+/// first. ratio counts to six decimals.
 std::vector<int32_t> best_positions(std::span<const float> scores,
                                     std::span<const int32_t> candidates, float ratio);
 

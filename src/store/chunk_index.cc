@@ -1,7 +1,9 @@
 #include "store/chunk_index.h"
 
+#include <fmt/ranges.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "base/try.h"
@@ -13,6 +15,7 @@ namespace {
 constexpr const char* kSchema = R"(
   PRAGMA journal_mode = WAL;
   PRAGMA synchronous = FULL;
+  PRAGMA temp_store = MEMORY;
   CREATE TABLE IF NOT EXISTS chunks(
     id INTEGER PRIMARY KEY, key BLOB NOT NULL UNIQUE, identity INTEGER NOT NULL,
     segment INTEGER NOT NULL, offset INTEGER NOT NULL, bytes INTEGER NOT NULL,
@@ -30,23 +33,32 @@ std::span<const std::byte> key_bytes(const ChunkKey& key) {
   return std::as_bytes(std::span(&key, 1));
 }
 
-bool word_byte(char c) {
-  const auto byte = static_cast<unsigned char>(c);
-  return byte >= 0x80 || (byte >= '0' && byte <= '9') || (byte >= 'a' && byte <= 'z') ||
-         (byte >= 'A' && byte <= 'Z');
+// FTS5's own tokenizer, without stems, cuts a query as it cuts texts. In memory.
+constexpr const char* kQuerySchema = R"(
+  CREATE VIRTUAL TABLE IF NOT EXISTS temp.query USING fts5(text, tokenize = 'unicode61');
+  CREATE VIRTUAL TABLE IF NOT EXISTS temp.query_words USING fts5vocab(temp, query, row);
+  DELETE FROM temp.query;
+)";
+
+// Bytes of the ideograph or kana that a text starts with; 0: something else. The bytes E3 to E9
+// start U+3000 to U+9FFF, and F0 with A0 to BF behind it U+20000 to U+3FFFF.
+size_t ideograph_bytes(std::string_view text) {
+  const auto byte = [&](size_t at) { return static_cast<unsigned char>(text[at]); };
+  if (byte(0) >= 0xe3 && byte(0) <= 0xe9) return 3;
+  const bool wide = byte(0) == 0xf0 && text.size() > 1 && byte(1) >= 0xa0 && byte(1) <= 0xbf;
+  return wide ? 4 : 0;
 }
 
-// Every word quoted, so that none is an operator of FTS5's language.
-std::string any_word_of(std::string_view query) {
+// Chinese and Japanese have no spaces, so that FTS5 would take a sentence for a word.
+std::string spaced(std::string_view text) {
   std::string out;
-  for (size_t at = 0; at < query.size();) {
-    size_t end = at;
-    while (end < query.size() && word_byte(query[end])) ++end;
-    if (end > at) {
-      if (!out.empty()) out += " OR ";
-      out += fmt::format("\"{}\"", query.substr(at, end - at));
-    }
-    at = end + 1;
+  while (!text.empty()) {
+    const size_t bytes = ideograph_bytes(text);
+    const std::string_view piece = text.substr(0, std::max<size_t>(1, bytes));
+    if (bytes > 0) out += ' ';
+    out += piece;
+    if (bytes > 0) out += ' ';
+    text.remove_prefix(piece.size());
   }
   return out;
 }
@@ -63,13 +75,32 @@ Result<ChunkIndex> ChunkIndex::open(const std::string& path) {
 
 Status ChunkIndex::make_tables() { return database_.run(kSchema); }
 
-Result<bool> ChunkIndex::fresh() {
+Result<int64_t> ChunkIndex::version() {
   REPRISE_TRY(SqlStatement version, database_.prepare("PRAGMA user_version"));
   REPRISE_TRY(const bool row, version.step());
-  return !row || version.integer(0) == 0;
+  return row ? version.integer(0) : 0;
 }
 
-Status ChunkIndex::set_filled() { return database_.run("PRAGMA user_version = 1"); }
+Status ChunkIndex::set_filled() {
+  return database_.run(fmt::format("PRAGMA user_version = {}", kVersion).c_str());
+}
+
+Status ChunkIndex::update_texts() {
+  REPRISE_TRY(auto transaction, SqlTransaction::begin(database_));
+  REPRISE_TRY(const auto chunks, all());
+  REPRISE_TRY(auto old, database_.prepare("SELECT text FROM texts WHERE rowid = ?1"));
+  REPRISE_TRY(auto update, database_.prepare("UPDATE texts SET text = ?2 WHERE rowid = ?1"));
+  for (const ChunkRow& row : chunks) {
+    REPRISE_TRY(const bool there, old.bind(1, row.id).step());
+    const std::string text = there ? old.text(0) : "", cut = spaced(text);
+    old.reset();
+    if (cut == text) continue;
+    REPRISE_CHECK(update.bind(1, row.id).bind(2, cut).run());
+    update.reset();
+  }
+  REPRISE_CHECK(set_filled());
+  return transaction.commit();
+}
 
 Result<std::vector<ChunkRow>> ChunkIndex::rows(SqlStatement& statement) {
   std::vector<ChunkRow> rows;
@@ -125,7 +156,7 @@ Status ChunkIndex::insert(const ChunkRecord& record, const RecordPlace& place, i
   chunk.bind(7, record.source.document).bind(8, int64_t{record.source.part}).bind(9, now);
   REPRISE_CHECK(chunk.run());
   REPRISE_TRY(auto text, database_.prepare("INSERT INTO texts(rowid, text) VALUES(?1, ?2)"));
-  text.bind(1, database_.last_row()).bind(2, record.source.text);
+  text.bind(1, database_.last_row()).bind(2, spaced(record.source.text));
   REPRISE_CHECK(text.run());
   return transaction.commit();
 }
@@ -202,16 +233,31 @@ Result<uint64_t> ChunkIndex::total_bytes() {
   return row ? static_cast<uint64_t>(statement.real(0)) : 0;
 }
 
+Result<std::vector<std::string>> ChunkIndex::words_of(std::string_view query) {
+  REPRISE_CHECK(database_.run(kQuerySchema));
+  REPRISE_TRY(auto insert, database_.prepare("INSERT INTO temp.query VALUES(?1)"));
+  REPRISE_CHECK(insert.bind(1, spaced(query)).run());
+  REPRISE_TRY(auto select, database_.prepare("SELECT term FROM temp.query_words"));
+  std::vector<std::string> words;
+  while (true) {
+    REPRISE_TRY(const bool more, select.step());
+    if (!more) return words;
+    words.push_back(select.text(0));
+  }
+}
+
 Result<std::vector<ChunkRow>> ChunkIndex::search(uint64_t identity, std::string_view query,
                                                  size_t count) {
-  const std::string words = any_word_of(query);
+  REPRISE_TRY(const auto words, words_of(query));
   if (words.empty()) return std::vector<ChunkRow>();
   REPRISE_TRY(auto statement,
               database_.prepare(fmt::format("{}, -bm25(texts) FROM texts JOIN chunks c ON c.id = "
                                             "texts.rowid WHERE texts MATCH ?1 AND c.identity = ?2 "
                                             "ORDER BY bm25(texts), c.id LIMIT ?3",
                                             kColumns)));
-  statement.bind(1, words).bind(2, static_cast<int64_t>(identity));
+  // Quoted, so that none is an operator of FTS5's language.
+  statement.bind(1, fmt::format("\"{}\"", fmt::join(words, "\" OR \"")));
+  statement.bind(2, static_cast<int64_t>(identity));
   statement.bind(3, static_cast<int64_t>(count));
   return rows(statement);
 }

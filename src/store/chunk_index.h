@@ -38,9 +38,13 @@ class ChunkIndex {
   /// Makes tables where there are none; in a fresh index only under the writer's lock.
   Status make_tables();
 
-  /// Whether a rebuild has to fill it first.
-  Result<bool> fresh();
+  /// 0: a rebuild has to fill it first; below kVersion: update_texts() has to be called.
+  Result<int64_t> version();
+  static constexpr int64_t kVersion = 2;
   Status set_filled();
+  /// Cuts texts as search() needs them, in an index that an earlier version filled. Under the
+  /// writer's lock.
+  Status update_texts();
 
   Result<std::optional<ChunkRow>> find(const ChunkKey& key);
   /// In the place of the row of this key, if there is one.
@@ -61,12 +65,14 @@ class ChunkIndex {
   /// Least recently used first, until their bytes add up to so many.
   Result<std::vector<ChunkRow>> oldest(uint64_t bytes);
   Result<uint64_t> total_bytes();
-  /// Chunks of one identity whose text has any word of the query, best BM25 first.
+  /// Chunks of one identity whose text has any word of the query, best BM25 first. Each ideograph
+  /// and kana is a word.
   Result<std::vector<ChunkRow>> search(uint64_t identity, std::string_view query, size_t count);
 
  private:
   explicit ChunkIndex(SqlDatabase database) : database_(std::move(database)) {}
   Result<std::vector<ChunkRow>> rows(SqlStatement& statement);
+  Result<std::vector<std::string>> words_of(std::string_view query);
   Status erase_key(const ChunkKey& key);
   Status erase_row(const ChunkRow& row, bool there);
 

@@ -1,9 +1,13 @@
 #include "store/chunk_store.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <filesystem>
+#include <map>
+#include <utility>
 
 #include "base/try.h"
 
@@ -71,22 +75,58 @@ Result<ChunkStore> ChunkStore::open(const std::string& folder, bool create,
                 error.message());
   }
   if (made) REPRISE_CHECK(sync_folder(folder + "/.."));
+  if (!create) REPRISE_CHECK(check_folder(folder));
+  REPRISE_TRY(ChunkIndex index, ChunkIndex::open(folder + "/index.db"));
+  ChunkStore store(folder, std::move(index), limits);
+  REPRISE_TRY(const int64_t version, store.index_.version());
+  if (version >= ChunkIndex::kVersion) {
+    REPRISE_CHECK(store.index_.make_tables());
+    return store;
+  }
+  REPRISE_TRY(const WriterLock lock, WriterLock::take(folder));
+  REPRISE_CHECK(store.index_.make_tables());  // SQLite would not wait for others that do
+  REPRISE_TRY(const int64_t now, store.index_.version());
+  if (now == 0) {
+    REPRISE_CHECK(store.fill_index());
+  } else if (now < ChunkIndex::kVersion) {
+    REPRISE_CHECK(store.index_.update_texts());
+  }
+  return store;
+}
+
+Status ChunkStore::check_folder(const std::string& folder) {
+  std::error_code error;
   if (!std::filesystem::is_directory(folder, error)) {
     return fail(ErrorCode::kFileNotFound, "'{}' is no folder; `reprise store add` makes a store",
                 folder);
   }
-  REPRISE_TRY(ChunkIndex index, ChunkIndex::open(folder + "/index.db"));
-  ChunkStore store(folder, std::move(index), limits);
-  REPRISE_TRY(const bool fresh, store.index_.fresh());
-  if (fresh) {
-    REPRISE_TRY(const WriterLock lock, WriterLock::take(folder));
-    REPRISE_CHECK(store.index_.make_tables());  // SQLite would not wait for others that do
-    REPRISE_TRY(const bool still_fresh, store.index_.fresh());
-    if (still_fresh) REPRISE_CHECK(store.fill_index());
-  } else {
-    REPRISE_CHECK(store.index_.make_tables());
+  if (std::filesystem::exists(folder + "/index.db", error)) return {};
+  REPRISE_TRY(const auto segments, Segments(folder).sizes());
+  if (!segments.empty()) return {};
+  return fail(ErrorCode::kFileNotFound,
+              "'{}' is no store: it has neither an index nor segments; `reprise store add` makes "
+              "one",
+              folder);
+}
+
+std::string ChunkStore::take_warning() {
+  std::map<std::string, size_t> documents;
+  for (const ChunkRow& row : std::exchange(dropped_, {})) ++documents[row.document];
+  std::vector<std::string> parts;
+  parts.reserve(documents.size());
+  for (const auto& [document, chunks] : documents) {
+    parts.push_back(
+        fmt::format("{} {} of '{}'", chunks, chunks == 1 ? "chunk" : "chunks", document));
   }
-  return store;
+  std::string text;
+  if (!parts.empty()) {
+    text = fmt::format(
+        "damaged and dropped from the store: {}; `reprise store add` puts them there "
+        "again",
+        fmt::join(parts, ", "));
+  }
+  const std::string remote = remote_ ? remote_->take_warning() : std::string();
+  return text + (text.empty() || remote.empty() ? "" : "; ") + remote;
 }
 
 ChunkStore::~ChunkStore() {
@@ -125,8 +165,13 @@ Result<std::optional<StoredChunk>> ChunkStore::find(const ChunkRow& row) {
 }
 
 Status ChunkStore::drop(const ChunkRow& row) {
-  ++damaged_;
+  note_damage(row);
   return index_.erase_there(row);
+}
+
+void ChunkStore::note_damage(const ChunkRow& row) {
+  ++damaged_;
+  dropped_.push_back(row);
 }
 
 Result<std::optional<StoredChunk>> ChunkStore::find_here(const ChunkIdentity& identity,
@@ -173,6 +218,7 @@ Result<bool> ChunkStore::write(const EncodedRecord& encoded, const ChunkIdentity
     segments_.undo(place);
     return tl::unexpected<Error>(indexed.error());
   }
+  std::erase_if(dropped_, [&](const ChunkRow& row) { return row.key == record.key(); });
   return true;
 }
 

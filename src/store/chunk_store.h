@@ -56,8 +56,8 @@ struct StoreStats {
 /// miss.
 class ChunkStore {
  public:
-  /// Makes the folder when create is set; kFileNotFound otherwise. kCorrupt when the index is
-  /// damaged: rebuild() makes it again.
+  /// Makes the folder when create is set; else kFileNotFound where there is no store. kCorrupt when
+  /// the index is damaged: rebuild() makes it again.
   static Result<ChunkStore> open(const std::string& folder, bool create,
                                  const StoreLimits& limits = {});
   /// Makes the index again from what the segments hold.
@@ -102,8 +102,9 @@ class ChunkStore {
 
   uint64_t damaged() const { return damaged_; }  // chunks that were dropped for it
   uint64_t fetched() const { return fetched_; }  // chunks that came from the shared store
-  /// What went wrong with the shared store since it was last asked; empty: nothing.
-  std::string take_warning() { return remote_ ? remote_->take_warning() : std::string(); }
+  /// What went wrong with the shared store since this was last asked, and which chunks were dropped
+  /// and not added again, in one line; empty: nothing.
+  std::string take_warning();
 
  private:
   ChunkStore(std::string folder, ChunkIndex index, const StoreLimits& limits)
@@ -113,7 +114,10 @@ class ChunkStore {
   Result<bool> write(const EncodedRecord& encoded, const ChunkIdentity& identity,
                      const ChunkTokens& tokens);
   Result<bool> improves(const StoredChunk& chunk);
+  /// kFileNotFound where there is no store.
+  static Status check_folder(const std::string& folder);
   Status drop(const ChunkRow& row);
+  void note_damage(const ChunkRow& row);
   Status fill_index();
   Status make_room(uint64_t bytes);
   // Small beside the store's limit: a collection needs room for one segment more.
@@ -132,6 +136,7 @@ class ChunkStore {
   std::vector<int64_t> used_;  // found since the last flush_use()
   int64_t used_since_ = 0;     // the first of them, in seconds since 1970
   uint64_t damaged_ = 0, fetched_ = 0;
+  std::vector<ChunkRow> dropped_;  // damaged, since take_warning()
   std::optional<RemoteStore> remote_;
 };
 

@@ -111,7 +111,7 @@ Status ChunkStore::collect_segment(uint32_t segment, double min_live, const Ids&
   for (const ChunkRow& row : rows) live += row.place.bytes;
   const auto size = static_cast<double>(sizes.at(segment));
   if (size > 0 && static_cast<double>(live) >= min_live * size) return {};
-  const size_t dropped = gone.size();
+  const auto dropped = static_cast<std::ptrdiff_t>(gone.size());
   std::vector<ChunkIndex::Move> moves;
   Status status = copy_live(rows, moves, gone);
   if (status && !(moves.empty() && gone.empty())) status = index_.move(moves, gone);
@@ -119,7 +119,7 @@ Status ChunkStore::collect_segment(uint32_t segment, double min_live, const Ids&
     for (size_t i = moves.size(); i-- > 0;) segments_.undo(moves[i].second);
     return status;
   }
-  damaged_ += gone.size() - dropped;
+  std::for_each(gone.begin() + dropped, gone.end(), [&](const ChunkRow& row) { note_damage(row); });
   return segments_.remove(segment);
 }
 
@@ -166,6 +166,7 @@ Status ChunkStore::fill_index() {
 }
 
 Status ChunkStore::rebuild(const std::string& folder) {
+  REPRISE_CHECK(check_folder(folder));
   {
     REPRISE_TRY(const WriterLock lock, WriterLock::take(folder));
     std::error_code error;
@@ -177,7 +178,7 @@ Status ChunkStore::rebuild(const std::string& folder) {
       }
     }
   }
-  REPRISE_TRY(const ChunkStore store, open(folder, false));
+  REPRISE_TRY(const ChunkStore store, open(folder, true));  // it may have no segments
   return {};
 }
 

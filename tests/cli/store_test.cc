@@ -181,6 +181,62 @@ TEST_F(StoreTest, AskReadsTheBestPassagesAndNamesThem) {
   EXPECT_THAT(run(in_store({"ask", "xylophone"})).err, HasSubstr("no chunk of"));
 }
 
+// What the fusion computed is not said to be reused.
+TEST_F(StoreTest, CountsWhatWasComputed) {
+  ASSERT_EQ(add().code, 0);
+  const auto answer = [&](const std::string& fusion) {
+    return run(in_store(
+                   {"run", "-f", files_[0], "-p", "Who?", "-n", "2", "--fusion", fusion, "--json"}))
+        .json();
+  };
+  const auto full = answer("none");
+  EXPECT_EQ(full["fusion"]["loaded_chunks"], 0);
+  EXPECT_EQ(full["counters"]["reused_tokens"], 0);
+  EXPECT_GT(full["timings"]["prefill_tok_s"], 0);
+  const auto loaded = answer("a3");
+  EXPECT_EQ(loaded["fusion"]["loaded_chunks"], loaded["fusion"]["chunks"]);
+  EXPECT_EQ(
+      loaded["counters"]["reused_tokens"],
+      loaded["fusion"]["loaded_rows"].get<int>() - loaded["fusion"]["recomputed_rows"].get<int>());
+  const Outcome told =
+      run(in_store({"run", "-f", files_[0], "-p", "Who?", "-n", "2", "--fusion", "none"}));
+  EXPECT_THAT(told.err, AllOf(HasSubstr("[0 of "), HasSubstr(" chunks loaded (0 B)")));
+}
+
+TEST_F(StoreTest, AskSaysWhatIsDamagedAndWhatIsTooLong) {
+  ASSERT_EQ(add().code, 0);
+  auto arguments = in_store({"ask", "Which bread needs butter?"});
+  arguments.back() = "600";  // of context
+  const Outcome longer = run(arguments);
+  EXPECT_EQ(longer.code, 1);
+  EXPECT_THAT(longer.err,
+              AllOf(HasSubstr("the context holds 600"), HasSubstr("choose fewer --passages")));
+  EXPECT_THAT(run(in_store({"ask", "Who keeps bees?", "--kv-memory", "100K"})).err,
+              AllOf(HasSubstr("raise --kv-memory"), HasSubstr("fewer --passages")));
+  std::fstream(store_ + "/seg-00000001.kv", std::ios::in | std::ios::out | std::ios::binary)
+      .seekp(110)
+      .put('x')
+      .put('y');
+  const Outcome damaged = run(in_store({"ask", "Who keeps bees?", "-n", "2"}));
+  EXPECT_EQ(damaged.code, 0) << damaged.err;
+  EXPECT_THAT(damaged.err, AllOf(HasSubstr("damaged"), HasSubstr("1 chunk of '" + files_[0])));
+}
+
+TEST_F(StoreTest, RefusesBrokenTextAndFoldersThatAreNoStores) {
+  ASSERT_EQ(add().code, 0);
+  for (const char* flag : {"--system", "--stop"}) {
+    EXPECT_THAT(run(in_store({"ask", "Who?", flag, "\xff"})).err, HasSubstr("is not UTF-8"));
+    EXPECT_THAT(run(in_store({"run", "-p", "Who?", flag, "\xff"})).err, HasSubstr("is not UTF-8"));
+  }
+  const std::string other = folder_.file("other");
+  std::filesystem::create_directory(other);
+  EXPECT_THAT(run({"store", "list", "--store", other}).err, HasSubstr("is no store"));
+  EXPECT_THAT(run({"store", "verify", "--rebuild", "--store", other + "/x"}).err,
+              HasSubstr("is no folder"));
+  EXPECT_TRUE(std::filesystem::is_empty(other));
+  EXPECT_EQ(run(in_store({"store", "list", "--rebuild"})).code, 2);
+}
+
 TEST_F(StoreTest, SaysWhatIsWrong) {
   EXPECT_EQ(run({"store"}).code, 2);
   EXPECT_EQ(run({"store", "lst", "--store", store_}).code, 2);

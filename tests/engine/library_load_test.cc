@@ -34,7 +34,7 @@ TEST(LibraryLoad, WhatIsSlowToComputeIsLoaded) {
   const PartedPrompt other = {{}, {tiny_prompt(400, 9)}, tiny_prompt(20, 5)};
   auto session = *books.engine->open();
   const auto slow = books.library->fuse(*session, other, "a3", [](const Progress&) {
-    std::this_thread::sleep_for(std::chrono::seconds(1));
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
     return true;
   });
   ASSERT_TRUE(slow) << slow.error().message;

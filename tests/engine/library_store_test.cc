@@ -1,4 +1,5 @@
 // What the store gives back shows in answers as it should: forms of chunks, damage.
+#include <filesystem>
 #include <fstream>
 
 #include "engine/library_testing.h"
@@ -10,6 +11,7 @@ namespace {
 using test::Books;
 using test::relative_distance;
 using test::three_chunks;
+using test::tiny_prompt;
 
 // Damage that shows when a deep layer is read makes the chunk one that is computed.
 TEST(LibraryStore, DamagedChunkIsComputed) {
@@ -25,6 +27,8 @@ TEST(LibraryStore, DamagedChunkIsComputed) {
     const auto damaged = books.fused(prompt, "legolink:first=5");
     EXPECT_EQ(books.report.damaged_chunks, 1u) << codec;
     EXPECT_EQ(books.report.loaded_rows, 137u);
+    EXPECT_EQ(books.report.loaded_chunks, 2u);
+    EXPECT_THAT(books.library->take_warning(), testing::HasSubstr("of 'book'"));
     Books others("bf16", "", {.store_codec = codec});
     ASSERT_TRUE(others.library->add("book", 0, prompt.chunks[0]));
     ASSERT_TRUE(others.library->add("book", 0, prompt.chunks[1]));
@@ -33,9 +37,44 @@ TEST(LibraryStore, DamagedChunkIsComputed) {
     books.fused(prompt, "pie");
     EXPECT_EQ(books.report.missing_chunks, 1u) << codec;  // it was dropped
     EXPECT_TRUE(*books.library->add("book", 0, prompt.chunks[2])) << codec;
+    EXPECT_EQ(books.library->take_warning(), "") << codec;
     books.fused(prompt, "pie");
     EXPECT_EQ(books.report.loaded_rows, 287u) << codec;
   }
+}
+
+// What cannot be read is not found any more, and who asks learns which document to add again.
+TEST(LibraryStore, SearchGoesOnBehindDamage) {
+  Books books("bf16");
+  const auto add = [&](const char* document, const char* text) {
+    return *books.library->add(document, 0, books.library->cut(text).front());
+  };
+  ASSERT_TRUE(add("worse", "A long text of many things, one of which is a lighthouse."));
+  const auto worse = std::filesystem::file_size(books.folder + "/seg-00000001.kv");
+  ASSERT_TRUE(add("better", "The lighthouse."));
+  EXPECT_EQ(books.library->search("lighthouse", 1)->front().document, "better");
+  std::fstream(books.folder + "/seg-00000001.kv", std::ios::binary | std::ios::in | std::ios::out)
+      .seekp(static_cast<std::streamoff>(worse) + 110)
+      .put('\x55')
+      .put('\x55');
+  const auto found = books.library->search("lighthouse", 1);
+  ASSERT_TRUE(found);
+  ASSERT_EQ(found->size(), 1u);
+  EXPECT_EQ(found->front().document, "worse");
+  EXPECT_THAT(books.library->take_warning(), testing::HasSubstr("1 chunk of 'better'"));
+  EXPECT_EQ(books.library->take_warning(), "");
+  EXPECT_TRUE(add("better", "The lighthouse."));
+  EXPECT_EQ(books.library->take_warning(), "");
+}
+
+// Rows that q8_0 rounded are computed again even where the chunk stands at its own place.
+TEST(LibraryStore, RoundedPrefixIsNoExactOne) {
+  Books books("f32", "", {.store_codec = "q8_0"});
+  const PartedPrompt prompt = {{256}, {tiny_prompt(90, 2)}, tiny_prompt(20, 5)};
+  books.add(prompt);
+  EXPECT_EQ(books.fused(prompt, "a3:ratio=1"), books.full(prompt));
+  EXPECT_EQ(books.report.recomputed_rows, 90u);
+  EXPECT_EQ(books.report.rounded_chunks, 1u);
 }
 
 // A session file says that its KV is that of full prefill.

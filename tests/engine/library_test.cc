@@ -339,6 +339,83 @@ TEST(Fusion, PrefixCacheServesWhatItHolds) {
   EXPECT_EQ(report->reused_rows, 144u);
   const Answer fused = *session->generate(request);
   EXPECT_EQ(fused.tokens, (*engine->open())->generate(request)->tokens);
+  EXPECT_EQ(report->loaded_chunks, 2u);  // the first one lies before
+}
+
+TEST(Fusion, NoneLooksNothingUp) {
+  Books books("bf16", "", {.store_codec = "q8_0", .store_load = "auto"});
+  const PartedPrompt prompt = three_chunks();
+  books.add(prompt);
+  EXPECT_EQ(books.fused(prompt, "none"), books.full(prompt));
+  EXPECT_EQ(books.report.chunks, 3u);
+  EXPECT_EQ(books.report.loaded_chunks + books.report.rounded_chunks, 0u);
+  EXPECT_EQ(books.report.missing_chunks, 0u);
+  EXPECT_EQ(books.report.computed_rows, 333u);
+}
+
+// Also where one pass has all rows: progress is told behind every layer.
+TEST(Fusion, CancelsWithinAPass) {
+  Books books("bf16");
+  const PartedPrompt prompt = three_chunks();
+  books.add(prompt);
+  for (const char* fusion : {"none", "pie", "a3", "a3:keys=exact", "a3-paper", "cacheblend"}) {
+    auto session = *books.engine->open();
+    int calls = 0;
+    const auto done = books.library->fuse(*session, prompt, fusion, [&](const Progress& progress) {
+      EXPECT_EQ(progress.stage, "prefill");
+      return ++calls < 3;
+    });
+    ASSERT_FALSE(done) << fusion;
+    EXPECT_EQ(done.error().code, ErrorCode::kCancelled) << fusion;
+    EXPECT_EQ(calls, 3) << fusion;
+    EXPECT_TRUE(session->impl().sequence.logits.empty()) << fusion;
+    EXPECT_TRUE(session->tokens().empty()) << fusion;
+  }
+}
+
+// Nothing is computed within what a step computes.
+TEST(Library, IsRefusedInCallbacksOfRequests) {
+  Books books("bf16");
+  const PartedPrompt prompt = three_chunks();
+  books.add(prompt);
+  const auto session = *books.engine->open(), other = *books.engine->open();
+  Request request = test::request_of(tiny_prompt(200), 3);
+  int calls = 0;
+  request.on_progress = [&](const Progress&) {
+    ++calls;
+    const auto fused = books.library->fuse(*other, prompt, "a3");
+    const auto added = books.library->add("new", 0, tiny_prompt(40, 50));
+    EXPECT_EQ(fused.error().code, ErrorCode::kInvalidArgument);
+    EXPECT_EQ(added.error().code, ErrorCode::kInvalidArgument);
+    return true;
+  };
+  ASSERT_TRUE(session->generate(request));
+  EXPECT_GT(calls, 0);
+  EXPECT_TRUE(books.library->fuse(*other, prompt, "a3"));
+}
+
+// Whatever the policy: all rows have KV at once.
+TEST(Fusion, NeedsMemoryForTheWholePrompt) {
+  EngineOptions options = tiny_options();
+  options.kv_memory = 300 * 512;  // 300 tokens of two layers
+  options.kv_disk = test::scratch_folder();
+  options.kv_disk_size = 16 << 20;
+  Books books(options);
+  for (const char* policy : {"full", "streaming:sink=4,window=64"}) {
+    auto session = *books.engine->open(policy);
+    const auto done = books.library->fuse(*session, three_chunks(), "pie");
+    ASSERT_FALSE(done);
+    EXPECT_EQ(done.error().code, ErrorCode::kOutOfMemory);
+    EXPECT_THAT(done.error().message, testing::HasSubstr("raise --kv-memory"));
+    EXPECT_THAT(done.error().message, testing::Not(testing::HasSubstr("streaming")));
+    Request request;
+    request.prompt = three_chunks().tokens();
+    request.max_tokens = 1;
+    EXPECT_TRUE(session->generate(request));
+  }
+  const auto added = books.library->add("long", 0, tiny_prompt(310));
+  ASSERT_FALSE(added);
+  EXPECT_THAT(added.error().message, testing::HasSubstr("raise --kv-memory"));
 }
 
 TEST(Fusion, SaysWhatIsWrong) {
@@ -390,6 +467,10 @@ TEST(Library, RefusesWhatItCannotKeep) {
   const auto empty = books.library->add("empty", 0, {});
   ASSERT_FALSE(empty);
   EXPECT_EQ(empty.error().code, ErrorCode::kEmptyPrompt);
+  const auto longer = books.library->add("long", 0, tiny_prompt(2048));  // than the context
+  ASSERT_FALSE(longer);
+  EXPECT_EQ(longer.error().code, ErrorCode::kContextExceeded);
+  EXPECT_THAT(longer.error().message, testing::HasSubstr("--chunk-tokens"));
   LibraryOptions options;
   options.store = test::scratch_folder() + "/refused";
   options.chunk_tokens = 0;

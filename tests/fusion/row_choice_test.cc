@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <numeric>
 #include <random>
 
 #include "model/rope.h"
@@ -155,6 +156,21 @@ TEST(RowChoice, TakesTheBestAndOfEqualsTheFirst) {
   EXPECT_EQ(best_positions(signs, candidates, 0.34f), (std::vector<int32_t>{8, 23}));
   EXPECT_EQ(best_positions(signs, candidates, 0.5f), (std::vector<int32_t>{8, 15, 23}));
   EXPECT_EQ(best_positions(signs, candidates, 0.84f), (std::vector<int32_t>{4, 8, 15, 16, 23}));
+}
+
+// The nearest float may be below what was typed.
+TEST(RowChoice, TheRatioIsWhatWasTyped) {
+  std::vector<int32_t> candidates(100'000);
+  std::iota(candidates.begin(), candidates.end(), 0);
+  const std::vector<float> scores(candidates.size());
+  for (const size_t rows : {20, 100, 1000, 100'000}) {
+    for (size_t percent = 1; percent <= 100; ++percent) {
+      const auto ratio = static_cast<float>(static_cast<double>(percent) / 100);
+      const auto chosen =
+          best_positions({scores.data(), rows}, {candidates.data(), rows}, ratio).size();
+      EXPECT_EQ(chosen, rows * percent / 100) << percent << " % of " << rows;
+    }
+  }
 }
 
 TEST(RowChoice, PutsChosenCandidatesFirst) {

@@ -105,6 +105,19 @@ TEST(ChunkStore, FolderMustBeThere) {
   EXPECT_EQ(code_of(ChunkStore::open(folder.file("file"), false)), "file_not_found");
 }
 
+// Looking for a store makes none.
+TEST(ChunkStore, AFolderOfOtherThingsIsNone) {
+  const TemporaryFolder folder;
+  for (const char* name : {"", "none"}) {
+    EXPECT_EQ(code_of(ChunkStore::open(folder.file(name), false)), "file_not_found");
+    EXPECT_EQ(code_of(ChunkStore::rebuild(folder.file(name))), "file_not_found");
+  }
+  EXPECT_TRUE(std::filesystem::is_empty(folder.file("")));
+  { open_store(folder.file("")); }
+  EXPECT_TRUE(ChunkStore::rebuild(folder.file("")));  // nothing is in it yet
+  EXPECT_TRUE(ChunkStore::open(folder.file(""), false));
+}
+
 // The limit holds for the files, and the chunks used last stay.
 TEST(ChunkStore, EvictsWhatWasUsedLeastRecently) {
   const TemporaryFolder folder;
@@ -196,16 +209,68 @@ TEST(ChunkStore, IsItsOwnersAlone) {
   }
 }
 
+void add_texts(ChunkStore& store, std::span<const char* const> texts) {
+  uint32_t number = 0;
+  for (const char* text : texts) {
+    TestChunk chunk = make_chunk(number++);
+    chunk.source.text = text;
+    ASSERT_TRUE(store.add(kTestIdentity, chunk.ids(), chunk.source, chunk.blocks));
+  }
+}
+
+// Parts of the chunks that were found, best first.
+std::vector<uint32_t> parts_of(ChunkStore& store, std::string_view query) {
+  const auto found = store.search(kTestIdentity, query, 9);
+  EXPECT_TRUE(found) << found.error().message;
+  std::vector<uint32_t> parts;
+  for (const ChunkRow& row : *found) parts.push_back(row.part);
+  return parts;
+}
+
+constexpr const char* kWrittenTexts[] = {"The captain of a zeppelin.", "电池的寿命是十年。",
+                                         "猫はミルクが好きです。", "Café au lait"};
+
+// Whatever stands between them, and in scripts that write without spaces.
+TEST(ChunkStore, SearchesWordsAsTheyAreWritten) {
+  const TemporaryFolder folder;
+  ChunkStore store = open_store(folder.file("store"));
+  add_texts(store, kWrittenTexts);
+  using Parts = std::vector<uint32_t>;
+  EXPECT_EQ(parts_of(store, "bees—zeppelin"), Parts{0});
+  EXPECT_EQ(parts_of(store, "the\u00a0Zeppelins’"), Parts{0});
+  EXPECT_EQ(parts_of(store, "电池能用多久？"), Parts{1});
+  EXPECT_EQ(parts_of(store, "猫"), Parts{2});
+  EXPECT_EQ(parts_of(store, "ミルク"), Parts{2});
+  EXPECT_EQ(parts_of(store, "cafe\u0301"), Parts{3});
+  EXPECT_EQ(parts_of(store, "—"), Parts{});
+  EXPECT_EQ(parts_of(store, "\xe7\x94"), Parts{});  // cut off
+  std::string many;
+  for (int i = 0; i < 5000; ++i) many += "word" + std::to_string(i) + " ";
+  EXPECT_EQ(parts_of(store, many + "zeppelin"), Parts{0});
+}
+
+// Version 1 held texts as they are.
+TEST(ChunkStore, AnOlderIndexIsBroughtUpToDate) {
+  const TemporaryFolder folder;
+  {
+    ChunkStore store = open_store(folder.file("store"));
+    add_texts(store, kWrittenTexts);
+    auto old = SqlDatabase::open(folder.file("store/index.db"));
+    ASSERT_TRUE(old && old->run("UPDATE texts SET text = '电池的寿命是十年。' WHERE rowid = 2;"
+                                "PRAGMA user_version = 1"));
+    EXPECT_TRUE(parts_of(store, "寿命").empty());
+  }
+  ChunkStore store = open_store(folder.file("store"));
+  EXPECT_EQ(parts_of(store, "寿命"), std::vector<uint32_t>{1});
+  EXPECT_EQ(parts_of(store, "zeppelin"), std::vector<uint32_t>{0});
+}
+
 TEST(ChunkStore, SearchesTextOfOneIdentity) {
   const TemporaryFolder folder;
   ChunkStore store = open_store(folder.file("store"));
   const char* texts[] = {"The lighthouse keeper kept bees.", "A recipe for bread and butter.",
                          "Bees visit the garden; the keeper watches bees."};
-  for (uint32_t n = 0; n < 3; ++n) {
-    TestChunk chunk = make_chunk(n);
-    chunk.source.text = texts[n];
-    ASSERT_TRUE(store.add(kTestIdentity, chunk.ids(), chunk.source, chunk.blocks));
-  }
+  add_texts(store, texts);
   const auto found = store.search(kTestIdentity, "Who keeps BEES? (\"OR\" NOT near*)", 5);
   ASSERT_TRUE(found) << found.error().message;
   ASSERT_EQ(found->size(), 2u);

@@ -54,7 +54,7 @@ Result<std::vector<std::byte>> CudaFusion::read_chunk(const ChunkIdentity& ident
   std::vector<int32_t> positions(all.size());
   std::iota(positions.begin(), positions.end(), 0);
   SequenceKv kv(pool);
-  REPRISE_CHECK(kv.reserve(all.size()));
+  REPRISE_CHECK(reserve_in_memory(kv, all.size()));
   const size_t count = tokens.tokens.size(), block_bytes = 2 * count * identity.row_bytes();
   std::vector<LayerRows> rows;         // [ranks]
   std::vector<ChunkCapture> captures;  // [ranks]
