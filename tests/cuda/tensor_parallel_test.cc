@@ -217,6 +217,12 @@ TEST_F(TensorParallel, SaysWhatCannotBeShared) {
                                           : testing::HasSubstr("4 query heads and 2 KV heads"));
 }
 
+TEST_F(TensorParallel, AutoTakesWhatCanBeShared) {
+  const auto engine = tiny_engine(shared());
+  EXPECT_TRUE(engine->open("auto")) << "mac, one of its policies, runs on one device";
+  EXPECT_FALSE(engine->open("auto:among=mac"));
+}
+
 TEST(TensorParallelHere, NcclIsLoadedOrItsAbsenceIsTold) {
   const auto nccl = kernels::cuda::Nccl::load();
   if (nccl) {

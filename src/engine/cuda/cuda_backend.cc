@@ -199,13 +199,17 @@ Result<uint64_t> CudaBackend::kv_pages(uint64_t kv_memory, uint64_t hot_bytes,
 }
 
 Status CudaBackend::prepare(Policy& policy) {
-  policy.restrict_to(
-      [&](const Policy& one) { return check_policy(one, config_, kv_type_).has_value(); });
+  const auto reuses_results = [](const Policy& one) {
+    return find_policy<MacPolicy>(one) != nullptr;
+  };
+  policy.restrict_to([&](const Policy& one) {
+    return check_policy(one, config_, kv_type_).has_value() &&
+           (ranks_.size() == 1 || !reuses_results(one));
+  });
   const auto acting = policy.acting();
   for (const Policy* each : acting) REPRISE_CHECK(check_policy(*each, config_, kv_type_));
-  const bool reuses = std::any_of(acting.begin(), acting.end(), [](const Policy* each) {
-    return find_policy<MacPolicy>(*each) != nullptr;
-  });
+  const bool reuses = std::any_of(acting.begin(), acting.end(),
+                                  [&](const Policy* each) { return reuses_results(*each); });
   const auto codes = [](const Policy* each) {
     return find_policy<CsAttentionPolicy>(*each) != nullptr;
   };

@@ -60,7 +60,8 @@ class DeviceAttentionPredictor : public DevicePolicy {
   std::vector<LayerRange> layers(uint32_t first, uint32_t count) const;
   /// next: of the rows after them.
   Lists lists(const DeviceQueries& queries, bool next) const;
-  uint32_t slot_of(const Policy* owner);
+  Result<uint32_t> slot_of(const Policy* owner, cudaStream_t stream);
+  Status clear(uint32_t slot, cudaStream_t stream) const;
   /// Of averages, forecasts and histories of a KV head of a sequence.
   uint64_t head_bytes() const;
   History history_of(const SequenceStep& step, int32_t position) const;

@@ -19,15 +19,32 @@ constexpr uint32_t kTokens = kernels::cuda::kPageTokens;
 
 }  // namespace
 
-uint32_t DeviceAttentionPredictor::slot_of(const Policy* owner) {
-  auto found = std::find(owners_.begin(), owners_.end(), owner);
-  if (found == owners_.end()) {
-    found = owners_.begin() + (std::min_element(used_.begin(), used_.end()) - used_.begin());
-  }
-  const auto slot = static_cast<uint32_t>(found - owners_.begin());
+Result<uint32_t> DeviceAttentionPredictor::slot_of(const Policy* owner, cudaStream_t stream) {
+  const auto found = std::find(owners_.begin(), owners_.end(), owner);
+  const bool known = found != owners_.end();
+  const auto slot =
+      static_cast<uint32_t>(known ? found - owners_.begin()
+                                  : std::min_element(used_.begin(), used_.end()) - used_.begin());
   owners_[slot] = owner;
   used_[slot] = pass_;
+  if (!known) REPRISE_CHECK(clear(slot, stream));
   return slot;
+}
+
+// A new owner, which may have lost its slot while it waited, goes on from nothing, not from what
+// another one left.
+Status DeviceAttentionPredictor::clear(uint32_t slot, cudaStream_t stream) const {
+  const auto in_all_layers = [&](const DeviceBuffer<float>& buffer, size_t rows) {
+    const size_t own = config_.n_kv_head * rows * capacity_ * sizeof(float);
+    auto* first = reinterpret_cast<std::byte*>(buffer.data()) + slot * own;
+    return cudaMemset2DAsync(first, sequences_ * own, 0, own, config_.n_layer, stream);
+  };
+  REPRISE_CUDA(in_all_layers(averages_, 1), kWhat);
+  if (!net_) return {};
+  REPRISE_CUDA(in_all_layers(forecasts_, 1), kWhat);
+  REPRISE_CUDA(in_all_layers(history_rows_, net_->rows), kWhat);
+  REPRISE_CUDA(in_all_layers(parts_, net_->rows), kWhat);
+  return {};
 }
 
 uint64_t DeviceAttentionPredictor::head_bytes() const {
@@ -53,7 +70,7 @@ Status DeviceAttentionPredictor::plan(const DevicePlan& plan, cudaStream_t strea
   for (const DeviceGroup& group : plan.groups) {
     if (group.policy != this) continue;
     for (uint32_t i = group.first; i < group.first + group.count; ++i) {
-      const uint32_t slot = slot_of(plan.acting[i]);
+      REPRISE_TRY(const uint32_t slot, slot_of(plan.acting[i], stream));
       find_policy<AttentionPredictorPolicy>(*plan.acting[i])->set_device_bytes(head_bytes());
       if (i < plan.decode_rows) {
         slots_[i] = slot;
