@@ -140,21 +140,8 @@ class MacCase {
       copy(plain.get(), plain_);
       copy(q.get(), bf16_floats(rotated_));
       graph.run();
-      const std::vector<float> outs = out.host(), lses = lse.host();
-      const std::vector<MacEntry> all_entries = entries.host();
-      const std::vector<float> all_out = kept.results();
-      for (uint32_t row = 0; row < batch_; ++row) {
-        SCOPED_TRACE("step " + std::to_string(step) + " row " + std::to_string(row) + " position " +
-                     std::to_string(positions_[row]));
-        check_row(row, &outs[row * shape_.n_head * dim], &lses[row * shape_.n_head]);
-        if (rings_[row] != kNoRing && positions_[row] >= 0) {
-          const float* out_of = &all_out[place_of(row) * ring_entries * dim];
-          check_ring(models_[row], &all_entries[place_of(row) * ring_entries], out_of);
-          // So that codes which rounding moved are reused alike.
-          if (shape_.coded) std::copy_n(out_of, ring_entries * dim, models_[row].out.begin());
-        }
-        if (testing::Test::HasFailure()) return;
-      }
+      check_step(step, out.host(), lse.host(), entries.host(), kept.results());
+      if (testing::Test::HasFailure()) return;
       for (int32_t& position : positions_) position += position >= 0 ? 1 : 0;
     }
     MacCounters all = {};
@@ -173,6 +160,24 @@ class MacCase {
   size_t place_of(uint32_t row) const { return size_t{rings_[row]} * kLayers + kLayer; }
   uint32_t list_heads() const { return sparse_ ? shape_.n_kv_head : 1; }
   size_t keys_of_lists() const { return size_t{batch_} * list_heads() * capacity_; }
+
+  // What a step left on the device: outputs, and rings of all layers.
+  void check_step(int32_t step, const std::vector<float>& outs, const std::vector<float>& lses,
+                  const std::vector<MacEntry>& all_entries, const std::vector<float>& all_out) {
+    const size_t ring_entries = models_[0].entries.size(), dim = shape_.head_dim;
+    for (uint32_t row = 0; row < batch_; ++row) {
+      SCOPED_TRACE("step " + std::to_string(step) + " row " + std::to_string(row) + " position " +
+                   std::to_string(positions_[row]));
+      check_row(row, &outs[row * shape_.n_head * dim], &lses[row * shape_.n_head]);
+      if (rings_[row] != kNoRing && positions_[row] >= 0) {
+        const float* out_of = &all_out[place_of(row) * ring_entries * dim];
+        check_ring(models_[row], &all_entries[place_of(row) * ring_entries], out_of);
+        // So that codes which rounding moved are reused alike.
+        if (shape_.coded) std::copy_n(out_of, ring_entries * dim, models_[row].out.begin());
+      }
+      if (testing::Test::HasFailure()) return;
+    }
+  }
 
   // What is read where nothing is reused.
   void make_lists() {
