@@ -142,7 +142,13 @@ std::string format_option(const std::string& value) { return value; }
 
 Status validate(const EngineOptions& options) {
   REPRISE_CHECK(validate_all(options));
-  if (options.tp == 1 || options.device == "cuda") return {};
+  if (options.device == "cuda") return {};
+  if (options.kv_host > 0 || options.kv_hot > 0) {
+    return fail(ErrorCode::kUnsupported,
+                "--kv-host and --kv-hot are there with --device cuda only; raise --kv-memory, or "
+                "give --kv-disk");
+  }
+  if (options.tp == 1) return {};
   return fail(ErrorCode::kInvalidArgument,
               "--tp {} shares a model among GPUs; add --device cuda, or leave --tp out",
               options.tp);

@@ -124,6 +124,14 @@ ordered_json context_rows(const ModelConfig& config, const Room& room,
   return rows;
 }
 
+// A disk that `run` would refuse. page_bytes: of one layer.
+Status check_disk(const EngineOptions& options, uint64_t page_bytes) {
+  if (options.kv_disk.empty()) return {};
+  REPRISE_TRY(const auto file,
+              PageFile::create(options.kv_disk, options.kv_disk_size, page_bytes, false));
+  return {};
+}
+
 // Tokens that each tier of KV holds; of the host's memory beside a GPU, what it could hold.
 ordered_json tier_rows(const EngineOptions& options, const Room& room,
                        const std::vector<KvChoice>& choices) {
@@ -265,6 +273,8 @@ class FitCommand : public Command {
     const Room room{memory_ > 0 ? memory_ : roof->free_bytes(),
                     file.tensor_bytes(whole, engine_.tp, floats), kWorkspace, cuda};
     const std::vector<KvChoice> choices = kv_choices(config, cuda, floats);
+    const uint64_t block_bytes = choices.front().bytes_per_token * kPageTokens;
+    REPRISE_CHECK(check_disk(engine_, block_bytes / config.n_layer));
     if (policy_.spec != "full") {
       REPRISE_CHECK(go_on());
       REPRISE_TRY(policy_.memory, PolicyMemory::measure(policy_.spec, config, pool));

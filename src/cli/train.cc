@@ -1,12 +1,14 @@
 // `reprise train predictor`: a network that forecasts attention, trained on the user's own texts.
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <chrono>
 #include <filesystem>
 
 #include "base/thread_pool.h"
 #include "base/try.h"
 #include "cli/command.h"
+#include "cli/interrupt.h"
 #include "cli/output_file.h"
 #include "cli/predictor_table.h"
 #include "cli/request_flags.h"
@@ -29,6 +31,12 @@ struct TrainOptions {
   uint32_t rows = 0;
   TrainingOptions training;
   EngineOptions engine;
+};
+
+struct Text {
+  std::string name;
+  std::vector<int32_t> tokens;
+  size_t passages = 0;
 };
 
 class TrainCommand : public Command {
@@ -73,29 +81,22 @@ class TrainCommand : public Command {
     ThreadPool pool(static_cast<int>(options_.engine.threads));
     REPRISE_TRY(auto model, Model::load(path, pool, 0, console.progress()));
     REPRISE_TRY(const auto tokenizer, open_tokenizer(path));
+    REPRISE_CHECK(check_model(model->config()));
     REPRISE_CHECK(load_compared(model->config()));
+    REPRISE_TRY(const auto texts, read(*tokenizer, options_.texts));
+    REPRISE_TRY(const auto tests, read(*tokenizer, options_.tests));
+    REPRISE_CHECK(check_lengths(texts, tests));
     std::vector<Recording> training;
     std::vector<TestSet> sets = {{"validation", {}}};
-    for (const std::string& name : options_.texts) {
-      REPRISE_TRY(auto recordings, record(*model, pool, *tokenizer, name, console));
+    for (const Text& text : texts) {
+      REPRISE_TRY(auto recordings, record(*model, pool, text, console));
       for (size_t i = 0; i < recordings.size(); ++i) {
         (i % 4 == 3 ? sets[0].recordings : training).push_back(std::move(recordings[i]));
       }
     }
-    if (training.empty() || sets[0].recordings.empty()) {
-      return fail(ErrorCode::kInvalidArgument,
-                  "no text holds 4 passages of {} tokens; give more text or a smaller --length",
-                  options_.length);
-    }
-    for (const std::string& name : options_.tests) {
-      REPRISE_TRY(auto recordings, record(*model, pool, *tokenizer, name, console));
-      if (recordings.empty()) {
-        return fail(
-            ErrorCode::kInvalidArgument,
-            "--test: {} holds no passage of {} tokens; give more text or a smaller --length", name,
-            options_.length);
-      }
-      sets.push_back({std::filesystem::path(name).stem().string(), std::move(recordings)});
+    for (const Text& text : tests) {
+      REPRISE_TRY(auto recordings, record(*model, pool, text, console));
+      sets.push_back({std::filesystem::path(text.name).stem().string(), std::move(recordings)});
     }
     console.end_progress();
     return train(model->config(), training, sets, pool, console);
@@ -125,9 +126,24 @@ class TrainCommand : public Command {
     return check_writable("--out", options_.out);
   }
 
+  Status check_model(const ModelConfig& config) const {
+    if (options_.length > config.context) {
+      return fail(ErrorCode::kInvalidArgument,
+                  "--length {}: the model was trained on {} tokens; give a --length of {} at most",
+                  options_.length, config.context, config.context);
+    }
+    return check_layers(config, options_.training.first_layer);
+  }
+
   Status load_compared(const ModelConfig& config) {
     for (const std::string& file : options_.compared) {
       REPRISE_TRY(ForecastNet net, load_forecast_net(file, config));
+      if (net.rows >= kRecordedRows) {
+        return fail(ErrorCode::kUnsupported,
+                    "--compare: {} sees {} rows, and of a passage {} are recorded: none is left to "
+                    "be forecast; name networks of fewer rows",
+                    file, net.rows, kRecordedRows);
+      }
       uint32_t& warm = options_.training.validation.warm;
       warm = std::max(warm, net.rows);
       largest_ |= net.pool == BlockPool::kMax;
@@ -142,21 +158,54 @@ class TrainCommand : public Command {
     return Tokenizer::create(std::move(data));
   }
 
+  Result<std::vector<Text>> read(const Tokenizer& tokenizer,
+                                 const std::vector<std::string>& names) {
+    std::vector<Text> texts;
+    for (const std::string& name : names) {
+      REPRISE_TRY(const std::string text, read_documents({name}, true));
+      auto tokens = tokenizer.encode(text, {.add_special = false, .parse_special = false});
+      const size_t passages = std::min<size_t>(options_.passages, tokens.size() / options_.length);
+      texts.push_back({name, std::move(tokens), passages});
+      to_record_ += passages * options_.length;
+      REPRISE_CHECK(go_on());
+    }
+    return texts;
+  }
+
+  /// Before minutes are spent on recording.
+  Status check_lengths(std::span<const Text> texts, std::span<const Text> tests) const {
+    constexpr size_t kFewest = 4;  // of which one validates
+    constexpr std::string_view kAdvice = "give more text or a smaller --length";
+    if (std::ranges::none_of(texts, [](const Text& text) { return text.passages >= kFewest; })) {
+      return fail(ErrorCode::kInvalidArgument, "no text holds {} passages of {} tokens; {}",
+                  kFewest, options_.length, kAdvice);
+    }
+    for (const Text& text : tests) {
+      if (text.passages > 0) continue;
+      return fail(ErrorCode::kInvalidArgument, "--test: {} holds no passage of {} tokens; {}",
+                  text.name, options_.length, kAdvice);
+    }
+    return {};
+  }
+
+  static Status go_on() {
+    return interrupted() ? fail(ErrorCode::kCancelled, "training was stopped") : Status();
+  }
+
   /// The attention of passages that are evenly spread over a text.
-  Result<std::vector<Recording>> record(Model& model, ThreadPool& pool, const Tokenizer& tokenizer,
-                                        const std::string& name, Console& console) const {
-    REPRISE_TRY(const std::string text, read_documents({name}, true));
-    const auto tokens = tokenizer.encode(text, {.add_special = false, .parse_special = false});
-    const size_t count = std::min<size_t>(options_.passages, tokens.size() / options_.length);
+  Result<std::vector<Recording>> record(Model& model, ThreadPool& pool, const Text& text,
+                                        Console& console) {
     std::vector<Recording> recordings;
-    for (size_t i = 0; i < count; ++i) {
-      if (!console.progress()({"record", i, count, "passages"})) {
-        return fail(ErrorCode::kCancelled, "training was stopped");
-      }
-      const auto passage = std::span(tokens).subspan(i * tokens.size() / count, options_.length);
+    const auto told = [&, progress = console.progress()](const Progress& one) {
+      return progress({one.stage, recorded_ + one.done, to_record_, one.unit});
+    };
+    for (size_t i = 0; i < text.passages; ++i) {
+      const size_t first = i * text.tokens.size() / text.passages;
+      const auto passage = std::span(text.tokens).subspan(first, options_.length);
       REPRISE_TRY(Recording recording,
-                  record_attention(model, pool, passage, kRecordedRows, largest_));
+                  record_attention(model, pool, passage, kRecordedRows, largest_, told));
       recordings.push_back(std::move(recording));
+      recorded_ += options_.length;
     }
     return recordings;
   }
@@ -173,13 +222,13 @@ class TrainCommand : public Command {
       console.note(fmt::format("[epoch {:>2}: loss {:.3e}, recovery {:.3f} %, {:.0f} s{}]",
                                report.epoch, report.loss, 100.0 * report.recovery, spent.count(),
                                report.best ? " *" : ""));
-      return console.progress()({"train", report.epoch, options_.training.epochs, "epochs"});
     };
-    REPRISE_TRY(const ForecastNet net, trainer.train(told));
+    REPRISE_TRY(const ForecastNet net, trainer.train(told, console.progress()));
     console.end_progress();
     nets_.insert(nets_.begin(), {"network", std::make_shared<const ForecastNet>(net)});
     const ComparisonCase how = {nets_, sets, &options_.training, options_.length, config.n_kv_head};
     const auto table = compare_predictors(how, pool);
+    REPRISE_CHECK(go_on());
     std::vector<std::pair<std::string, std::string>> notes = {
         {"seed", fmt::format("{}", options_.training.seed)},
         {"length", fmt::format("{}", options_.length)}};
@@ -192,8 +241,9 @@ class TrainCommand : public Command {
   }
 
   TrainOptions options_;
-  std::vector<NamedNet> nets_;  // in the table
-  bool largest_ = false;        // blocks' best keys are recorded, too
+  std::vector<NamedNet> nets_;             // in the table
+  bool largest_ = false;                   // blocks' best keys are recorded, too
+  uint64_t to_record_ = 0, recorded_ = 0;  // tokens
 };
 
 }  // namespace

@@ -51,11 +51,6 @@ Result<Computing> start_backend(const EngineOptions& options, Model& model, Thre
                 "--kv-type fp8 is there with --device cuda only; choose "
                 "bf16, f16, f32 or q8_0");
   }
-  if (options.kv_host > 0 || options.kv_hot > 0) {
-    return fail(ErrorCode::kUnsupported,
-                "--kv-host and --kv-hot are there with --device cuda only; raise --kv-memory, or "
-                "give --kv-disk");
-  }
   const ModelConfig& config = model.config();
   const kernels::KvLayout layout = {kv_type(options.kv_type), config.n_kv_head, config.head_dim};
   if (layout.type == kernels::KvType::kQ8_0 && config.head_dim % 32 != 0) {

@@ -20,6 +20,7 @@ constexpr size_t kNoise = 100'003;  // values that repeat: a prime, so that rows
 /// The model's attention, with layers of one KV head that see everything.
 ModelConfig cut(const ModelConfig& config, uint32_t layers) {
   ModelConfig one = config;
+  one.name = PolicyMemory::kPartName;
   one.n_layer = layers;
   one.n_head = config.n_head / config.n_kv_head;
   one.n_kv_head = 1;

@@ -14,6 +14,9 @@ namespace reprise {
 
 class PolicyMemory {
  public:
+  /// Name of the part of a model that is measured with: files for the model fit it.
+  static constexpr std::string_view kPartName = "part of a model";
+
   /// Reads noise with a few layers of one of the model's KV heads, of 2K to 8K tokens, in seconds;
   /// state is taken to grow evenly with layers, KV heads and, between these lengths and beyond
   /// them, tokens. policy: as of create_policy(), whose errors are returned; kUnsupported for

@@ -39,10 +39,12 @@ TEST(BadTraining, SaysWhatIsMissing) {
                  "file_unwritable", "/no-such/out: --out could not be saved there");
   const TemporaryFolder folder;
   const std::string text = folder.write("text.txt", std::string(5000, 'a'));
-  const std::string test = folder.write("short.txt", "too short");
   expect_failure({"train", "predictor", "-m", "random:tiny", "--text", text, "--length", "1024",
-                  "--passages", "4", "--test", test, "-o", folder.file("net")},
-                 "invalid_argument", "short.txt holds no passage of 1024 tokens", 2);
+                  "-o", folder.file("net")},
+                 "unsupported", "from layer 2 on reads every key");
+  expect_failure(
+      {"train", "predictor", "-m", "random:tiny", "--text", text, "-o", folder.file("net")},
+      "invalid_argument", "--length 4096: the model was trained on 2048 tokens", 2);
   expect_failure({"train", "predictor", "--text", "x", "-o", "x", "--rows", "4"},
                  "invalid_argument", "5 rows at least", 2);
   expect_failure({"train", "predictor", "--text", "x", "-o", "x", "--form", "other"},

@@ -133,6 +133,27 @@ TEST(Fit, AdvisesTheContextThatStateLeavesRoomFor) {
   EXPECT_GT(quest["ctx"], 1500);
 }
 
+TEST(Fit, RefusesTiersThatRunRefuses) {
+  const TemporaryFolder folder;
+  for (const std::vector<std::string>& tier :
+       {std::vector<std::string>{"--kv-host", "1G"}, {"--kv-disk", folder.file("absent")}}) {
+    std::vector<std::string> arguments = {"fit", "-m", "random:tiny"};
+    arguments.insert(arguments.end(), tier.begin(), tier.end());
+    const Outcome fit = run(arguments);
+    EXPECT_EQ(fit.code, 1) << tier[0];
+    EXPECT_EQ(fit.out, "");
+    arguments.front() = "run";
+    arguments.insert(arguments.end(), {"-p", "x"});
+    const Outcome same = run(arguments);
+    EXPECT_EQ(same.code, fit.code);
+    EXPECT_EQ(same.err, fit.err);
+  }
+  const auto tiers = run({"fit", "-m", "random:tiny", "--memory", "1G", "--kv-disk",
+                          folder.file(""), "--kv-disk-size", "1G", "--json"})
+                         .json()["tiers"];
+  EXPECT_EQ(tiers.back()["bytes"], 1 << 30);
+}
+
 TEST(Fit, DeviceIsMeasuredOrItsAbsenceIsTold) {
   const Outcome outcome = run({"fit", "-m", "random:tiny", "--device", "cuda", "--json"});
   if (outcome.code == 0) {

@@ -62,6 +62,34 @@ TEST_F(ModelTest, ATrainedNetworkForecastsForItsModelAlone) {
   EXPECT_THAT(refused.err, AllOf(HasSubstr(net), HasSubstr("trained for")));
 }
 
+TEST_F(ModelTest, TextsThatAreTooShortToTrainOnAreNotRecorded) {
+  const std::string text = folder_.write("doc.txt", document(800)), net = text + ".safetensors";
+  const std::string test = folder_.write("short.txt", "too short");
+  const auto train = [&](const std::string& length, const std::string& tested) {
+    const Outcome outcome = run(with_model(
+        {"train", "predictor", "--text", text, "--length", length, "--test", tested, "-o", net}));
+    EXPECT_EQ(outcome.code, 2);
+    EXPECT_THAT(outcome.err, testing::Not(HasSubstr("recording")));
+    return outcome.err;
+  };
+  EXPECT_THAT(train("8192", text), HasSubstr("no text holds 4 passages of 8192 tokens"));
+  EXPECT_THAT(train("1024", test), HasSubstr("short.txt holds no passage of 1024 tokens"));
+}
+
+TEST_F(ModelTest, TrainingStopsWhereItIsInterrupted) {
+  const std::string text = folder_.write("doc.txt", document(800)), net = text + ".safetensors";
+  Process process(with_model({"train", "predictor", "--text", text, "--length", "1024",
+                              "--passages", "4", "-o", net}),
+                  {});
+  ASSERT_TRUE(process.wait_for_errors("to learn from"));
+  process.interrupt();
+  const Outcome outcome = process.finish();
+  EXPECT_EQ(outcome.code, 130);
+  EXPECT_THAT(outcome.err,
+              testing::ContainsRegex("stopped while training: [0-9,]+ of 2,000 steps"));
+  EXPECT_FALSE(std::ifstream(net).good());
+}
+
 TEST_F(ModelTest, ThePublishedNetworkStandsBesideOthers) {
   const std::string text = folder_.write("doc.txt", document(800));
   const auto train = [&](const std::string& out, std::vector<std::string> more) {

@@ -81,7 +81,7 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values("full", "full:keys=position-free", "quest:budget=128", "random:budget=128",
                     "attention_predictor:budget=128", "dense:first=1+quest:budget=128",
                     "attention_predictor:budget=128,calibrate=dense,period=4", "sparq:budget=128",
-                    "infllm", "magicpig", "pqcache:budget=128", "csattention:budget=128",
+                    "infllm:chunk=64", "magicpig", "pqcache:budget=128", "csattention:budget=128",
                     "csattention:budget=128,unit=key,sink=5,period=4,cosine=-1",
                     "csattention:budget=128,mode=table",
                     "csattention:budget=128,mode=lists,centroids=8",

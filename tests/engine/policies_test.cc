@@ -25,7 +25,7 @@ const char* const kSpecs[] = {
     "dense:first=1+quest:budget=48",
     "probe+quest:budget=48",
     "random:budget=48",
-    "infllm:local=32,init=16,block=16",
+    "infllm:local=32,init=16,block=16,chunk=48",
     "reattention:stride=1,sink=8,local=32,span=8,spans=6,activate=48",
     "reattention:sink=8,local=32,span=8,spans=6,activate=48,lead=1.1,gate=0.3",
     "auto:from=120+quest:budget=48",
@@ -57,8 +57,6 @@ TEST(EnginePolicies, AnswersDoNotDependOnTheBatch) {
   std::map<std::string, std::vector<int32_t>> together;
   std::vector<std::unique_ptr<Session>> sessions;
   for (const std::string spec : kSpecs) {
-    // InfLLM chooses its blocks per forward pass, so what shares the pass matters.
-    if (spec.starts_with("infllm")) continue;
     sessions.push_back(*engine->open(spec));
     ASSERT_TRUE(engine->submit(*sessions.back(), request_of(tiny_prompt(130), 20),
                                [&, spec](Result<Answer> answer) {
@@ -292,6 +290,22 @@ std::vector<std::vector<float>> logits_of(Engine& engine, Request request, std::
   };
   answer_of(engine, request, spec);
   return rows;
+}
+
+TEST(EnginePolicies, HowAPromptIsCutChangesNoLogit) {
+  for (const std::string spec :
+       {"skim:sink=64,window=300", "infllm:local=64,init=16,block=16,chunk=96",
+        "mac:min_context=0,window=64,band=16,sink=4,align=4,tau=0.2,max_error=0"}) {
+    const Request request = request_of(tiny_prompt(1600), 60);
+    std::vector<std::vector<float>> want;
+    for (const uint32_t chunk : {64, 70, 1599}) {
+      EngineOptions options = tiny_options();
+      options.chunk = chunk;
+      const auto got = logits_of(*tiny_engine(options), request, spec);
+      if (want.empty()) want = got;
+      EXPECT_TRUE(got == want) << spec << " " << chunk;
+    }
+  }
 }
 
 // The default model, where it is installed.

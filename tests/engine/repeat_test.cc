@@ -22,16 +22,34 @@ const std::string kIndexed[] = {"csattention:budget=64", "csattention:mode=table
                                 "csattention:mode=lists,budget=64,index=16",
                                 "csattention:mode=paper,budget=64,index=16"};
 
-TEST(Repeat, TheSamePromptIsAnsweredTheSame) {
+// Rings of results that are reused, in contexts as short as these.
+const std::string kRings = "mac:min_context=0,window=64,band=16,sink=4,align=4,tau=0.2,max_error=0";
+
+void expect_equal_answers(const std::string& policy, size_t prompt) {
+  SCOPED_TRACE(policy);
   const auto engine = tiny_engine();
-  const Request request = request_of(tiny_prompt(600), 40);
-  for (const std::string& policy : kIndexed) {
-    SCOPED_TRACE(policy);
-    auto session = engine->open(policy);
-    ASSERT_TRUE(session) << session.error().message;
-    const auto want = logits_of(**session, request);
-    EXPECT_EQ(logits_of(**session, request), want);
-  }
+  const Request request = request_of(tiny_prompt(prompt), 100);
+  auto session = engine->open(policy);
+  ASSERT_TRUE(session) << session.error().message;
+  const auto want = logits_of(**session, request);
+  EXPECT_EQ(logits_of(**session, request), want);
+}
+
+TEST(Repeat, TheSamePromptIsAnsweredTheSame) {
+  for (const std::string& policy : kIndexed) expect_equal_answers(policy, 600);
+  expect_equal_answers(kRings + ",guard=false", 600);
+  expect_equal_answers(kRings + ",prefill=reuse", 600);
+  expect_equal_answers(kRings, 1600);  // where the guard changes its mind
+}
+
+// Whose second answer begins at the position at which the first one ended.
+TEST(Repeat, AutoBeginsAStepOfEveryAnswer) {
+  const auto engine = tiny_engine();
+  auto session = *engine->open("auto+quest:budget=64");
+  const Request request = request_of(tiny_prompt(200), 2);
+  const auto first = answer_of(*session, request).counters.policy;
+  EXPECT_FALSE(first.empty());
+  EXPECT_EQ(answer_of(*session, request).counters.policy, first);
 }
 
 TEST(Repeat, PromptsThatWereGivenUpLeaveNothingBehind) {
@@ -83,10 +101,10 @@ class FailingBackend : public Backend {
 TEST(Repeat, SessionsGoOnAfterAPassThatFailed) {
   const auto engine = tiny_engine();
   Engine::Impl& impl = engine->impl();
-  for (const std::string policy :
-       {"full", "streaming:window=64", "quest:budget=64", "h2o:budget=64", "snapkv:budget=64",
-        "dense:first=1+h2o:budget=64", "csattention:budget=64", "mac",
-        "attention_predictor:budget=64"}) {
+  for (const std::string& policy : std::initializer_list<std::string>{
+           "full", "streaming:window=64", "quest:budget=64", "h2o:budget=64", "snapkv:budget=64",
+           "dense:first=1+h2o:budget=64", "csattention:budget=64", kRings + ",guard=false",
+           "attention_predictor:budget=64"}) {
     SCOPED_TRACE(policy);
     FailingBackend backend(cpu_backend(*impl.model, *impl.threads, {}), 3);
     SchedulerLimits limits;

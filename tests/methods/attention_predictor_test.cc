@@ -239,7 +239,8 @@ TEST(AttentionPredictor, LayersHaveBudgetsOfTheirOwn) {
   EXPECT_LE(larger, 192u);
   EXPECT_GT(larger, 176u);
   EXPECT_TRUE(policy.seen[2].selection.all);
-  for (const char* bad : {"3:96", "1", "1:", ":96", "1:9", "1:96x", "1:96//"}) {
+  for (const char* bad : {"3:96", "1", "1:", ":96", "1:9", "1:96x", "1:96//", "1:16777217",
+                          "1:2147483648", "1:4294967295"}) {
     const auto spec = fmt::format("attention_predictor:layers={}", bad);
     const auto refused = create_policy(policy_entries(), spec, toy.config());
     ASSERT_FALSE(refused) << bad;

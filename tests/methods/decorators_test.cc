@@ -72,6 +72,18 @@ TEST(Skim, PromptsSeeAWindowAndAnswersEverything) {
   EXPECT_NE(policy->prefill_key(), make(toy, "skim:window=41")->prefill_key());
 }
 
+// Rows that see all keys read them in one piece, and the others in two.
+TEST(Skim, ChunksEndWhereTheWindowIsFull) {
+  Toy toy({1, 4, 2, 32}, 16);
+  const auto policy = make(toy, "skim:sink=8,window=40");
+  for (const int32_t position : {0, 47}) EXPECT_EQ(policy->next_cut(position), 48);
+  EXPECT_GT(policy->next_cut(48), 1 << 30);
+  const auto both = make(toy, "skim:sink=8,window=400+mac:min_context=0,window=64,prefill=reuse");
+  const int32_t first = make(toy, "mac:min_context=0,window=64,prefill=reuse")->next_cut(408);
+  EXPECT_EQ(both->next_cut(0), 408);
+  EXPECT_EQ(both->next_cut(408), first);
+}
+
 std::map<std::string, double> probed(Toy& toy, std::string_view spec) {
   const auto policy = make(toy, spec);
   SequenceKv kv = toy.new_sequence();
@@ -187,6 +199,15 @@ TEST(Auto, SavesWhatItsCandidatesKeep) {
   EXPECT_EQ(restored->observed_prompt_rows(420, 410), 10);  // the ring has what is before them
   EXPECT_TRUE(restored->restore_state({}, 410));            // of a file from before
   EXPECT_EQ(restored->observed_prompt_rows(420, 410), 64);
+}
+
+// What is small is left out on a device that does not have it, but not where the file is read.
+TEST(Auto, CandidatesThatAFileDoesNotNameBeginAnew) {
+  const Toy toy({2, 4, 2, 32}, 16);
+  const auto saved = make(toy, "auto"), restored = make(toy, "auto");
+  saved->restrict_to([](const Policy& policy) { return policy.spec() != "mac"; });
+  const Status taken = restored->restore_state(saved->save_state(), 10);
+  EXPECT_TRUE(taken) << taken.error().message;
 }
 
 TEST(Auto, RefusesWhatCannotTakeTurns) {

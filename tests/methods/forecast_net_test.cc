@@ -12,6 +12,7 @@
 #include "methods/attention_predictor/attention_predictor.h"
 #include "methods/attention_predictor/net_file.h"
 #include "methods/attention_predictor/network.h"
+#include "methods/policy_memory.h"
 #include "methods/random_net.h"
 #include "methods/selecting.h"
 
@@ -232,6 +233,22 @@ TEST(NetFile, OfAnotherPoolIsRefused) {
     EXPECT_EQ(bool(create_policy(policy_entries(), spec + "max", toy.config())), largest);
     EXPECT_EQ(bool(create_policy(policy_entries(), spec + "sum", toy.config())), !largest);
   }
+}
+
+// Memory is measured with a part of the model, which the network is not for.
+TEST(NetFile, MemoryOfItsPolicyIsForetold) {
+  const auto config = testing::toy_config({3, 4, 2, 32});
+  const NetFile file(forecast_net_file(random_net(16, false), config, {}));
+  ThreadPool pool(2);
+  const auto bytes = [&](const std::string& spec, const ModelConfig& model) {
+    const auto memory = PolicyMemory::measure(spec, model, pool);
+    EXPECT_TRUE(memory) << memory.error().message;
+    return memory ? memory->bytes(8192) : 0;
+  };
+  EXPECT_GT(bytes("attention_predictor:file=" + file.path, config),
+            8 * bytes("attention_predictor", config));
+  const auto other = testing::toy_config({4, 4, 2, 32});
+  EXPECT_FALSE(PolicyMemory::measure("attention_predictor:file=" + file.path, other, pool));
 }
 
 TEST(NetFile, NamesThePoolWhereNobodyAsks) {

@@ -116,6 +116,56 @@ TEST(MacGuard, GoesOnAfterARestore) {
   EXPECT_EQ(figure(*restored, "mac_off_layer0_head1"), 1.0 - 2.0 / 64);
 }
 
+/// Whose last prompt row alone is like no other one.
+struct OddLastRow : OneHeadHits {
+  OddLastRow() {
+    prompt_end = static_cast<int32_t>(kPrompt);
+    repeat_query(*this, kPrompt - 1, 100, 0, 2);
+  }
+};
+
+// Whatever rows of the prompt came in the last pass.
+TEST(MacGuard, HowPromptsAreCutDoesNotMatter) {
+  OddLastRow toy;
+  Outputs want;
+  for (const size_t last : {kPrompt, size_t{1}, size_t{5}}) {
+    const auto policy = make_policy(toy, kGuarded);
+    SequenceKv kv = toy.new_sequence();
+    const size_t chunks[] = {kPrompt - last, last};
+    const auto some = std::span(chunks).subspan(last == kPrompt ? 1 : 0);
+    const Outputs got = testing::run(toy, *policy, kv, some, 40);
+    EXPECT_EQ(figure(*policy, "mac_off_layer0_head0"), 0.0) << last;
+    if (want.empty()) want = got;
+    EXPECT_TRUE(got == want) << last;
+  }
+}
+
+// Neither that a head came to pay in them, nor that it rested at their end.
+TEST(MacGuard, ForgetsWhatItSawOfTokensThatAreGone) {
+  for (const bool rests : {false, true}) {
+    OneHeadHits toy;
+    toy.prompt_end = static_cast<int32_t>(kPrompt);
+    for (size_t token = kPrompt; token < kPrompt + kSteps; ++token) {
+      if (rests)
+        repeat_query(toy, token, token - 1000, 0, 2);
+      else
+        repeat_query(toy, token, token - 7, 2, 2);
+    }
+    const auto used = make_policy(toy, kGuarded), fresh = make_policy(toy, kGuarded);
+    SequenceKv kv = toy.new_sequence();
+    const size_t prompt[] = {kPrompt - 100, 100}, rest[] = {100};
+    const Outputs want = testing::run(toy, *used, kv, prompt, kSteps);
+    used->truncate(kPrompt - 100);
+    kv.truncate(kPrompt - 100);
+    SequenceKv again = kv;
+    used->clear_stats();
+    EXPECT_TRUE(testing::run(toy, *used, kv, rest, kSteps) == want);
+    EXPECT_TRUE(testing::run(toy, *fresh, again, rest, kSteps) == want);
+    EXPECT_EQ(figure(*used, "mac_off"), figure(*fresh, "mac_off"));
+    EXPECT_EQ(used->save_state(), fresh->save_state());
+  }
+}
+
 TEST(MacGuard, PaysWhereMoreIsSavedThanSpent) {
   MacGuard guard;
   EXPECT_TRUE(guard.pays());

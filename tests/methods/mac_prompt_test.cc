@@ -218,6 +218,25 @@ TEST(MacPrompt, ForksAndCutsGoOnAsTheOriginal) {
   EXPECT_EQ(stats_of(*other).at("mac_prompt_group_hits"), 1.0);
 }
 
+// A question that is asked again: its last rows reused what the answer has written over.
+TEST(MacPrompt, RowsWhoseEntriesAreGoneAreReadAgain) {
+  Toy toy({1, 4, 2, 32, KvType::kBF16}, kTokens);
+  const auto policy = make_policy(toy, kReuse);  // whose window is 256
+  const auto wanted = [&](int32_t end, int32_t kept) {
+    return policy->observed_prompt_rows(end, kept);
+  };
+  EXPECT_EQ(wanted(300, 0), 300);
+  EXPECT_EQ(wanted(300, 30), 270);  // before the first entry
+  SequenceKv kv = toy.new_sequence();
+  read(toy, *policy, kv, 400);
+  EXPECT_EQ(wanted(420, 400), 20);
+  EXPECT_EQ(wanted(400, 399), 400);  // that of token 143 has been written over
+  policy->truncate(399);
+  EXPECT_EQ(wanted(400, 399), 400);
+  policy->truncate(120);
+  EXPECT_EQ(wanted(400, 120), 400);
+}
+
 TEST(MacPrompt, ABadNumberIsNotRemembered) {
   Repeating toy;
   toy.q(0, 200)[5] = NAN;

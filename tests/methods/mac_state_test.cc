@@ -76,6 +76,40 @@ TEST(MacState, SavedRingsGoOnAsTheOriginal) {
   }
 }
 
+TEST(MacState, SequencesShareTheMemoryOfRings) {
+  Toy toy({2, 4, 2, 32, KvType::kBF16, 64}, 400);  // of which the first layer has no ring
+  repeat_queries(toy, 280, 400, 13);
+  const auto full = make_policy(toy, "full"), free = make_policy(toy, kMac);
+  const auto answer = [&](Policy& policy) {
+    SequenceKv kv = toy.new_sequence();
+    toy.step(kv, policy, 300, Phase::kPrefill);
+    return decode(toy, policy, kv, 30);
+  };
+  const Outputs dense = answer(*full), reused = answer(*free);
+  const uint64_t ring = free->state_bytes();
+  const auto spec = [&](uint64_t bytes) { return kMac + ",ring_memory=" + std::to_string(bytes); };
+  const auto small = make_policy(toy, spec(ring - 1));
+  EXPECT_TRUE(answer(*small) == dense);
+  EXPECT_EQ(small->state_bytes(), 0u);
+  EXPECT_EQ(stat(*small, "mac_ringless"), 64.0 + 30.0);  // a window of the prompt, and the answer
+
+  auto one = make_policy(toy, spec(ring * 3 / 2));
+  const auto two = make_policy(toy, spec(ring * 3 / 2));
+  EXPECT_TRUE(answer(*one) == reused);
+  EXPECT_EQ(stat(*one, "mac_ringless"), 0.0);
+  EXPECT_TRUE(answer(*two) == dense);
+  EXPECT_EQ(one->fork()->state_bytes(), 0u);
+  EXPECT_TRUE(two->restore_state(one->save_state(), 330));
+  EXPECT_EQ(two->state_bytes(), 0u);
+  const std::string state = one->save_state();
+  one.reset();  // and gives back what it had
+  EXPECT_TRUE(two->restore_state(state, 330));
+  EXPECT_EQ(two->state_bytes(), ring);
+  const auto four = make_policy(toy, spec(ring * 4));
+  EXPECT_TRUE(answer(*four) == reused);
+  EXPECT_EQ(four->fork()->state_bytes(), ring);
+}
+
 TEST(MacState, WhatIsNoRingIsRefused) {
   testing::expect_state_is_checked(kMac);
   Toy toy({2, 4, 2, 32, KvType::kBF16}, 401);

@@ -6,10 +6,14 @@
 #include <bit>
 #include <cmath>
 
+#include "model/golden_model.h"
+
 namespace reprise {
 namespace {
 
 using Flat = std::array<float, sizeof(kernels::ScoreNet) / sizeof(float)>;
+
+const ProgressFn kGoOn = [](const Progress&) { return true; };
 
 /// A bright block that moves right by one every second row; the rest is even.
 Recording moving(uint32_t seed) {
@@ -60,10 +64,7 @@ TEST(Trainer, LearnsWhatNoAverageCanKnow) {
   const auto train = [&] {
     Trainer trainer(options, training, validation, pool);
     losses.clear();
-    return trainer.train([&](const EpochReport& report) {
-      losses.push_back(report.loss);
-      return true;
-    });
+    return trainer.train([&](const EpochReport& report) { losses.push_back(report.loss); }, kGoOn);
   };
   const auto net = train();
   ASSERT_TRUE(net);
@@ -82,7 +83,7 @@ TEST(Trainer, LearnsWhatNoAverageCanKnow) {
   // The same seed gives the same network, on any number of threads.
   ThreadPool one(1);
   Trainer again(options, training, validation, one);
-  const auto same = again.train([](const EpochReport&) { return true; });
+  const auto same = again.train([](const EpochReport&) {}, kGoOn);
   ASSERT_TRUE(same);
   EXPECT_EQ(std::bit_cast<Flat>(same->net), std::bit_cast<Flat>(net->net));
 }
@@ -98,10 +99,8 @@ TEST(Trainer, LearnsAsPublished) {
   options.epochs = 10;
   std::vector<double> losses;
   const auto net =
-      Trainer(options, training, validation, pool).train([&](const EpochReport& report) {
-        losses.push_back(report.loss);
-        return true;
-      });
+      Trainer(options, training, validation, pool)
+          .train([&](const EpochReport& report) { losses.push_back(report.loss); }, kGoOn);
   ASSERT_TRUE(net);
   EXPECT_TRUE(net->published);
   EXPECT_EQ(net->pool, BlockPool::kMax);
@@ -148,10 +147,8 @@ TEST(Trainer, EndsWhereNothingIsGainedAndGivesTheBestNetwork) {
   options.patience = 3;
   options.rate = 0.3f;  // far too large: it soon spoils what was learnt
   std::vector<EpochReport> reports;
-  const auto net = Trainer(options, training, validation, pool).train([&](const EpochReport& told) {
-    reports.push_back(told);
-    return true;
-  });
+  const auto net = Trainer(options, training, validation, pool)
+                       .train([&](const EpochReport& told) { reports.push_back(told); }, kGoOn);
   ASSERT_TRUE(net);
   ASSERT_GT(reports.size(), options.patience);
   EXPECT_LT(reports.size(), options.epochs);
@@ -173,13 +170,87 @@ TEST(Trainer, EndsWhereNothingIsGainedAndGivesTheBestNetwork) {
             reports[best].recovery);
 }
 
-TEST(Trainer, CanBeStopped) {
-  const std::vector<Recording> recordings = {moving(1)};
+// Layers with a window of the model's own are not recorded.
+TEST(Trainer, LearnsFromLayersThatHaveRows) {
+  std::vector<Recording> recordings = {moving(1), moving(2)};
   ThreadPool pool(2);
-  Trainer trainer(small_training(), recordings, recordings, pool);
-  const auto net = trainer.train([](const EpochReport&) { return false; });
-  ASSERT_FALSE(net);
-  EXPECT_EQ(net.error().code, ErrorCode::kCancelled);
+  TrainingOptions options = small_training();
+  options.epochs = 1;
+  const auto train = [&] {
+    return Trainer(options, recordings, recordings, pool)
+        .train([](const EpochReport& report) { EXPECT_GT(report.recovery, 0.0); }, kGoOn);
+  };
+  for (Recording& recording : recordings) recording.layers.erase(recording.layers.begin());
+  const auto alone = train();
+  for (Recording& recording : recordings) recording.layers.emplace(recording.layers.begin());
+  for (const uint32_t first : {0u, 1u}) {
+    options.first_layer = first;
+    const auto net = train();
+    ASSERT_TRUE(alone && net);
+    EXPECT_EQ(std::bit_cast<Flat>(net->net), std::bit_cast<Flat>(alone->net)) << first;
+  }
+  for (const uint32_t first : {2u, 3u}) {
+    options.first_layer = first;
+    const auto none = train();
+    ASSERT_FALSE(none) << first;
+    EXPECT_EQ(none.error().code, ErrorCode::kUnsupported);
+  }
+}
+
+TEST(Trainer, SaysWhichModelsHaveNoLayerToLearnFrom) {
+  ModelConfig config;
+  config.n_layer = 4;
+  config.window = {0, 0, 512, 0};
+  EXPECT_TRUE(check_layers(config, 2));
+  for (const auto& [layers, last] : {std::pair{4u, 512u}, std::pair{2u, 0u}, std::pair{1u, 0u}}) {
+    config.n_layer = layers;
+    config.window[3] = last;
+    const Status status = check_layers(config, 2);
+    ASSERT_FALSE(status) << layers;
+    EXPECT_NE(status.error().message.find("from layer 2 on"), std::string::npos);
+  }
+}
+
+TEST(Trainer, CanBeStoppedAtEveryStep) {
+  const std::vector<Recording> recordings = {moving(1)};
+  const TrainingOptions options = small_training();
+  ThreadPool pool(2);
+  for (const uint64_t last : {0u, 3u, 30u}) {
+    size_t epochs = 0;
+    const auto net = Trainer(options, recordings, recordings, pool)
+                         .train([&](const EpochReport&) { ++epochs; },
+                                [&](const Progress& progress) {
+                                  EXPECT_LE(progress.done, last);
+                                  EXPECT_EQ(progress.total, 150u);
+                                  return progress.done < last;
+                                });
+    ASSERT_FALSE(net);
+    EXPECT_EQ(net.error().code, ErrorCode::kCancelled);
+    EXPECT_EQ(epochs, last / options.steps);
+  }
+}
+
+TEST(Recording, CanBeStoppedInAPassage) {
+  const test::GoldenFolder folder(test::read_golden("llama"));
+  ThreadPool pool(2);
+  const auto model = *Model::load(folder.path(), pool);
+  const std::vector<int32_t> tokens(600, 1);
+  std::vector<uint64_t> asked;
+  const auto record = [&](uint64_t last) {
+    asked.clear();
+    return record_attention(*model, pool, tokens, 16, false, [&](const Progress& progress) {
+      asked.push_back(progress.done);
+      return progress.done < last;
+    });
+  };
+  const auto whole = record(tokens.size());
+  ASSERT_TRUE(whole);
+  EXPECT_EQ(whole->layers.back().size(), 16u);
+  EXPECT_EQ(asked, (std::vector<uint64_t>{0, 256, 512}));
+  const auto stopped = record(256);
+  ASSERT_FALSE(stopped);
+  EXPECT_EQ(stopped.error().code, ErrorCode::kCancelled);
+  EXPECT_EQ(asked.size(), 2u);
 }
 
 TEST(Recovery, CalibrationsReadTheBest) {

@@ -18,7 +18,8 @@ using Clock = std::chrono::steady_clock;
 
 constexpr auto kTokens = static_cast<int32_t>(kPageTokens);
 constexpr size_t kParallelFrom = 1 << 15;  // scores
-constexpr uint32_t kSmallestBudget = 64;
+constexpr uint32_t kLeastBudget = AttentionPredictorOptions::kLeastBudget;
+constexpr uint32_t kMostBudget = AttentionPredictorOptions::kMostBudget;
 constexpr int32_t kFewestRows = 8;  // of a longer history; with fewer every key is read
 
 /// "3:512" as a layer and its tokens.
@@ -93,10 +94,11 @@ Result<std::unique_ptr<Policy>> AttentionPredictorPolicy::create(
   while (!rest.empty()) {
     const std::string_view item = rest.substr(0, rest.find('/'));
     const auto budget = parse_layer_budget(item);
-    if (!budget || budget->first >= config.n_layer || budget->second < kSmallestBudget) {
+    if (!budget || budget->first >= config.n_layer || budget->second < kLeastBudget ||
+        budget->second > kMostBudget) {
       return fail(ErrorCode::kInvalidArgument,
-                  "layers: \"{}\" is not LAYER:TOKENS with a layer below {} and {} tokens or more",
-                  item, config.n_layer, kSmallestBudget);
+                  "layers: \"{}\" is not LAYER:TOKENS with a layer below {} and {} to {} tokens",
+                  item, config.n_layer, kLeastBudget, kMostBudget);
     }
     policy->budgets_[budget->first] = {budget->second, options.sink, options.window};
     rest.remove_prefix(std::min(rest.size(), item.size() + 1));

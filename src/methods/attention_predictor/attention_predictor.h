@@ -22,6 +22,8 @@
 namespace reprise {
 
 struct AttentionPredictorOptions {
+  static constexpr uint32_t kLeastBudget = 64, kMostBudget = 1 << 24;
+
   std::string mode = "default";
   std::string file = "none";
   float factor = 0.7f;
@@ -47,7 +49,8 @@ void visit_options(AttentionPredictorOptions& o, Visitor&& visit) {
       o.file);
   visit(OptionSpec{"factor", "weight of the past in the average; 0 = the last row alone", "", 0, 1},
         o.factor);
-  visit(OptionSpec{"budget", "keys read per KV head", "tokens", 64, 1 << 24}, o.budget);
+  visit(OptionSpec{"budget", "keys read per KV head", "tokens", o.kLeastBudget, o.kMostBudget},
+        o.budget);
   visit(
       OptionSpec{"layers",
                  "budgets of single layers, LAYER:TOKENS separated by '/'; the others have budget"},

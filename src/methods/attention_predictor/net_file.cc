@@ -10,6 +10,7 @@
 #include "base/try.h"
 #include "formats/safetensors.h"
 #include "kv/page_pool.h"
+#include "methods/policy_memory.h"
 
 namespace reprise {
 namespace {
@@ -69,7 +70,7 @@ Status check_metadata(const nlohmann::json& data, const std::string& path,
   if (text("format") != "reprise forecast") {
     return fail(ErrorCode::kBadValue, "{}: no network of `reprise train predictor`", path);
   }
-  if (text("model") != identity(config)) {
+  if (text("model") != identity(config) && config.name != PolicyMemory::kPartName) {
     return fail(ErrorCode::kUnsupported,
                 "{}: trained for {}, not for {}; train one with `reprise train predictor`", path,
                 text("model"), identity(config));

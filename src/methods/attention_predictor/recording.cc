@@ -52,7 +52,7 @@ std::vector<const RopeTable*> layer_ropes(const Model& model) {
 }  // namespace
 
 Result<Recording> record_attention(Model& model, ThreadPool& pool, std::span<const int32_t> tokens,
-                                   size_t rows, bool largest) {
+                                   size_t rows, bool largest, const ProgressFn& progress) {
   const ModelConfig& config = model.config();
   const kernels::KvLayout layout = {kernels::KvType::kBF16, config.n_kv_head, config.head_dim};
   const uint64_t blocks = tokens.size() / kPageTokens + 2;
@@ -64,6 +64,9 @@ Result<Recording> record_attention(Model& model, ThreadPool& pool, std::span<con
   const auto end = static_cast<int32_t>(tokens.size());
   Recorder recorder(config, end - static_cast<int32_t>(std::min(rows, tokens.size())), largest);
   for (size_t at = 0; at < tokens.size(); at += kChunk) {
+    if (!progress({"record", at, tokens.size(), "tokens"})) {
+      return fail(ErrorCode::kCancelled, "stopped while attention was recorded");
+    }
     const size_t count = std::min(kChunk, tokens.size() - at);
     std::vector<Row> batch;
     for (size_t i = at; i < at + count; ++i)

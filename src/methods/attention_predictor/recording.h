@@ -24,9 +24,9 @@ struct Recording {
 };
 
 /// The last so many rows of tokens, read as one prompt: rows of a causal pass over a text are those
-/// that decoding it would have. largest: whether blocks' best keys are recorded, too. Errors:
-/// kOutOfMemory; those of the model.
+/// that decoding it would have. largest: whether blocks' best keys are recorded, too. progress:
+/// stage "record", in tokens. Errors: kCancelled; kOutOfMemory; those of the model.
 Result<Recording> record_attention(Model& model, ThreadPool& pool, std::span<const int32_t> tokens,
-                                   size_t rows, bool largest);
+                                   size_t rows, bool largest, const ProgressFn& progress);
 
 }  // namespace reprise

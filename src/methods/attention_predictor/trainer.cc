@@ -31,7 +31,21 @@ ForecastNet initial_net(const TrainingOptions& options, std::mt19937_64& random)
   return net;
 }
 
+Status no_layers(uint32_t first_layer) {
+  return fail(ErrorCode::kUnsupported,
+              "no layer of the model from layer {} on reads every key, so there is nothing to "
+              "learn from; attention_predictor needs no network there: leave file= away",
+              first_layer);
+}
+
 }  // namespace
+
+Status check_layers(const ModelConfig& config, uint32_t first_layer) {
+  for (size_t layer = first_layer; layer < config.n_layer; ++layer) {
+    if (config.window[layer] == 0) return {};
+  }
+  return no_layers(first_layer);
+}
 
 std::vector<float> flat(const kernels::ScoreNet& net) {
   const auto values = std::bit_cast<Flat>(net);
@@ -48,13 +62,17 @@ Trainer::Trainer(const TrainingOptions& options, std::span<const Recording> trai
       net_(initial_net(options, random_)),
       units_(options.published ? kShareUnits : 1.0f),
       mean_(kWeights),
-      square_(kWeights) {}
+      square_(kWeights) {
+  const Recording::Rows& recorded = validation.front().layers;
+  for (size_t layer = options.first_layer; layer < recorded.size(); ++layer) {
+    if (!recorded[layer].empty()) layers_.push_back(layer);
+  }
+}
 
 Trainer::Crop Trainer::draw() {
   const auto below = [&](size_t count) { return static_cast<size_t>(random_() % count); };
   const Recording& text = training_[below(training_.size())];
-  const Recording::Rows& layers = text.of(net_.pool);
-  const auto& rows = layers[options_.first_layer + below(layers.size() - options_.first_layer)];
+  const auto& rows = text.of(net_.pool)[layers_[below(layers_.size())]];
   const size_t history = options_.rows, next = history + below(rows.size() - history);
   const size_t head = below(rows[next].heads);
   const auto choice =
@@ -144,7 +162,9 @@ ForecastNet Trainer::learnt() const {
   return net;
 }
 
-Result<ForecastNet> Trainer::train(const std::function<bool(const EpochReport&)>& told) {
+Result<ForecastNet> Trainer::train(const std::function<void(const EpochReport&)>& told,
+                                   const ProgressFn& progress) {
+  if (layers_.empty()) return tl::unexpected<Error>(no_layers(options_.first_layer).error());
   ForecastNet best = learnt();
   double best_recovery = -1.0;
   uint32_t without_gain = 0;
@@ -153,12 +173,15 @@ Result<ForecastNet> Trainer::train(const std::function<bool(const EpochReport&)>
     EpochReport report;
     report.epoch = epoch;
     for (uint32_t i = 0; i < options_.steps; ++i) {
+      if (!progress({"train", steps_done_, options_.epochs * options_.steps, "steps"})) {
+        return fail(ErrorCode::kCancelled, "training was stopped");
+      }
       const double cosine = 0.5 * (1.0 + std::cos(std::numbers::pi * steps_done_ / all));
       const double warm = std::min(1.0, (steps_done_ + 1.0) / kWarmUp);
       report.loss += step(static_cast<float>(options_.rate * cosine * warm)) / options_.steps;
     }
     const auto net = std::make_shared<const ForecastNet>(learnt());
-    const size_t heads = validation_.front().layers.front().front().heads;
+    const size_t heads = validation_.front().layers[layers_.front()].front().heads;
     RecoveryCase how = options_.validation;
     how.pool = net->pool;
     report.recovery = closed_loop_recovery(
@@ -174,7 +197,7 @@ Result<ForecastNet> Trainer::train(const std::function<bool(const EpochReport&)>
       best = *net;
       best_recovery = report.recovery;
     }
-    if (!told(report)) return fail(ErrorCode::kCancelled, "training was stopped");
+    told(report);
   }
   return best;
 }

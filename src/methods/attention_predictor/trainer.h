@@ -42,8 +42,10 @@ class Trainer {
           std::span<const Recording> validation, ThreadPool& pool);
 
   /// The network of the best epoch by closed-loop recovery; recordings hold blocks' best keys if it
-  /// is to be as published. told after each; false cancels.
-  Result<ForecastNet> train(const std::function<bool(const EpochReport&)>& told);
+  /// is to be as published. told after each; progress before each step: stage "train", in steps.
+  /// Errors: kCancelled; kUnsupported where no layer can be learned from: see check_layers().
+  Result<ForecastNet> train(const std::function<void(const EpochReport&)>& told,
+                            const ProgressFn& progress);
 
  private:
   struct Crop {
@@ -64,6 +66,7 @@ class Trainer {
 
   TrainingOptions options_;
   std::span<const Recording> training_, validation_;
+  std::vector<size_t> layers_;  // that are learned from: those with a window have no rows
   ThreadPool& pool_;
   std::mt19937_64 random_;
   ForecastNet net_;
@@ -71,6 +74,9 @@ class Trainer {
   std::vector<float> mean_, square_;  // of gradients
   uint32_t steps_done_ = 0;
 };
+
+/// kUnsupported for a model of which no layer from first_layer on reads every key.
+Status check_layers(const ModelConfig& config, uint32_t first_layer);
 
 /// Slopes of a loss by the weights, and the weights, as one array each.
 std::vector<float> flat(const kernels::ScoreNet& net);

@@ -8,6 +8,7 @@ namespace reprise {
 InfLlmPolicy::InfLlmPolicy(const InfLlmOptions& options, const ModelConfig& config)
     : init_(static_cast<int32_t>(options.init)),
       local_(static_cast<int32_t>(options.local)),
+      chunk_(static_cast<int32_t>(options.chunk)),
       blocks_(options.blocks),
       memory_({init_, static_cast<int32_t>(options.block), local_,
                static_cast<int32_t>(options.representatives)},

@@ -8,9 +8,9 @@
 // votes for the keys that represent a block (see BlockMemory); one block list is shared by all
 // heads of a layer.
 //
-// Blocks are chosen once for the rows of one call, by their mean query, and the window of its first
-// row is read by all. So an answer depends on how the engine cuts a prompt into chunks (--chunk,
-// and what other requests run); which keys represent a block does not.
+// Rows of one call share what they read: its blocks are chosen by their mean query, and the window
+// of the first row is read by all. So calls are cut at multiples of `chunk`; which keys represent a
+// block does not depend on calls.
 #pragma once
 
 #include "attention/policy.h"
@@ -25,6 +25,7 @@ struct InfLlmOptions {
   uint32_t blocks = 8;
   uint32_t block = 64;
   uint32_t representatives = 4;
+  uint32_t chunk = 512;
 };
 
 template <class Visitor>
@@ -38,6 +39,8 @@ void visit_options(InfLlmOptions& o, Visitor&& visit) {
   visit(OptionSpec{"representatives", "keys of a block whose mean it is ranked by", "tokens", 1,
                    1 << 16},
         o.representatives);
+  visit(OptionSpec{"chunk", "prompt rows that share what they read", "tokens", 1, 1 << 20},
+        o.chunk);
 }
 
 class InfLlmPolicy : public Policy {
@@ -49,10 +52,11 @@ class InfLlmPolicy : public Policy {
   void truncate(int32_t length) override { memory_.truncate(length); }
   bool rebuilds() const override { return false; }  // votes come from queries
   bool position_free() const override { return true; }
+  int32_t prefill_grid() const override { return chunk_; }
   uint64_t state_bytes() const override { return memory_.bytes(); }
 
  private:
-  int32_t init_, local_;
+  int32_t init_, local_, chunk_;
   size_t blocks_;
   BlockMemory memory_;
   std::vector<float> scores_;  // [blocks]

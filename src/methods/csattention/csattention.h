@@ -90,11 +90,13 @@ void visit_options(CsAttentionOptions& o, Visitor&& visit) {
   visit(OptionSpec{"observe", "last prompt rows whose queries shape the index; 0 = all", "tokens",
                    0, 1 << 24},
         o.observe);
-  visit(OptionSpec{"index",
-                   "largest index as a share of KV in bf16; lists have their own size: those of "
-                   "more than 1 and more than this are refused",
-                   "", 0.01, 64},
-        o.index);
+  visit(
+      OptionSpec{"index",
+                 "largest index as a share of KV in bf16, without its codebooks, a few hundred KB "
+                 "to some MB whatever the context; lists have their own size: those of more than "
+                 "1 and more than this are refused",
+                 "", 0.01, 64},
+      o.index);
   visit(OptionSpec{"parts",
                    "parts of a head's dimensions, each with a code, table or lists of its own; 0 = "
                    "half of the dimensions for codes, else 8",

@@ -172,6 +172,7 @@ void AutoPolicy::step_took(int32_t position, double ms) {
 
 void AutoPolicy::truncate(int32_t length) {
   for (const Candidate& each : candidates_) each.policy->truncate(length);
+  position_ = -1;  // the next answer may begin where this one ended
   if (length < measured_at_) start_over();
 }
 
@@ -210,7 +211,9 @@ Status AutoPolicy::restore_state(std::string_view state, int32_t length) {
   }
   if (!in.ended()) return fail(ErrorCode::kCorrupt, "what was saved is no state of auto");
   for (const Candidate& each : candidates_) {
-    const Status taken = each.policy->restore_state(kept[each.name], length);
+    const auto own = kept.find(each.name);
+    if (own == kept.end()) continue;  // where it was written there was none
+    const Status taken = each.policy->restore_state(own->second, length);
     if (taken) continue;
     truncate(0);
     return taken;

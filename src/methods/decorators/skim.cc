@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "methods/first_and_recent.h"
 
 namespace reprise {
@@ -20,6 +22,12 @@ void SkimPolicy::select(const QueryRows& rows, Selection& selection) {
 std::string SkimPolicy::prefill_key() const {
   const std::string key = inner().prefill_key();
   return key.empty() ? key : fmt::format("skim:{},{}+{}", options_.sink, options_.window, key);
+}
+
+int32_t SkimPolicy::next_cut(int32_t position) const {
+  const int32_t next = inner().next_cut(position);
+  const auto full = static_cast<int32_t>(options_.sink + options_.window);
+  return position < full ? std::min(next, full) : next;
 }
 
 }  // namespace reprise

@@ -26,6 +26,8 @@ class SkimPolicy : public PolicyDecorator {
   std::unique_ptr<Policy> fork() const override { return std::make_unique<SkimPolicy>(*this); }
   void select(const QueryRows& rows, Selection& selection) override;
   std::string prefill_key() const override;
+  /// Until sinks and window are full everything is read, in one piece.
+  int32_t next_cut(int32_t position) const override;
 
  private:
   SkimOptions options_;

@@ -69,6 +69,7 @@ MacPolicy::MacPolicy(const MacOptions& options, const ModelConfig& config,
       settings_(settings_of(options, config)),
       by_layer_(options.layers),
       ring_type_(options.ring == "q8_0" ? kernels::KvType::kQ8_0 : kernels::KvType::kBF16),
+      room_(config, settings_.ring_memory),
       layers_(new_layers()),
       compares_(config.n_kv_head, 1),
       matches_(config.n_head),
@@ -114,17 +115,48 @@ std::vector<MacPolicy::Layer> MacPolicy::new_layers() const {
   return std::vector<Layer>(config_->n_layer, layer);
 }
 
+std::unique_ptr<Policy> MacPolicy::fork() const {
+  auto copy = std::make_unique<MacPolicy>(*this);
+  if (copy->room_.bytes() < room_.bytes()) {
+    for (Layer& layer : copy->layers_) layer.ring.reset();
+  }
+  return copy;
+}
+
+MacRing MacPolicy::new_ring() const {
+  return {*config_, static_cast<uint32_t>(settings_.window), ring_type_, settings_.fixes};
+}
+
 MacRing& MacPolicy::ring(uint32_t layer) {
   auto& ring = layers_[layer].ring;
-  if (!ring)
-    ring.emplace(*config_, static_cast<uint32_t>(settings_.window), ring_type_, settings_.fixes);
+  if (!ring) ring = new_ring();
   ring->settle();
   return *ring;
+}
+
+uint64_t MacPolicy::rings_bytes() {
+  if (ring_bytes_ == 0) ring_bytes_ = new_ring().bytes();
+  uint64_t layers = 0;
+  for (uint32_t layer = 0; layer < config_->n_layer; ++layer) {
+    if (config_->window[layer] == 0 && !is_left_alone(layer)) ++layers;
+  }
+  return layers * ring_bytes_;
+}
+
+bool MacPolicy::has_room(uint32_t layer, size_t rows) {
+  if (!room_.limited() || room_.bytes() > 0 || room_.take(rings_bytes())) return true;
+  layers_[layer].ringless += rows;
+  return false;
 }
 
 int32_t MacPolicy::observed_prompt_rows(int32_t prompt_end, int32_t kept) const {
   const int32_t inner_rows = inner().observed_prompt_rows(prompt_end, kept);
   if (!settings_.reuses) return inner_rows;
+  if (settings_.in_prompts) {
+    // The first row of them reuses what a window of rows before it left, of which KV knows nothing.
+    const int32_t start = std::min(kept, prompt_end - inner_rows);
+    return remembers(start - settings_.window, start) ? prompt_end - start : prompt_end;
+  }
   const int32_t rows = std::min(settings_.window, prompt_end);
   const bool held = remembers(prompt_end - rows, kept);
   return std::max(inner_rows, held ? std::min(rows, prompt_end - kept) : rows);
@@ -141,6 +173,7 @@ void MacPolicy::select(const QueryRows& rows, Selection& selection) {
     return settings_.in_prompts ? read_prompt(rows, selection) : seed(rows);
   }
   Layer& layer = layers_[rows.layer];
+  if (!has_room(rows.layer, 1)) return inner().select(rows, selection);
   if (rests(rows)) return rest(rows, selection);
   const bool ready = this->ready(rows);
   if (ready) {
@@ -297,6 +330,7 @@ void MacPolicy::seed(const QueryRows& rows) {
   const auto first = static_cast<size_t>(row - rows.rows.begin());
   const size_t n_head = config_->n_head, width = n_head * config_->head_dim;
   const size_t count = rows.rows.size() - first;
+  if (!has_room(rows.layer, count)) return;
   Partial prefix = empty_partial(count, n_head, config_->head_dim);
   std::vector<float> means(settings_.fixes ? count * width : 0);
   const std::vector<int32_t> begin(count * n_head, settings_.cut.sink);
@@ -336,10 +370,21 @@ void MacPolicy::weigh_seeds(const QueryRows& rows, const float* lse) {
 
 void MacPolicy::truncate(int32_t length) {
   inner().truncate(length);
+  const MacLayerGuard fresh = new_layers().front().guard;
   for (Layer& layer : layers_) {
     if (layer.ring) layer.ring->truncate(length);
+    // What guards saw may be of tokens that are gone: the next prompt's last rows tell them anew.
+    layer.guard = fresh;
+    layer.warm = 0;
+    layer.inner_keys.clear();
+    layer.reused_from.clear();
   }
   device_.truncate(length);
+}
+
+void MacPolicy::leave_alone(uint32_t layer) {
+  Policy::leave_alone(layer);
+  PolicyDecorator::leave_alone(layer);
 }
 
 uint64_t MacPolicy::state_bytes() const {

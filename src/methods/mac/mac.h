@@ -19,6 +19,7 @@
 #include "methods/mac/match.h"
 #include "methods/mac/options.h"
 #include "methods/mac/ring.h"
+#include "methods/mac/ring_room.h"
 
 namespace reprise {
 
@@ -32,7 +33,7 @@ struct MacSettings {
   bool reuses = true, split = false, anchored = false, guarded = true;
   bool fixes = false;  // weights of reused results follow the query
   bool in_prompts = false;
-  uint64_t ring_memory = 0;  // of a device's rings; 0: one for each sequence of a step
+  uint64_t ring_memory = 0;  // of all sequences' rings; 0: as many as there are, see MacOptions
 
   /// Whether the row at a position leaves an entry.
   bool stores(int32_t position) const { return position >= first_entry(); }
@@ -92,7 +93,7 @@ class MacPolicy : public PolicyDecorator {
   /// kUnsupported for policies that give up keys, move them or bound what a prompt reads.
   static Status check_inner(const Policy& inner);
 
-  std::unique_ptr<Policy> fork() const override { return std::make_unique<MacPolicy>(*this); }
+  std::unique_ptr<Policy> fork() const override;
   void select(const QueryRows& rows, Selection& selection) override;
   bool observes(uint32_t layer, kernels::Phase phase) const override {
     return settings_.reuses || PolicyDecorator::observes(layer, phase);
@@ -108,6 +109,7 @@ class MacPolicy : public PolicyDecorator {
   std::string prefill_key() const override;
   int32_t next_cut(int32_t position) const override;
   PolicyStats stats() const override;
+  void leave_alone(uint32_t layer) override;
   void clear_stats() override;
   uint64_t state_bytes() const override;
 
@@ -129,9 +131,10 @@ class MacPolicy : public PolicyDecorator {
   struct Layer {
     std::optional<MacRing> ring;
     MacLayerGuard guard;
-    MacSums sums, prompt;             // of decode rows, of prompt rows
-    std::vector<uint64_t> hits;       // [n_head] of sums.head_hits
-    std::vector<HeadSums> heads;      // [n_kv_head]
+    MacSums sums, prompt;         // of decode rows, of prompt rows
+    std::vector<uint64_t> hits;   // [n_head] of sums.head_hits
+    std::vector<HeadSums> heads;  // [n_kv_head]
+    uint64_t ringless = 0;  // rows that would have left entries, had there been room for a ring
     std::vector<int64_t> inner_keys;  // [n_kv_head] that the inner policy last read; or empty
     int32_t warm = 0;  // guards count from this position on: until then results are few
     std::vector<int32_t> reused_from;  // [n_head] of its last row, see MacRead::reused; or empty
@@ -143,7 +146,12 @@ class MacPolicy : public PolicyDecorator {
   };
 
   std::vector<Layer> new_layers() const;
+  MacRing new_ring() const;
   MacRing& ring(uint32_t layer);
+  /// Of the rings of all layers that are asked.
+  uint64_t rings_bytes();
+  /// Whether there is room for rings; else so many rows of the layer are counted.
+  bool has_room(uint32_t layer, size_t rows);
   /// Whether rings have the entries of the positions [begin, end) that leave one.
   bool remembers(int32_t begin, int32_t end) const;
   bool device_remembers(int32_t begin, int32_t end) const;
@@ -218,6 +226,8 @@ class MacPolicy : public PolicyDecorator {
   kernels::KvType ring_type_;
   mutable Device device_;
   mutable std::shared_ptr<const MacDeviceRing> restored_;
+  MacRingRoom room_;
+  uint64_t ring_bytes_ = 0;    // of a layer, once it is known
   std::vector<Layer> layers_;  // [n_layer]
 
   // Of the step and layer being computed.

@@ -58,8 +58,8 @@ void visit_options(MacOptions& o, Visitor&& visit) {
                    "", 0, 0, "f32|q8_0"},
         o.ring);
   visit(OptionSpec{"ring_memory",
-                   "memory of a device for the rings of all sequences, those without one read as "
-                   "without mac; 0 = one for each of --batch",
+                   "memory for the rings of all sequences, those without one read as without mac; "
+                   "0 = on a device one for each of --batch, on a CPU no limit",
                    "bytes", 0, 0x1p50},
         o.ring_memory);
   visit(OptionSpec{"mixed",

@@ -46,6 +46,7 @@ QueryRows MacPolicy::rows_of(const QueryRows& rows, size_t first, size_t count) 
 void MacPolicy::read_prompt(const QueryRows& rows, Selection& selection) {
   if (!settings_.stores(rows.end() - 1)) return;
   const size_t n_head = config_->n_head, count = rows.rows.size();
+  if (!has_room(rows.layer, count)) return;
   prefix_ = empty_partial(count, n_head, config_->head_dim);
   for (size_t first = 0; first < count;) {
     const int32_t begin = rows.rows[first].position / kBlock * kBlock;

@@ -67,8 +67,7 @@ Status MacPolicy::restore_state(std::string_view state, int32_t length) {
     if (in.value<uint8_t>() == 0) continue;
     layer.guard.restore(in);
     layer.warm = in.value<int32_t>();
-    layer.ring.emplace(*config_, static_cast<uint32_t>(settings_.window), ring_type_,
-                       settings_.fixes);
+    layer.ring = new_ring();
     layer.ring->restore(in, length);
     if (!in.ok()) break;
   }
@@ -78,7 +77,9 @@ Status MacPolicy::restore_state(std::string_view state, int32_t length) {
   in.require(std::ranges::is_sorted(ring->positions));
   if (!in.ended()) return fail(ErrorCode::kCorrupt, "what was saved are no rings of mac");
   REPRISE_CHECK(inner().restore_state({kept.data(), kept.size()}, length));
-  layers_ = std::move(layers);
+  const bool rings =
+      std::ranges::any_of(layers, [](const Layer& each) { return each.ring.has_value(); });
+  if (!rings || room_.take(rings_bytes())) layers_ = std::move(layers);
   if (ring->bytes.empty()) return {};
   restored_ = std::move(ring);
   device_.truncate(length);  // a row that was computed ahead has an entry, too

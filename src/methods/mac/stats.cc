@@ -54,7 +54,9 @@ PolicyStats MacPolicy::stats() const {
   const bool on_device = device_.state != nullptr;
   const uint64_t memory = on_device ? device_.state->all_bytes() : state_bytes();
   stats.emplace_back("mac_rings_mb", count(memory) * 1e-6);
-  stats.emplace_back("mac_ringless", on_device ? count(device_.state->ringless_rows()) : 0.0);
+  uint64_t ringless = on_device ? device_.state->ringless_rows() : 0;
+  for (const Layer& layer : layers_) ringless = std::max(ringless, layer.ringless);
+  stats.emplace_back("mac_ringless", count(ringless));
   if (settings_.in_prompts) {
     const auto in_prompt = static_cast<double>(prompt.reused_heads);
     stats.emplace_back("mac_prompt_head_hits", ratio(count(prompt.head_hits), count(prompt.heads)));
@@ -93,6 +95,7 @@ void MacPolicy::clear_stats() {
   for (Layer& layer : layers_) {
     layer.sums = layer.prompt = {};
     layer.hits.clear();
+    layer.ringless = 0;
     std::fill(layer.heads.begin(), layer.heads.end(), HeadSums{});
   }
   if (device_.state != nullptr) device_.state->clear_sums();

@@ -149,14 +149,27 @@ void MacPolicy::tell_guard(const QueryRows& rows, const Selection& selection, bo
 }
 
 void MacPolicy::show_guard(const QueryRows& rows) {
-  constexpr size_t kRows = 8;
+  constexpr int32_t kRows = 8;
   Layer& layer = layers_[rows.layer];
   if (!settings_.guarded || layer.guard.has_seen()) return;
-  const size_t count = std::min(kRows, rows.rows.size());
+  const MacRing& from = ring(rows.layer);
+  std::vector<Row> last;  // whatever passes read them
+  for (int32_t at = std::max(0, rows.prompt_end - kRows); at < rows.prompt_end; ++at) {
+    if (from.holds(at, at + 1)) last.push_back({0, at, 0});
+  }
+  if (last.empty()) return;
+  const auto count = static_cast<double>(last.size());
+  const size_t head_dim = config_->head_dim;
+  std::vector<float> q(config_->n_head * head_dim);
   std::fill(compares_.begin(), compares_.end(), 1);
   std::vector<double> saved(compares_.size()), spent(compares_.size());
-  for (size_t row = rows.rows.size() - count; row < rows.rows.size(); ++row) {
-    const QueryRows one = rows_of(rows, row, 1);
+  for (const Row& row : last) {
+    for (size_t head = 0; head < config_->n_head; ++head) {
+      from.load_q(head, from.slot(row.position), &q[head * head_dim]);
+    }
+    QueryRows one = rows;
+    one.rows = {&row, 1};
+    one.q = q.data();
     clear_matches(1);
     match(one, one.first());
     note_inner(one, {});
@@ -165,8 +178,8 @@ void MacPolicy::show_guard(const QueryRows& rows) {
         {settings_.cut.sink, settings_.cut.at(one.first()), one.end(), group_, reused_from_}, {},
         would);
     for (size_t kv_head = 0; kv_head < saved.size(); ++kv_head) {
-      saved[kv_head] += saved_bytes(one, would, kv_head) / static_cast<double>(count);
-      spent[kv_head] += spent_bytes(one, kv_head) / static_cast<double>(count);
+      saved[kv_head] += saved_bytes(one, would, kv_head) / count;
+      spent[kv_head] += spent_bytes(one, kv_head) / count;
     }
   }
   for (size_t kv_head = 0; kv_head < saved.size(); ++kv_head) {
