@@ -132,9 +132,9 @@ class Library {
   Result<FusionReport> fuse(Session& session, const PartedPrompt& prompt, std::string_view fusion,
                             const ProgressFn& progress = {});
 
-  /// What went wrong with the shared store, and of which documents chunks were damaged, since this
-  /// was last asked, in one line; empty: nothing. Answers are right all the same: what cannot be
-  /// read is computed, but search() finds it only when it was added again.
+  /// What went wrong with the shared store or the index, and of which documents chunks were
+  /// damaged, since this was last asked, in one line; empty: nothing. Answers are right all the
+  /// same: what cannot be read is computed, but search() finds it only when it was added again.
   std::string take_warning();
 
   struct Impl;

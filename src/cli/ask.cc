@@ -5,6 +5,8 @@
 #include "cli/command.h"
 #include "cli/fused.h"
 #include "cli/request_flags.h"
+#include "cli/text.h"
+#include "fusion/method.h"
 
 namespace reprise::cli {
 namespace {
@@ -33,6 +35,7 @@ class AskCommand : public Command {
 
   Status run(Console& console) override {
     REPRISE_CHECK(check_texts("QUESTION", question_, options_));
+    REPRISE_CHECK(parse_fusion(fused_.fusion));
     if (question_.empty()) return fail(ErrorCode::kEmptyPrompt, "what is the question?");
     if (!options_.session.empty() || !options_.files.empty()) {
       return fail(ErrorCode::kInvalidArgument,
@@ -62,7 +65,7 @@ class AskCommand : public Command {
         answer_fused(conversation, library, prompt, fused_.fusion, options_, extra, console);
     if (!answered) return explained(answered.error(), prompt, conversation.model());
     for (const Passage& passage : passages) {
-      console.note(fmt::format("[source: {} part {}, score {:.2f}]", passage.document,
+      console.note(fmt::format("[source: {} part {}, score {:.2f}]", escaped(passage.document),
                                passage.part + 1, passage.score));
     }
     return {};

@@ -62,10 +62,6 @@ Status check_texts(std::string_view flag, std::string_view question,
   return {};
 }
 
-void warn_of(Library& library, Console& console) {
-  if (const std::string warning = library.take_warning(); !warning.empty()) console.warn(warning);
-}
-
 nlohmann::ordered_json fusion_json(const FusionReport& report) {
   return {{"chunks", report.chunks},
           {"missing_chunks", report.missing_chunks},

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "cli/conversation.h"
+#include "cli/text.h"
 #include "reprise/library.h"
 
 namespace reprise::cli {
@@ -28,8 +29,12 @@ void visit_options(FusedOptions& o, Visitor&& visit) {
 /// Texts of a request's flags must be UTF-8. flag: the one that gives the question.
 Status check_texts(std::string_view flag, std::string_view question, const RequestOptions& options);
 
-/// Says what Library::take_warning() has to say.
-void warn_of(Library& library, Console& console);
+/// Says what take_warning() of a Library or a ChunkStore has to say. It has names of files.
+template <class Store>
+void warn_of(Store& store, Console& console) {
+  const std::string warning = escaped(store.take_warning());
+  if (!warning.empty()) console.warn(warning);
+}
 
 nlohmann::ordered_json fusion_json(const FusionReport& report);
 

@@ -7,6 +7,7 @@
 #include "cli/conversation.h"
 #include "cli/fused.h"
 #include "cli/request_flags.h"
+#include "fusion/method.h"
 
 namespace reprise::cli {
 namespace {
@@ -37,6 +38,7 @@ class RunCommand : public Command {
 
   Status run(Console& console) override {
     REPRISE_CHECK(check_texts("--prompt", prompt_, options_));
+    REPRISE_CHECK(parse_fusion(fused_.fusion));  // also where nothing is fused: a typo is an error
     if (!fused_.library.store.empty()) return run_fused(console);
     REPRISE_TRY(const std::string text, read_prompt());
     REPRISE_TRY(Conversation conversation, Conversation::open(options_, console));

@@ -202,6 +202,7 @@ class StoreCommand : public Command {
     REPRISE_TRY(ChunkStore store, open());
     REPRISE_TRY(const auto rows, store.list());
     REPRISE_TRY(const StoreStats stats, store.stats());
+    warn_of(store, console);
     if (console.json()) {
       auto chunks = nlohmann::ordered_json::array();
       for (const ChunkRow& row : rows) {
@@ -220,7 +221,7 @@ class StoreCommand : public Command {
     std::string text;
     for (const ChunkRow& row : rows) {
       const std::string form = form_of(store, row);
-      text += fmt::format("{} part {}: {} tokens, {}{}\n", row.document, row.part + 1,
+      text += fmt::format("{} part {}: {} tokens, {}{}\n", escaped(row.document), row.part + 1,
                           grouped(row.tokens), bytes_text(row.place.bytes),
                           form == "none" ? "" : ", " + form);
     }
@@ -243,6 +244,7 @@ class StoreCommand : public Command {
     }
     std::erase_if(rows, [&](const ChunkRow& row) { return !names(row.document); });
     REPRISE_CHECK(store.remove(rows));
+    warn_of(store, console);
     if (console.json()) return console.print_json({{"removed", rows.size()}});
     return console.print(fmt::format("{} chunks removed\n", rows.size()));
   }
@@ -252,8 +254,11 @@ class StoreCommand : public Command {
     REPRISE_TRY(ChunkStore store, open());
     REPRISE_TRY(const auto bad, store.verify());
     REPRISE_TRY(const StoreStats stats, store.stats());
+    const std::string index = escaped(store.take_warning());
+    if (!index.empty()) console.partly_failed(index);
     if (console.json()) {
-      REPRISE_CHECK(console.print_json({{"chunks", stats.chunks}, {"damaged", bad.size()}}));
+      REPRISE_CHECK(console.print_json(
+          {{"chunks", stats.chunks}, {"damaged", bad.size()}, {"index_damaged", !index.empty()}}));
     } else {
       REPRISE_CHECK(console.print(fmt::format("{} chunks, {}: {} damaged\n", stats.chunks,
                                               bytes_text(stats.live_bytes), bad.size())));
@@ -262,7 +267,7 @@ class StoreCommand : public Command {
       console.partly_failed(fmt::format(
           "{} chunks are damaged, the first of '{}'; they are read anew when they are needed, and "
           "`reprise store gc` drops them",
-          bad.size(), bad.front().document));
+          bad.size(), escaped(bad.front().document)));
     }
     return {};
   }
@@ -272,6 +277,7 @@ class StoreCommand : public Command {
     REPRISE_TRY(const auto bad, store.verify());
     REPRISE_CHECK(store.remove(bad));
     REPRISE_TRY(const uint64_t freed, store.collect(1.0));
+    warn_of(store, console);
     if (console.json()) {
       return console.print_json({{"freed_bytes", freed}, {"dropped", bad.size()}});
     }

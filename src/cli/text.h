@@ -14,6 +14,9 @@ namespace reprise::cli {
 /// 1234567 -> "1,234,567".
 std::string grouped(uint64_t number);
 
+/// For a terminal: control characters and bytes that are not UTF-8 as escapes, all else as it is.
+std::string escaped(std::string_view text);
+
 /// Columns padded to their widest cell; the first row is the head.
 class Table {
  public:

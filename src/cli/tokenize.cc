@@ -3,8 +3,8 @@
 #include "cli/command.h"
 #include "cli/model_file.h"
 #include "cli/request_flags.h"
+#include "cli/text.h"
 #include "text/tokenizer.h"
-#include "text/utf8.h"
 
 namespace reprise::cli {
 namespace {
@@ -52,24 +52,13 @@ class TokenizeCommand : public Command {
                                        : std::string(tokenizer.token_bytes(token));
   }
 
-  // Quoted, control characters and broken UTF-8 as escapes.
   static std::string quoted(std::string_view bytes) {
-    const bool text = valid_utf8_prefix(bytes) == bytes.size();
-    std::string out = "\"";
+    std::string text;
     for (const char c : bytes) {
-      const auto byte = static_cast<unsigned char>(c);
-      if (c == '"' || c == '\\') {
-        out += '\\';
-        out += c;
-      } else if (c == '\n') {
-        out += "\\n";
-      } else if (byte < 0x20 || byte == 0x7f || (byte >= 0x80 && !text)) {
-        out += fmt::format("\\x{:02x}", byte);
-      } else {
-        out += c;
-      }
+      if (c == '"' || c == '\\') text += '\\';
+      text += c;
     }
-    return out + "\"";
+    return fmt::format("\"{}\"", escaped(text));
   }
 
   nlohmann::ordered_json as_json(const Tokenizer& tokenizer,

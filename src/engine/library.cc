@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <optional>
+#include <type_traits>
 
 #include "base/try.h"
 #include "engine/engine_impl.h"
@@ -107,6 +108,13 @@ struct Library::Impl {
     return fail(ErrorCode::kInvalidArgument,
                 "a callback of a request cannot use a library; add and fuse when Engine::step has "
                 "returned");
+  }
+  /// Once more where it has no memory and running requests can do with less.
+  template <class Compute>
+  std::invoke_result_t<Compute> with_room(const Compute& compute) {
+    auto done = compute();
+    const bool full = !done && done.error().code == ErrorCode::kOutOfMemory;
+    return full && engine.scheduler.page_out() ? compute() : std::move(done);
   }
   using Found = std::vector<std::optional<StoredChunk>>;
   /// The prompt's chunks where they lie in it, and where they are stored if stored is set; found
@@ -238,8 +246,9 @@ Result<bool> Library::add(std::string_view document, uint32_t part,
     return false;
   }
   const auto start = std::chrono::steady_clock::now();
-  REPRISE_TRY(const auto blocks,
-              impl_->device->read_chunk(impl_->identity, chunk, impl_->engine.kv));
+  REPRISE_TRY(const auto blocks, impl_->with_room([&] {
+    return impl_->device->read_chunk(impl_->identity, chunk, impl_->engine.kv);
+  }));
   impl_->computed(tokens.size(), ms_since(start));
   const std::string text = replace_invalid_utf8(impl_->engine.tokenizer->decode(tokens));
   return impl_->store.add(impl_->identity, chunk, {std::string(document), part, text}, blocks,
@@ -289,13 +298,15 @@ Result<FusionReport> Library::fuse(Session& session, const PartedPrompt& prompt,
   report.prompt_tokens = tokens.size();
   const bool loads = !std::holds_alternative<NoFusion>(method);
   Impl::Found found;
-  FusedPrompt fused = impl_->look_up(prompt, tokens, loads, found, report);
+  const FusedPrompt fused = impl_->look_up(prompt, tokens, loads, found, report);
   const int32_t question = fused.question;
 
   engine.scheduler.take_prefix(sequence, tokens);
   report.reused_rows = sequence.tokens.size();
-  auto done = impl_->fuser.fuse(std::move(fused), method, sequence.kv,
-                                sequence.policy->position_free(), progress);
+  auto done = impl_->with_room([&] {
+    return impl_->fuser.fuse(fused, method, sequence.kv, sequence.policy->position_free(),
+                             progress);
+  });
   sequence.kv.rest();
   if (!done) return tl::unexpected<Error>(done.error());
   const auto held = static_cast<std::ptrdiff_t>(sequence.kv.length());

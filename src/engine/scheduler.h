@@ -75,6 +75,9 @@ class Scheduler {
   /// speed is asked for. Nothing is copied for policies whose prompts share no prefixes.
   Status copy_prefix(const Policy& policy, std::span<const int32_t> from,
                      std::span<const int32_t> to);
+  /// Lets KV of every running request lie on disk in part, so that none takes the others' memory,
+  /// nor a prompt's that is read beside them. Whether that changed any. Between passes.
+  bool page_out();
   /// One forward pass; false when idle, or called by a callback of a step. A request that fails
   /// (kOutOfMemory when it gets no KV memory) is told so through its on_done; the others go on.
   bool step();
@@ -178,9 +181,6 @@ class Scheduler {
   bool can_page(const Sequence& sequence) const {
     return pool_.can_page() && !sequence.policy->evicts();
   }
-  /// Lets KV of every running request lie on disk in part, so that none takes the others' memory.
-  /// Whether that changed any.
-  bool page_out();
   /// Whether that many pages of a layer, of a sequence that is paged out, can be held beside those
   /// of the pass; else it is passed over.
   bool has_room(Running& running, uint64_t layer, const Pass& pass);

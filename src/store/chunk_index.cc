@@ -85,6 +85,22 @@ Status ChunkIndex::set_filled() {
   return database_.run(fmt::format("PRAGMA user_version = {}", kVersion).c_str());
 }
 
+Status ChunkIndex::check() {
+  REPRISE_TRY(SqlStatement check, database_.prepare("PRAGMA quick_check(1)"));
+  REPRISE_TRY(const bool row, check.step());
+  if (row && check.text(0) != "ok") {
+    return fail(ErrorCode::kCorrupt, "the index of chunks is damaged: {}", check.text(0));
+  }
+  REPRISE_TRY(const int64_t filled, version());
+  if (filled == 0) return {};  // there may be no tables yet
+  return database_.run("INSERT INTO texts(texts) VALUES('integrity-check')");
+}
+
+Status ChunkIndex::reset() {
+  find_.reset();  // a statement may not be open meanwhile
+  return database_.reset();
+}
+
 Status ChunkIndex::update_texts() {
   REPRISE_TRY(auto transaction, SqlTransaction::begin(database_));
   REPRISE_TRY(const auto chunks, all());

@@ -46,6 +46,12 @@ class ChunkIndex {
   /// writer's lock.
   Status update_texts();
 
+  /// kCorrupt where anything of it is damaged as a database.
+  Status check();
+  /// Empties it, however damaged it is: make_tables() and filling it follow. Under the writer's
+  /// lock.
+  Status reset();
+
   Result<std::optional<ChunkRow>> find(const ChunkKey& key);
   /// In the place of the row of this key, if there is one.
   Status insert(const ChunkRecord& record, const RecordPlace& place, int64_t now);

@@ -78,20 +78,22 @@ Result<ChunkStore> ChunkStore::open(const std::string& folder, bool create,
   if (!create) REPRISE_CHECK(check_folder(folder));
   REPRISE_TRY(ChunkIndex index, ChunkIndex::open(folder + "/index.db"));
   ChunkStore store(folder, std::move(index), limits);
-  REPRISE_TRY(const int64_t version, store.index_.version());
-  if (version >= ChunkIndex::kVersion) {
-    REPRISE_CHECK(store.index_.make_tables());
-    return store;
-  }
-  REPRISE_TRY(const WriterLock lock, WriterLock::take(folder));
-  REPRISE_CHECK(store.index_.make_tables());  // SQLite would not wait for others that do
-  REPRISE_TRY(const int64_t now, store.index_.version());
-  if (now == 0) {
-    REPRISE_CHECK(store.fill_index());
-  } else if (now < ChunkIndex::kVersion) {
-    REPRISE_CHECK(store.index_.update_texts());
-  }
+  REPRISE_CHECK(store.mended([&] { return store.prepare(); }));
   return store;
+}
+
+Status ChunkStore::prepare() {
+  REPRISE_TRY(const int64_t version, index_.version());
+  if (version >= ChunkIndex::kVersion) return index_.make_tables();
+  REPRISE_TRY(const WriterLock lock, WriterLock::take(folder_));
+  return complete_index();
+}
+
+Status ChunkStore::complete_index() {
+  REPRISE_CHECK(index_.make_tables());  // SQLite would not wait for others that do
+  REPRISE_TRY(const int64_t version, index_.version());
+  if (version == 0) return fill_index();
+  return version < ChunkIndex::kVersion ? index_.update_texts() : Status();
 }
 
 Status ChunkStore::check_folder(const std::string& folder) {
@@ -112,21 +114,26 @@ Status ChunkStore::check_folder(const std::string& folder) {
 std::string ChunkStore::take_warning() {
   std::map<std::string, size_t> documents;
   for (const ChunkRow& row : std::exchange(dropped_, {})) ++documents[row.document];
-  std::vector<std::string> parts;
+  std::vector<std::string> parts, texts;
   parts.reserve(documents.size());
   for (const auto& [document, chunks] : documents) {
     parts.push_back(
         fmt::format("{} {} of '{}'", chunks, chunks == 1 ? "chunk" : "chunks", document));
   }
-  std::string text;
-  if (!parts.empty()) {
-    text = fmt::format(
-        "damaged and dropped from the store: {}; `reprise store add` puts them there "
-        "again",
-        fmt::join(parts, ", "));
+  if (std::exchange(mended_, false)) {
+    texts.push_back(fmt::format(
+        "the index of '{}' was damaged and was made again from the chunks that are there",
+        folder_));
   }
-  const std::string remote = remote_ ? remote_->take_warning() : std::string();
-  return text + (text.empty() || remote.empty() ? "" : "; ") + remote;
+  if (!parts.empty()) {
+    texts.push_back(
+        fmt::format("damaged and dropped from the store: {}; `reprise store add` puts them there "
+                    "again",
+                    fmt::join(parts, ", ")));
+  }
+  if (remote_) texts.push_back(remote_->take_warning());
+  std::erase(texts, "");
+  return fmt::format("{}", fmt::join(texts, "; "));
 }
 
 ChunkStore::~ChunkStore() {
@@ -154,12 +161,16 @@ Result<std::optional<StoredChunk>> ChunkStore::read(const ChunkRow& row) const {
 }
 
 Result<std::optional<StoredChunk>> ChunkStore::find(const ChunkRow& row) {
+  return mended([&] { return find_at(row); });
+}
+
+Result<std::optional<StoredChunk>> ChunkStore::find_at(const ChunkRow& row) {
   REPRISE_TRY(auto chunk, read(row));
   if (chunk) return chunk;
   // A collection may have moved it after the row was read.
   REPRISE_TRY(auto again, index_.find(row.key));
   if (!again) return std::nullopt;
-  if (again->place != row.place) return find(*again);
+  if (again->place != row.place) return find_at(*again);
   REPRISE_CHECK(drop(*again));
   return std::nullopt;
 }
@@ -178,7 +189,7 @@ Result<std::optional<StoredChunk>> ChunkStore::find_here(const ChunkIdentity& id
                                                          const ChunkTokens& tokens) {
   REPRISE_TRY(const auto row, index_.find(chunk_key(identity, tokens)));
   if (!row) return std::nullopt;
-  REPRISE_TRY(auto chunk, find(*row));
+  REPRISE_TRY(auto chunk, find_at(*row));
   if (!chunk || !chunk->record().is(identity, tokens)) return std::nullopt;
   const int64_t now = now_seconds();
   if (used_.empty()) used_since_ = now;
@@ -191,11 +202,11 @@ Result<std::optional<StoredChunk>> ChunkStore::find_here(const ChunkIdentity& id
 
 Result<std::optional<StoredChunk>> ChunkStore::find(const ChunkIdentity& identity,
                                                     const ChunkTokens& tokens) {
-  REPRISE_TRY(auto here, find_here(identity, tokens));
+  REPRISE_TRY(auto here, mended([&] { return find_here(identity, tokens); }));
   if (here || !remote_) return here;
   const auto fetched = remote_->fetch(identity, tokens);
   if (!fetched) return std::nullopt;
-  REPRISE_CHECK(write(*fetched, identity, tokens));
+  REPRISE_CHECK(mended([&] { return write(*fetched, identity, tokens); }));
   ++fetched_;
   return find_here(identity, tokens);
 }
@@ -218,6 +229,8 @@ Result<bool> ChunkStore::write(const EncodedRecord& encoded, const ChunkIdentity
     segments_.undo(place);
     return tl::unexpected<Error>(indexed.error());
   }
+  // What it replaces is not to come back once it is removed.
+  if (there) static_cast<void>(segments_.erase({&there->row().place, 1}));
   std::erase_if(dropped_, [&](const ChunkRow& row) { return row.key == record.key(); });
   return true;
 }
@@ -226,7 +239,7 @@ Result<bool> ChunkStore::add(const ChunkIdentity& identity, const ChunkTokens& t
                              const ChunkSource& source, std::span<const std::byte> blocks,
                              BlockCodec codec) {
   REPRISE_TRY(const EncodedRecord encoded, encode_record(identity, tokens, source, blocks, codec));
-  REPRISE_TRY(const bool added, write(encoded, identity, tokens));
+  REPRISE_TRY(const bool added, mended([&] { return write(encoded, identity, tokens); }));
   if (remote_ && remote_->lacks(encoded.header)) remote_->share(encoded);
   return added;
 }
@@ -237,9 +250,36 @@ void ChunkStore::share(const StoredChunk& chunk) {
   if (encoded) remote_->share(*encoded);
 }
 
+Status ChunkStore::remove(std::span<const ChunkRow> rows) {
+  return mended([&]() -> Status {
+    REPRISE_TRY(const WriterLock lock, WriterLock::take(folder_));
+    std::vector<ChunkRow> current;
+    std::vector<RecordPlace> places;
+    for (const ChunkRow& row : rows) {
+      REPRISE_TRY(const auto now, index_.find(row.key));
+      // A collection may have moved it, a new index numbered it anew; else it was added since.
+      if (!now || (now->id != row.id && now->place != row.place)) continue;
+      current.push_back(*now);
+      const auto chunk = read(*now);  // the index may be wrong about what lies there
+      if (chunk && *chunk) places.push_back(now->place);
+    }
+    REPRISE_CHECK(index_.erase(current));
+    return segments_.erase(places);
+  });
+}
+
+Result<std::vector<ChunkRow>> ChunkStore::list() {
+  return mended([&] { return index_.all(); });
+}
+
+Result<std::vector<ChunkRow>> ChunkStore::search(const ChunkIdentity& identity,
+                                                 std::string_view query, size_t count) {
+  return mended([&] { return index_.search(identity.hash(), query, count); });
+}
+
 Result<StoreStats> ChunkStore::stats() {
   StoreStats stats;
-  REPRISE_TRY(const auto rows, index_.all());
+  REPRISE_TRY(const auto rows, list());
   for (const ChunkRow& row : rows) {
     ++stats.chunks;
     stats.tokens += row.tokens;

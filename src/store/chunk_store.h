@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <vector>
 
 #include "store/chunk_index.h"
@@ -56,8 +57,8 @@ struct StoreStats {
 /// miss.
 class ChunkStore {
  public:
-  /// Makes the folder when create is set; else kFileNotFound where there is no store. kCorrupt when
-  /// the index is damaged: rebuild() makes it again.
+  /// Makes the folder when create is set; else kFileNotFound where there is no store. An index that
+  /// is missing or damaged is made again from the segments; kCorrupt where there are none.
   static Result<ChunkStore> open(const std::string& folder, bool create,
                                  const StoreLimits& limits = {});
   /// Makes the index again from what the segments hold.
@@ -83,16 +84,14 @@ class ChunkStore {
                    BlockCodec codec = {});
   /// Gives a chunk of this store to the shared one, unless it is there.
   void share(const StoredChunk& chunk);
-  /// Drops chunks; what is shared stays there.
-  Status remove(std::span<const ChunkRow> rows) { return index_.erase(rows); }
+  /// Drops chunks for good; what is shared stays there.
+  Status remove(std::span<const ChunkRow> rows);
   /// Drops a chunk that turned out damaged, unless another one lies in its place by now.
   Status drop(const StoredChunk& chunk) { return drop(chunk.row()); }
 
-  Result<std::vector<ChunkRow>> list() { return index_.all(); }
+  Result<std::vector<ChunkRow>> list();
   Result<std::vector<ChunkRow>> search(const ChunkIdentity& identity, std::string_view query,
-                                       size_t count) {
-    return index_.search(identity.hash(), query, count);
-  }
+                                       size_t count);
   Result<StoreStats> stats();
   /// Chunks of which something is not as it was stored.
   Result<std::vector<ChunkRow>> verify();
@@ -102,13 +101,32 @@ class ChunkStore {
 
   uint64_t damaged() const { return damaged_; }  // chunks that were dropped for it
   uint64_t fetched() const { return fetched_; }  // chunks that came from the shared store
-  /// What went wrong with the shared store since this was last asked, and which chunks were dropped
-  /// and not added again, in one line; empty: nothing.
+  /// What went wrong with the shared store since this was last asked, which chunks were dropped and
+  /// not added again, and whether the index was damaged, in one line; empty: nothing.
   std::string take_warning();
 
  private:
   ChunkStore(std::string folder, ChunkIndex index, const StoreLimits& limits)
       : folder_(std::move(folder)), segments_(folder_), index_(std::move(index)), limits_(limits) {}
+  /// Makes a new or old index ready for use.
+  Status prepare();
+  /// An operation on the index, once more where that turned out damaged and could be made again.
+  /// Not for one within the writer's lock.
+  template <class Operation>
+  std::invoke_result_t<Operation> mended(const Operation& operation) {
+    auto result = operation();
+    if (result || result.error().code != ErrorCode::kCorrupt) return result;
+    if (const Status made = mend(); !made) {
+      return fail(made.error().code, "{}; that failed: {}", result.error().message,
+                  made.error().message);
+    }
+    return operation();
+  }
+  /// Makes a damaged index again, unless another process has by now.
+  Status mend();
+  /// What prepare() does within the writer's lock.
+  Status complete_index();
+  Result<std::optional<StoredChunk>> find_at(const ChunkRow& row);
   Result<std::optional<StoredChunk>> find_here(const ChunkIdentity& identity,
                                                const ChunkTokens& tokens);
   Result<bool> write(const EncodedRecord& encoded, const ChunkIdentity& identity,
@@ -119,6 +137,7 @@ class ChunkStore {
   Status drop(const ChunkRow& row);
   void note_damage(const ChunkRow& row);
   Status fill_index();
+  Result<uint64_t> collect_all(double min_live);
   Status make_room(uint64_t bytes);
   // Small beside the store's limit: a collection needs room for one segment more.
   uint64_t segment_limit() const { return std::min(limits_.segment_bytes, limits_.bytes / 8); }
@@ -137,6 +156,7 @@ class ChunkStore {
   int64_t used_since_ = 0;     // the first of them, in seconds since 1970
   uint64_t damaged_ = 0, fetched_ = 0;
   std::vector<ChunkRow> dropped_;  // damaged, since take_warning()
+  bool mended_ = false;            // the index, since take_warning()
   std::optional<RemoteStore> remote_;
 };
 

@@ -18,8 +18,9 @@ uint64_t sum(const std::map<uint32_t, uint64_t>& sizes) {
 }  // namespace
 
 Result<std::vector<ChunkRow>> ChunkStore::verify() {
+  REPRISE_CHECK(mended([&] { return index_.check(); }));
   std::vector<ChunkRow> bad;
-  REPRISE_TRY(const auto rows, index_.all());
+  REPRISE_TRY(const auto rows, list());
   for (const ChunkRow& row : rows) {
     REPRISE_TRY(const auto chunk, read(row));
     if (chunk && chunk->check()) continue;
@@ -124,6 +125,10 @@ Status ChunkStore::collect_segment(uint32_t segment, double min_live, const Ids&
 }
 
 Result<uint64_t> ChunkStore::collect(double min_live) {
+  return mended([&] { return collect_all(min_live); });
+}
+
+Result<uint64_t> ChunkStore::collect_all(double min_live) {
   REPRISE_TRY(const WriterLock lock, WriterLock::take(folder_));
   REPRISE_TRY(const auto before, segments_.sizes());
   REPRISE_TRY(const auto order, by_live_bytes({}));
@@ -140,7 +145,7 @@ Result<bool> ChunkStore::improves(const StoredChunk& chunk) {
   return !there || !there->record().codec.serves(chunk.record().codec);
 }
 
-// Every whole record of every segment. What was evicted and not collected yet comes back.
+// Every whole record of every segment.
 Status ChunkStore::fill_index() {
   REPRISE_TRY(const auto sizes, segments_.sizes());
   const auto now = std::chrono::duration_cast<std::chrono::seconds>(
@@ -165,21 +170,26 @@ Status ChunkStore::fill_index() {
   return index_.set_filled();
 }
 
+Status ChunkStore::mend() {
+  REPRISE_TRY(const auto sizes, segments_.sizes());
+  if (sizes.empty()) {  // whose file that is cannot be known
+    return fail(ErrorCode::kCorrupt, "'{}' has no segments to make the index from", folder_);
+  }
+  REPRISE_TRY(const WriterLock lock, WriterLock::take(folder_));
+  const Status status = index_.check();
+  if (!status && status.error().code != ErrorCode::kCorrupt) return status;
+  if (!status) REPRISE_CHECK(index_.reset());
+  mended_ = mended_ || !status;
+  return complete_index();
+}
+
 Status ChunkStore::rebuild(const std::string& folder) {
   REPRISE_CHECK(check_folder(folder));
-  {
-    REPRISE_TRY(const WriterLock lock, WriterLock::take(folder));
-    std::error_code error;
-    for (const char* name : {"/index.db", "/index.db-wal", "/index.db-shm"}) {
-      std::filesystem::remove(folder + name, error);
-      if (error) {
-        return fail(ErrorCode::kFileUnwritable, "cannot remove '{}{}': {}", folder, name,
-                    error.message());
-      }
-    }
-  }
-  REPRISE_TRY(const ChunkStore store, open(folder, true));  // it may have no segments
-  return {};
+  REPRISE_TRY(ChunkIndex index, ChunkIndex::open(folder + "/index.db"));
+  ChunkStore store(folder, std::move(index), {});
+  REPRISE_TRY(const WriterLock lock, WriterLock::take(folder));
+  REPRISE_CHECK(store.index_.reset());
+  return store.complete_index();
 }
 
 }  // namespace reprise

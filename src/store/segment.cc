@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <charconv>
 #include <cstring>
@@ -149,6 +150,21 @@ Status Segments::remove(uint32_t segment) const {
   const std::string name = path(segment);
   if (::unlink(name.c_str()) != 0 && errno != ENOENT) return unwritable(name, "remove");
   return sync_folder(folder_);
+}
+
+Status Segments::erase(std::span<const RecordPlace> places) const {
+  std::map<uint32_t, std::vector<uint64_t>> offsets;  // of each segment: it is synced once
+  for (const RecordPlace& place : places) offsets[place.segment].push_back(place.offset);
+  for (const auto& [segment, starts] : offsets) {
+    const std::string name = path(segment);
+    const FileHandle file(::open(name.c_str(), O_WRONLY | O_CLOEXEC));
+    if (file.fd() < 0 && errno == ENOENT) continue;
+    bool written = file.fd() >= 0;
+    constexpr std::array<std::byte, kChunkMagic.size()> kNoMagic = {};
+    for (const uint64_t at : starts) written = written && write_all(file.fd(), kNoMagic, at);
+    if (!written || ::fdatasync(file.fd()) != 0) return unwritable(name, "erase a chunk in");
+  }
+  return {};
 }
 
 void Segments::undo(const RecordPlace& place) const {

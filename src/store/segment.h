@@ -62,6 +62,9 @@ class Segments {
   Result<RecordPlace> append(std::span<const std::span<const std::byte>> parts, uint64_t bytes,
                              uint64_t limit, uint32_t first = 1);
   Status remove(uint32_t segment) const;
+  /// Makes records that are in no index unreadable for good, so that none comes back with a new
+  /// one; who has read a record's head reads on. Under the writer's lock.
+  Status erase(std::span<const RecordPlace> places) const;
   /// Gives back what append() wrote last.
   void undo(const RecordPlace& place) const;
 

@@ -100,6 +100,13 @@ Status SqlDatabase::run(const char* sql) {
   return {};
 }
 
+Status SqlDatabase::reset() {
+  sqlite3_db_config(database_.get(), SQLITE_DBCONFIG_RESET_DATABASE, 1, nullptr);
+  const Status status = run("VACUUM");
+  sqlite3_db_config(database_.get(), SQLITE_DBCONFIG_RESET_DATABASE, 0, nullptr);
+  return status;
+}
+
 Result<SqlTransaction> SqlTransaction::begin(SqlDatabase& database) {
   REPRISE_CHECK(database.run("BEGIN IMMEDIATE"));
   return SqlTransaction(database);

@@ -61,9 +61,52 @@ TEST_F(StoreTest, VerifyFindsDamageAndGcDropsIt) {
   EXPECT_EQ(run(in_store({"store", "gc"})).code, 0);
   EXPECT_EQ(run(in_store({"store", "verify"})).code, 0);
   EXPECT_EQ(add().json()["added"], 1);
-  std::ofstream(store_ + "/index.db") << std::string(5000, 'x');
-  EXPECT_THAT(run(in_store({"store", "list"})).err, HasSubstr("--rebuild"));
   EXPECT_EQ(run(in_store({"store", "verify", "--rebuild"})).code, 0);
+}
+
+TEST_F(StoreTest, GoesOnWithoutADamagedIndex) {
+  ASSERT_EQ(add().code, 0);
+  const auto damage = [&] { std::ofstream(store_ + "/index.db") << std::string(5000, 'x'); };
+  const std::string told = "reprise: the index of '" + store_ + "' was damaged and was made again";
+  const std::vector<std::string> ask = in_store({"ask", "Who keeps bees?", "-n", "2", "--json"});
+  damage();
+  const Outcome answered = run(ask);
+  EXPECT_EQ(answered.code, 0) << answered.err;
+  EXPECT_GT(answered.json()["fusion"]["loaded_chunks"], 0);
+  EXPECT_THAT(answered.err, HasSubstr(told));
+  EXPECT_THAT(run(ask).err, testing::Not(HasSubstr("reprise: ")));
+  damage();
+  const Outcome verified = run(in_store({"store", "verify", "--json"}));
+  EXPECT_EQ(verified.code, 1);
+  EXPECT_EQ(verified.json()["index_damaged"], true);
+  EXPECT_THAT(verified.err, HasSubstr(told));
+  damage();
+  const Outcome listed = run(in_store({"store", "list", "--json"}));
+  EXPECT_GT(listed.json()["chunks"].size(), 2u);
+  EXPECT_THAT(listed.err, HasSubstr(told));
+}
+
+// What was removed stays so when the index is made again.
+TEST_F(StoreTest, RemovedDocumentsDoNotComeBack) {
+  ASSERT_EQ(add().code, 0);
+  ASSERT_EQ(run(in_store({"store", "rm", files_[1]})).code, 0);
+  EXPECT_EQ(run(in_store({"store", "verify", "--rebuild"})).code, 0);
+  EXPECT_THAT(run(in_store({"store", "list"})).out,
+              AllOf(HasSubstr("bees.txt"), testing::Not(HasSubstr("bread.txt"))));
+}
+
+TEST_F(StoreTest, ShowsNamesThatTerminalsWouldObey) {
+  const std::string file = folder_.write("a\x1b[31m\xc2\x9b\xff.txt", first_);
+  ASSERT_EQ(run(in_store({"store", "add", file, "--json"})).code, 0);
+  const std::string shown = "a\\x1b[31m\\xc2\\x9b\\xff.txt";
+  EXPECT_THAT(run(in_store({"store", "list"})).out, HasSubstr(shown));
+  EXPECT_THAT(run(in_store({"ask", "Who keeps bees?", "-n", "2"})).err, HasSubstr(shown));
+  std::fstream(store_ + "/seg-00000001.kv", std::ios::in | std::ios::out | std::ios::binary)
+      .seekp(110)
+      .put('x')
+      .put('y');
+  EXPECT_THAT(run(in_store({"ask", "Who keeps bees?", "-n", "2"})).err,
+              AllOf(HasSubstr("damaged"), HasSubstr(shown), testing::Not(HasSubstr("\x1b"))));
 }
 
 TEST_F(StoreTest, FormsOfChunks) {
@@ -246,6 +289,9 @@ TEST_F(StoreTest, SaysWhatIsWrong) {
   EXPECT_EQ(missing.code, 1);
   EXPECT_THAT(missing.err, AllOf(HasSubstr("is no folder"), HasSubstr("store add")));
   EXPECT_EQ(run(in_store({"run", "-p", "x", "--session", folder_.file("s")})).code, 2);
+  const Outcome typo = run({"run", "-m", "random:tiny", "-p", "x", "--fusion", "a4"});
+  EXPECT_EQ(typo.code, 2);
+  EXPECT_THAT(typo.err, HasSubstr("a3"));
 }
 
 }  // namespace

@@ -6,6 +6,8 @@
 namespace reprise::test {
 namespace {
 
+class CudaOutOfMemory : public CudaEngine {};
+
 /// Takes the device's memory, but for some megabytes.
 class Filler {
  public:
@@ -50,7 +52,7 @@ EngineOptions long_options() {
 }
 
 // Sums and scores of searches take 100 MB for tables of the long prompt.
-TEST_F(CudaEngine, GoesOnAfterLongPromptsFoundNoRoom) {
+TEST_F(CudaOutOfMemory, GoesOnAfterLongPromptsFoundNoRoom) {
   const std::string policy =
       "csattention:mode=lists,index=64,activate=1,budget=96,window=16,sink=0,centroids=32,weights="
       "norm,backoff=false";
@@ -72,7 +74,7 @@ TEST_F(CudaEngine, GoesOnAfterLongPromptsFoundNoRoom) {
 }
 
 // Attention in parts takes 25 MB for so many rows of a prompt.
-TEST_F(CudaEngine, PoliciesThatFoundNoRoomAreNotThere) {
+TEST_F(CudaOutOfMemory, PoliciesThatFoundNoRoomAreNotThere) {
   const std::string policy = "full:keys=position-free";
   EngineOptions options = cuda_options(), cpu = options;
   options.chunk = 8192;
@@ -90,7 +92,7 @@ TEST_F(CudaEngine, PoliciesThatFoundNoRoomAreNotThere) {
 }
 
 // Queries of all rows of the prompt take 31 MB.
-TEST_F(CudaEngine, PromptsWhoseQueriesFoundNoRoomAreReadLater) {
+TEST_F(CudaOutOfMemory, PromptsWhoseQueriesFoundNoRoomAreReadLater) {
   const std::string policy = "h2o:budget=64,observe=0";
   const auto engine = tiny_engine(long_options());
   answer_of(*engine, request_of(tiny_prompt(3000), 2), policy);
@@ -104,7 +106,7 @@ TEST_F(CudaEngine, PromptsWhoseQueriesFoundNoRoomAreReadLater) {
 }
 
 // Histories of 2^21 tokens take 134 MB.
-TEST_F(CudaEngine, PenaltiesThatFoundNoRoomDisturbNoOthers) {
+TEST_F(CudaOutOfMemory, PenaltiesThatFoundNoRoomDisturbNoOthers) {
   EngineOptions options = cuda_options();
   options.prefix_cache = false;  // equal passes, so equal bits
   const auto engine = tiny_engine(options);

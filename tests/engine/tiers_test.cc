@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "engine/answers.h"
+#include "engine/library_testing.h"
 #include "engine/tiny_model.h"
 #include "kv/hidden_file.h"
 #include "kv/write_faults.h"
@@ -135,6 +136,32 @@ TEST(Tiers, ARunningSequenceThatEvictsStillNeedsMemory) {
   ASSERT_FALSE(answer);
   EXPECT_EQ(answer.error().code, ErrorCode::kOutOfMemory);
   EXPECT_THAT(answer.error().message, testing::HasSubstr("--kv-memory"));
+}
+
+// The running request's KV makes room for the documents', or for a chunk that is read.
+TEST(Tiers, DocumentsAreFusedBesideARunningRequest) {
+  EngineOptions options = tiny_options();
+  options.model = tiny_model({32, 5, ""});  // of 1280 bytes a token
+  Books ample(options);
+  options.kv_memory = 400 * 1280;
+  options.kv_disk = scratch_folder();
+  options.kv_disk_size = 8 << 20;
+  Books small(options);
+  PartedPrompt prompt = three_chunks();
+  const Request other = request_of(tiny_prompt(300, 8), 50);
+  const auto session = *small.engine->open(), beside = *small.engine->open();
+  std::vector<int32_t> answered;
+  ASSERT_TRUE(small.engine->submit(*beside, other, [&](Result<Answer> answer) {
+    ASSERT_TRUE(answer) << answer.error().message;
+    answered = answer->tokens;
+  }));
+  for (int step = 0; step < 8; ++step) small.engine->step();
+  for (Books* books : {&small, &ample}) books->add(prompt);
+  const auto fused = small.library->fuse(*session, prompt, "a3");
+  ASSERT_TRUE(fused) << fused.error().message;
+  EXPECT_EQ(small.logits(*session, prompt), ample.fused(prompt, "a3"));
+  while (small.engine->step()) continue;
+  EXPECT_EQ(answered, answer_of(**ample.engine->open(), other).tokens);
 }
 
 TEST(Tiers, TheHostTierNeedsADevice) {

@@ -81,7 +81,7 @@ TEST_P(Damaged, FlippedBitsAreFound) {
 // The index may lose chunks then; what it finds is right, and it can be made again.
 TEST_P(Damaged, FlippedBitsOfTheIndexGiveNoWrongKv) {
   std::mt19937 random(2);
-  int lost = 0;
+  int lost = 0, made_again = 0;
   for (int n = 0; n < 150; ++n) {
     const size_t at = random() % index.size();
     for (int bit = 0; bit < 8; ++bit) {
@@ -96,6 +96,7 @@ TEST_P(Damaged, FlippedBitsOfTheIndexGiveNoWrongKv) {
           ASSERT_NE(found, Found::kWrong) << at;
           all = all && found == Found::kRight;
         }
+        made_again += store->take_warning().empty() ? 0 : 1;
       } else {
         all = false;
       }
@@ -107,6 +108,7 @@ TEST_P(Damaged, FlippedBitsOfTheIndexGiveNoWrongKv) {
     }
   }
   EXPECT_GT(lost, 0);
+  EXPECT_GT(made_again, 0);
 }
 
 // It was dropped, so it can be added again.
@@ -154,16 +156,73 @@ TEST_P(Damaged, RebuildSkipsWhatIsDamaged) {
   EXPECT_EQ(look_up(store, 2, codec), Found::kRight);
 }
 
-TEST_P(Damaged, DamagedIndexIsAnErrorUntilRebuilt) {
+TEST_P(Damaged, DamagedIndexIsMadeAgain) {
   std::filesystem::remove(path + "/index.db-wal");
   write_all(path + "/index.db", std::string(8192, 'x'));
-  const auto store = ChunkStore::open(path, false);
+  ChunkStore store = open_store(path);
+  EXPECT_THAT(store.take_warning(), testing::HasSubstr("index of '" + path + "' was damaged"));
+  EXPECT_EQ(store.take_warning(), "");
+  for (uint32_t n = 0; n < kChunks; ++n) EXPECT_EQ(look_up(store, n, codec), Found::kRight);
+  EXPECT_EQ(store.search(kTestIdentity, "number2", 3)->size(), 1u);
+  ChunkStore again = open_store(path);
+  EXPECT_TRUE(*add_chunk(again, 7, codec));
+  EXPECT_EQ(again.take_warning(), "");
+  EXPECT_EQ(look_up(store, 7, codec), Found::kRight);
+}
+
+// Damage behind the first page is found where it is read.
+TEST_P(Damaged, DamagedPagesOfTheIndexAreMadeAgain) {
+  write_all(path + "/index.db", index.substr(0, 4096) + std::string(index.size() - 4096, 'x'));
+  ChunkStore store = open_store(path);
+  for (uint32_t n = 0; n < kChunks; ++n) EXPECT_EQ(look_up(store, n, codec), Found::kRight);
+  EXPECT_EQ(store.search(kTestIdentity, "number2", 3)->size(), 1u);
+  EXPECT_THAT(store.take_warning(), testing::HasSubstr("index"));
+}
+
+// What a process has open meanwhile goes on with the index that another one makes.
+TEST_P(Damaged, AnOpenStoreSeesTheIndexThatAnotherMakes) {
+  ChunkStore open = open_store(path);
+  EXPECT_TRUE(*add_chunk(open, 5, codec));
+  ASSERT_TRUE(ChunkStore::rebuild(path));
+  EXPECT_TRUE(*add_chunk(open, 6, codec));
+  for (uint64_t at = 0; at < 14; ++at) write_byte(path + "/index.db", at, 'x');
+  ChunkStore other = open_store(path);
+  EXPECT_TRUE(*add_chunk(open, 7, codec));
+  for (const uint32_t n : {0u, 5u, 6u, 7u}) {
+    EXPECT_EQ(look_up(open, n, codec), Found::kRight);
+    EXPECT_EQ(look_up(other, n, codec), Found::kRight);
+  }
+  EXPECT_EQ(open.damaged() + other.damaged(), 0u);
+}
+
+// The file may be anybody's.
+TEST_P(Damaged, AnIndexWithoutSegmentsIsAnError) {
+  remove_index();
+  std::filesystem::remove(segment);
+  write_all(path + "/index.db", std::string(8192, 'x'));
+  const auto store = ChunkStore::open(path, true);
   ASSERT_FALSE(store);
   EXPECT_EQ(store.error().code, ErrorCode::kCorrupt);
-  EXPECT_THAT(store.error().message, testing::HasSubstr("verify --rebuild"));
+  EXPECT_THAT(store.error().message, testing::HasSubstr("no segments"));
+  EXPECT_EQ(read_all(path + "/index.db"), std::string(8192, 'x'));
+}
+
+TEST_P(Damaged, WhatWasRemovedDoesNotComeBackWithTheIndex) {
+  {
+    ChunkStore store = open_store(path);
+    auto rows = *store.list();
+    ASSERT_TRUE(add_chunk(store, 3, {.q8_0 = true}));
+    ASSERT_TRUE(*add_chunk(store, 3, {}));  // in its place
+    ASSERT_TRUE(store.remove({&rows[1], 1}));
+    ASSERT_TRUE(store.remove({&store.list()->back(), 1}));
+    ASSERT_TRUE(store.remove({&rows[2], 1}));
+    ASSERT_TRUE(add_chunk(store, 2, codec));
+  }
   ASSERT_TRUE(ChunkStore::rebuild(path));
-  ChunkStore again = open_store(path);
-  for (uint32_t n = 0; n < kChunks; ++n) EXPECT_EQ(look_up(again, n, codec), Found::kRight);
+  ChunkStore store = open_store(path);
+  EXPECT_EQ(store.list()->size(), 2u);
+  EXPECT_EQ(look_up(store, 0, codec), Found::kRight);
+  EXPECT_EQ(look_up(store, 2, codec), Found::kRight);
 }
 
 // Rows of the index that point elsewhere find another chunk or none, never its KV.
@@ -176,6 +235,22 @@ TEST_P(Damaged, IndexThatPointsElsewhere) {
   ChunkStore store = open_store(path);
   for (uint32_t n = 0; n < kChunks; ++n) EXPECT_EQ(look_up(store, n, codec), Found::kMissing);
   EXPECT_EQ(store.damaged(), kChunks);
+}
+
+// Removing a chunk by a wrong row harms no other one.
+TEST_P(Damaged, RemovalErasesOnlyWhatItMeans) {
+  for (const std::string wrong : {"bytes", "4096"}) {
+    {
+      auto database = SqlDatabase::open(path + "/index.db");
+      ASSERT_TRUE(database);
+      ASSERT_TRUE(database->run(("UPDATE chunks SET offset = offset + " + wrong).c_str()));
+    }
+    ChunkStore store = open_store(path);
+    const auto rows = *store.list();
+    ASSERT_TRUE(store.remove({&rows[0], 1}));
+    EXPECT_EQ(read_all(segment), whole);
+    ASSERT_TRUE(ChunkStore::rebuild(path));
+  }
 }
 
 TEST_P(Damaged, CollectDropsWhatCannotBeRead) {

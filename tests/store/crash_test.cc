@@ -7,6 +7,7 @@
 #include <chrono>
 #include <csignal>
 #include <functional>
+#include <numeric>
 
 #include "store/failing_calls.h"
 #include "store/store_testing.h"
@@ -146,6 +147,31 @@ TEST_F(StoreFaults, KilledAtEveryCall) {
   EXPECT_GT(n, 30);
 }
 
+// Whoever opens the store next makes the index, whatever there is of it.
+TEST_F(StoreFaults, StoppedWhileADamagedIndexIsMadeAgain) {
+  const std::vector<uint32_t> all = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9};
+  ASSERT_NO_FATAL_FAILURE(start());
+  std::string index = read_all(path + "/index.db");
+  write_all(path + "/index.db", index.replace(0, 14, 14, 'x'));
+  const std::string damaged = folder.file("damaged");
+  std::filesystem::rename(path, damaged);
+  for (const CallFault fault : {CallFault::kKill, CallFault::kError, CallFault::kShort}) {
+    int n = 1;
+    for (bool ended = false; !ended; ++n) {
+      std::filesystem::remove_all(path);
+      std::filesystem::copy(damaged, path);
+      const pid_t child = in_child([&] {
+        arm_calls(fault, n);
+        const auto store = ChunkStore::open(path, false);
+        if (disarm_calls() >= n) ::_exit(1);
+      });
+      ended = exited_well(child);
+      ASSERT_NO_FATAL_FAILURE(expect_right(path, all, 0)) << n;
+    }
+    EXPECT_GT(n, 15);
+  }
+}
+
 // An error, or a disk that is full in the middle of a write.
 TEST_F(StoreFaults, EveryCallFailsOnce) {
   for (const CallFault fault : {CallFault::kError, CallFault::kShort}) {
@@ -259,6 +285,40 @@ TEST(StoreCrash, ManyProcessesMakeOneStore) {
     }
     static_cast<void>(start.receive());  // closes it, which starts them all
     for (const pid_t child : children) EXPECT_TRUE(exited_well(child));
+  }
+}
+
+// All of them find it damaged; one makes it again and says so.
+TEST(StoreCrash, ManyProcessesFindADamagedIndex) {
+  const TemporaryFolder folder;
+  for (int round = 0; round < 10; ++round) {
+    const std::string path = folder.file(std::to_string(round));
+    {
+      ChunkStore store = open_store(path);
+      for (uint32_t n = 0; n < 20; ++n) ASSERT_TRUE(add_chunk(store, n));
+    }
+    std::string index = read_all(path + "/index.db");
+    write_all(path + "/index.db", index.replace(0, 14, 14, 'x'));
+    Pipe start, warned;
+    std::vector<pid_t> children;
+    for (uint32_t i = 0; i < 8; ++i) {
+      children.push_back(in_child([&] {
+        ::close(start.ends[1]);
+        char byte = 0;
+        [[maybe_unused]] const auto ended = ::read(start.ends[0], &byte, 1);
+        auto store = ChunkStore::open(path, false);
+        if (!store || !add_chunk(*store, 100 + i)) ::_exit(2);
+        if (look_up(*store, i) != Found::kRight) ::_exit(3);
+        if (!store->take_warning().empty()) warned.send(i);
+      }));
+    }
+    static_cast<void>(start.receive());  // closes it, which starts them all
+    for (const pid_t child : children) EXPECT_TRUE(exited_well(child));
+    EXPECT_EQ(warned.receive().size(), 1u);
+    std::vector<uint32_t> all(20);
+    std::iota(all.begin(), all.end(), 0);
+    for (uint32_t i = 0; i < 8; ++i) all.push_back(100 + i);
+    expect_right(path, all, 0);
   }
 }
 
