@@ -220,7 +220,10 @@ class PolicyDecorator : public Policy {
   PolicyStats stats() const override { return inner_->stats(); }
   void clear_stats() override { inner_->clear_stats(); }
   uint64_t state_bytes() const override { return inner_->state_bytes(); }
-  void leave_alone(uint32_t layer) override { inner_->leave_alone(layer); }
+  void leave_alone(uint32_t layer) override {
+    Policy::leave_alone(layer);
+    inner_->leave_alone(layer);
+  }
 
   const Policy& wrapped() const { return *inner_; }
 

@@ -308,10 +308,16 @@ const Scheduler::Running* Scheduler::find_starved() const {
 Scheduler::Pass Scheduler::plan_rows() {
   std::vector<Turn> turns = take_turns();
   // What the others take is known when it is asked what those that are paged out have room for.
-  std::ranges::stable_partition(
-      turns, [](const Turn& turn) { return !turn.running->sequence->kv.paged(); });
+  std::stable_partition(turns.begin(), turns.end(),
+                        [](const Turn& turn) { return !turn.running->sequence->kv.paged(); });
   Pass pass;
-  for (const Turn& turn : turns) plan_request(turn, pass);
+  for (Turn& turn : turns) reserve_turn(turn, pass);
+  std::stable_partition(turns.begin(), turns.end(), [](const Turn& turn) {
+    return turn.phase == kernels::Phase::kDecode;  // as backends want them
+  });
+  for (const Turn& turn : turns) {
+    if (turn.rows > 0) plan_request(turn, pass);
+  }
   return pass;
 }
 
@@ -373,9 +379,8 @@ std::vector<size_t> Scheduler::next_cells(const Running& running, size_t share) 
   return cells;
 }
 
-void Scheduler::plan_request(const Turn& turn, Pass& pass) {
+void Scheduler::reserve_turn(Turn& turn, Pass& pass) {
   Running& running = *turn.running;
-  const kernels::Phase phase = turn.phase;
   Sequence& sequence = *running.sequence;
   const size_t position = sequence.tokens.size();
   size_t rows = std::accumulate(turn.cells.begin(), turn.cells.end(), size_t{0});
@@ -389,6 +394,14 @@ void Scheduler::plan_request(const Turn& turn, Pass& pass) {
     running.result = tl::unexpected<Error>(status.error());
     return;
   }
+  turn.rows = rows;
+}
+
+void Scheduler::plan_request(const Turn& turn, Pass& pass) {
+  Running& running = *turn.running;
+  const kernels::Phase phase = turn.phase;
+  Sequence& sequence = *running.sequence;
+  const size_t position = sequence.tokens.size(), rows = turn.rows;
   size_t done = 0;
   for (const size_t cell : turn.cells) {
     const size_t count = std::min(cell, rows - done);  // memory may have room for fewer

@@ -126,6 +126,7 @@ class Scheduler {
     Running* running;
     kernels::Phase phase;
     std::vector<size_t> cells;  // rows of steps, in order
+    size_t rows = 0;            // that KV has room for, once it was asked
   };
   struct Planned {     // rows of one request in a step
     Running* running;  // null once it was cancelled
@@ -168,6 +169,8 @@ class Scheduler {
   static size_t cell_begin(const Policy& policy, size_t position, size_t prompt_end);
   /// Rows of steps of a prompt that make up its share of a pass, in order.
   std::vector<size_t> next_cells(const Running& running, size_t share) const;
+  /// Finds room for a request's rows, or none yet.
+  void reserve_turn(Turn& turn, Pass& pass);
   void plan_request(const Turn& turn, Pass& pass);
   void add_step(Running& running, size_t position, size_t rows, kernels::Phase phase, Pass& pass);
   /// The pass after the one that is being computed: one more token of each of its requests, if

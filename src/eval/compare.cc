@@ -36,7 +36,7 @@ Row row_of(const Setting& setting, const TaskRecords& records, const TaskRecords
   if (reference != nullptr)
     row.difference =
         paired_difference(scored, reference->scored(metric), lower_is_better(metric), options);
-  row.cost = cost_of(records);
+  row.cost = cost_of(records, metric);
   row.recovery = recovery_of(records);
   return row;
 }

@@ -11,9 +11,10 @@
 namespace reprise::eval {
 namespace {
 
-double bytes_of(const Setting& setting, const std::string& task) {
+double bytes_of(const Setting& setting, const std::string& task, std::string_view metric) {
   const TaskRecords* records = setting.find(task);
-  return records == nullptr ? std::numeric_limits<double>::quiet_NaN() : cost_of(*records).bytes();
+  return records == nullptr ? std::numeric_limits<double>::quiet_NaN()
+                            : cost_of(*records, metric).bytes();
 }
 
 std::vector<std::string> families(const Settings& settings) {
@@ -64,12 +65,14 @@ EqualBytesGroup group_at(const Settings& settings, const std::string& task,
                          const std::string& metric, const Setting& point,
                          const CompareOptions& options) {
   const bool lower = lower_is_better(metric);
-  EqualBytesGroup group{point.label, bytes_of(point, task), {}, {}};
-  const auto random = find_at_bytes(settings, task, is_random, group.bytes, options.tolerance);
+  EqualBytesGroup group{point.label, bytes_of(point, task, metric), {}, {}};
+  const auto random =
+      find_at_bytes(settings, task, metric, is_random, group.bytes, options.tolerance);
   const TaskRecords* reference = settings.ref().find(task);
   for (const std::string& family : families(settings)) {
     const auto is_family = [&](std::string_view name) { return name == family; };
-    const auto found = find_at_bytes(settings, task, is_family, group.bytes, options.tolerance);
+    const auto found =
+        find_at_bytes(settings, task, metric, is_family, group.bytes, options.tolerance);
     if (!found) {
       group.absent.push_back(family);
       continue;
@@ -102,10 +105,10 @@ bool is_random(std::string_view family) {
 
 double Cost::bytes() const { return std::isnan(index_bytes) ? kv_bytes : kv_bytes + index_bytes; }
 
-Cost cost_of(const TaskRecords& records) {
-  return {records.mean_counter("kv_bytes_per_token"),
-          records.mean_counter("index_bytes_read_per_token"),
-          records.mean_counter("full_kv_bytes_per_token"), records.mean_counter("index_bytes")};
+Cost cost_of(const TaskRecords& records, std::string_view metric) {
+  const auto mean = [&](std::string_view name) { return records.mean_counter(name, metric); };
+  return {mean("kv_bytes_per_token"), mean("index_bytes_read_per_token"),
+          mean("full_kv_bytes_per_token"), mean("index_bytes")};
 }
 
 std::string Blend::name() const {
@@ -126,12 +129,13 @@ Scored Blend::scored(const std::string& task, std::string_view metric) const {
 }
 
 std::optional<Blend> find_at_bytes(const Settings& settings, const std::string& task,
+                                   std::string_view metric,
                                    const std::function<bool(std::string_view)>& is_asked_for,
                                    double bytes, double tolerance) {
   const Setting *lower = nullptr, *upper = nullptr, *nearest = nullptr;
   double at_lower = 0, at_upper = 0, at_nearest = 0;
   for (const Setting& setting : settings.all) {
-    const double at = bytes_of(setting, task);
+    const double at = bytes_of(setting, task, metric);
     if (!is_asked_for(setting.family) || !std::isfinite(at)) continue;
     if (nearest == nullptr || std::abs(at - bytes) < std::abs(at_nearest - bytes)) {
       nearest = &setting;
@@ -158,10 +162,10 @@ std::vector<EqualBytesGroup> equal_bytes_groups(const Settings& settings, const 
   const std::string anchor = anchor_family(settings);
   std::vector<const Setting*> points;
   for (const Setting& setting : settings.all)
-    if (setting.family == anchor && std::isfinite(bytes_of(setting, task)))
+    if (setting.family == anchor && std::isfinite(bytes_of(setting, task, metric)))
       points.push_back(&setting);
   std::stable_sort(points.begin(), points.end(), [&](const Setting* a, const Setting* b) {
-    return bytes_of(*a, task) < bytes_of(*b, task);
+    return bytes_of(*a, task, metric) < bytes_of(*b, task, metric);
   });
   std::vector<EqualBytesGroup> groups;
   groups.reserve(points.size());
@@ -180,9 +184,9 @@ std::vector<std::string> control_notes(const Settings& settings, const std::stri
     has_random |= is_random(setting.family);
     if (is_random(setting.family) || setting.family == "full") continue;
     has_policy = true;
-    const double bytes = bytes_of(setting, task);
+    const double bytes = bytes_of(setting, task, metric);
     if (!std::isfinite(bytes)) continue;
-    const auto random = find_at_bytes(settings, task, is_random, bytes, options.tolerance);
+    const auto random = find_at_bytes(settings, task, metric, is_random, bytes, options.tolerance);
     if (!random) {
       notes.push_back(
           fmt::format("{}: no run of random reads as many bytes ({} a token), so its "

@@ -14,7 +14,8 @@ namespace reprise::eval {
 /// The control that chooses keys by chance, alone or behind decorators ("dense+random").
 bool is_random(std::string_view family);
 
-Cost cost_of(const TaskRecords& records);
+/// Of the samples that have the metric, so that a score stands beside what it cost.
+Cost cost_of(const TaskRecords& records, std::string_view metric);
 
 /// A family at a number of bytes per token: weight 0 is lower alone, 1 is upper alone.
 struct Blend {
@@ -32,6 +33,7 @@ struct Blend {
 /// Of the settings whose family is asked for: the nearest to bytes within the relative tolerance,
 /// else the two around bytes; nullopt when neither exists.
 std::optional<Blend> find_at_bytes(const Settings& settings, const std::string& task,
+                                   std::string_view metric,
                                    const std::function<bool(std::string_view)>& is_asked_for,
                                    double bytes, double tolerance);
 

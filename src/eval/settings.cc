@@ -176,12 +176,14 @@ StepValues TaskRecords::step_values(std::string_view metric) const {
   return values;
 }
 
-double TaskRecords::mean_counter(std::string_view name) const {
+double TaskRecords::mean_counter(std::string_view name, std::string_view metric) const {
+  const Values measured = metric.empty() ? Values() : values(metric);
   double sum = 0;
   size_t n = 0;
   for (const auto& [id, sample] : samples) {
     const double value = find_number(sample->counters, name);
     if (sample->failed() || !std::isfinite(value)) continue;
+    if (!measured.empty() && !measured.contains(id)) continue;
     sum += value;
     ++n;
   }

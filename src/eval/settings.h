@@ -38,8 +38,9 @@ struct TaskRecords {
   Scored scored(std::string_view metric) const {
     return {values(metric), step_values(metric), has_subtasks()};
   }
-  /// Mean of a counter over the answered samples that have it; NaN when none has.
-  double mean_counter(std::string_view name) const;
+  /// Mean of a counter over the answered samples that have it, and the metric where one is named
+  /// and any has it; NaN when none has.
+  double mean_counter(std::string_view name, std::string_view metric = {}) const;
   size_t failed() const;
   size_t truncated() const;
 };

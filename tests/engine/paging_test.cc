@@ -428,6 +428,27 @@ TEST(Paging, WhatCannotBePagedOutIsWaitedFor) {
   EXPECT_THAT(answers, testing::ElementsAre(answer_of(*ample, holds, window).tokens, want, want));
 }
 
+// A prompt that cannot be paged out is read while a request that is paged out decodes.
+TEST(Paging, PromptsBesidePagedOutAnswersChangeNothing) {
+  EngineOptions options = small_options("none", 249);
+  options.kv_disk_size = 1136 * kTokenBytes;
+  const auto engine = tiny_engine(options), ample = tiny_engine(ample_options());
+  const std::pair<const char*, Request> requests[] = {
+      {"streaming:sink=4,window=120", request_of(tiny_prompt(353, 0), 55)},
+      {"full", request_of(tiny_prompt(147, 0), 37)}};
+  std::vector<std::unique_ptr<Session>> sessions;
+  for (const auto& [policy, request] : requests) {
+    const auto want = answer_of(*ample, request, policy).tokens;
+    sessions.push_back(*engine->open(policy));
+    ASSERT_TRUE(engine->submit(*sessions.back(), request, [want](Result<Answer> answer) {
+      ASSERT_TRUE(answer) << answer.error().message;
+      EXPECT_EQ(answer->tokens, want);
+    }));
+  }
+  while (engine->step()) continue;
+  EXPECT_GT(engine->kv().paging.fetched, 0u);
+}
+
 TEST(Paging, ThoseThatCannotBePagedOutLeaveALongPromptItsTurn) {
   const auto engine = tiny_engine(small_options("none", 240));
   std::vector<std::unique_ptr<Session>> others;

@@ -131,6 +131,18 @@ TEST(Compare, NumbersAreThoseOfTheRecords) {
   EXPECT_THAT(find(task, "full").dominated_by, ElementsAre("x"));
 }
 
+TEST(Compare, BytesAreThoseOfTheSamplesThatHaveTheScore) {
+  RunFile full = scored("full", ramp(8), 1000), few = scored("few", ramp(8), 100);
+  for (RunFile* file : {&full, &few}) {
+    for (size_t i = 0; i < 4; ++i) {  // longer texts, without a gold answer
+      file->samples[i].counters[0].second *= 3;
+      file->samples[i].scores.clear();
+    }
+  }
+  const Comparison comparison = compared({full, few});
+  EXPECT_EQ(find(find(comparison, "t", "f1"), "few").cost.bytes(), 100);
+}
+
 TEST(Compare, HolmTakesBackWhatManyTestsWouldFind) {
   // One policy of eight gains a little: alone significant, not among eight.
   std::vector<double> base(30, 0.0), gain(30, 0.0);

@@ -49,7 +49,8 @@ void visit_options(AttentionPredictorOptions& o, Visitor&& visit) {
       o.file);
   visit(OptionSpec{"factor", "weight of the past in the average; 0 = the last row alone", "", 0, 1},
         o.factor);
-  visit(OptionSpec{"budget", "keys read per KV head", "tokens", o.kLeastBudget, o.kMostBudget},
+  visit(OptionSpec{"budget", "keys read per KV head", "tokens",
+                   AttentionPredictorOptions::kLeastBudget, AttentionPredictorOptions::kMostBudget},
         o.budget);
   visit(
       OptionSpec{"layers",
