@@ -131,12 +131,15 @@ Result<std::string> Session::restore(const std::string& path, const ProgressFn& 
   }
   REPRISE_TRY(const SessionState state, unpack_state(path, saved.state));
   Sequence& sequence = impl_->sequence;
-  auto policy = sequence.policy->fork();
-  policy->truncate(0);
+  // Into the session's own policy: a copy would find taken what sequences share and it holds.
+  auto before = sequence.policy->fork();
+  sequence.policy->truncate(0);
   const Status kept =
-      policy->restore_state(state.policy, static_cast<int32_t>(saved.tokens.size()));
-  if (!kept) return fail(kept.error().code, "{}: {}", path, kept.error().message);
-  sequence.policy = std::move(policy);
+      sequence.policy->restore_state(state.policy, static_cast<int32_t>(saved.tokens.size()));
+  if (!kept) {
+    sequence.policy = std::move(before);
+    return fail(kept.error().code, "{}: {}", path, kept.error().message);
+  }
   sequence.kv = std::move(kv);
   sequence.kv.rest();
   sequence.tokens = std::move(saved.tokens);

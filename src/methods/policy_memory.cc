@@ -3,9 +3,12 @@
 #include <algorithm>
 #include <memory>
 #include <random>
+#include <string>
 
 #include "attention/executor.h"
 #include "base/try.h"
+#include "methods/cuda/find_policy.h"
+#include "methods/mac/mac.h"
 #include "methods/registry.h"
 #include "model/rope.h"
 
@@ -21,6 +24,7 @@ constexpr size_t kNoise = 100'003;  // values that repeat: a prime, so that rows
 ModelConfig cut(const ModelConfig& config, uint32_t layers) {
   ModelConfig one = config;
   one.name = PolicyMemory::kPartName;
+  one.vocab = 0;  // see is_part()
   one.n_layer = layers;
   one.n_head = config.n_head / config.n_kv_head;
   one.n_kv_head = 1;
@@ -32,6 +36,18 @@ ModelConfig cut(const ModelConfig& config, uint32_t layers) {
 /// Layers that a policy is asked for.
 uint32_t whole_layers(const ModelConfig& config) {
   return static_cast<uint32_t>(std::count(config.window.begin(), config.window.end(), 0u));
+}
+
+/// The spec to measure a part of the model with: whether mac's ring_memory holds a ring is told by
+/// the whole model's, and a part gets one all the same, or none.
+std::string for_parts(std::string_view spec, const Policy& whole) {
+  std::string text(spec);
+  const auto* mac = find_policy<MacPolicy>(whole);
+  if (mac == nullptr || mac->settings().ring_memory == 0) return text;
+  constexpr std::string_view kOption = "ring_memory=";
+  const size_t at = text.find(kOption) + kOption.size();
+  const bool fits = mac->rings_bytes() <= mac->settings().ring_memory;
+  return text.replace(at, text.find_first_of(",+", at) - at, fits ? "0" : "1");
 }
 
 /// For a part of the model that it may be asked for.
@@ -116,6 +132,7 @@ class NoiseReader {
 Result<PolicyMemory> PolicyMemory::measure(std::string_view policy, const ModelConfig& config,
                                            ThreadPool& pool) {
   REPRISE_TRY(const auto whole, create_policy(policy_entries(), policy, config));
+  const std::string spec = for_parts(policy, *whole);
   const uint32_t layers = whole_layers(config), most = std::min(layers, kMostLayers);
   std::vector<Point> points;
   for (const int32_t length : kLengths) {
@@ -123,7 +140,7 @@ Result<PolicyMemory> PolicyMemory::measure(std::string_view policy, const ModelC
     for (const uint32_t fewer : {1u, 0u}) {
       if (most <= fewer) continue;
       const ModelConfig part = cut(config, most - fewer);
-      REPRISE_TRY(auto own, create_for(part, policy));
+      REPRISE_TRY(auto own, create_for(part, spec));
       REPRISE_TRY(const uint64_t measured,
                   NoiseReader(part, pool).state_bytes(std::move(own), length));
       bytes[1 - fewer] = static_cast<double>(measured);

@@ -14,8 +14,12 @@ namespace reprise {
 
 class PolicyMemory {
  public:
-  /// Name of the part of a model that is measured with: files for the model fit it.
+  /// The part of a model that is measured with, which files for the model fit: its name, and that
+  /// it has no vocabulary, which no file's model can say.
   static constexpr std::string_view kPartName = "part of a model";
+  static bool is_part(const ModelConfig& config) {
+    return config.name == kPartName && config.vocab == 0;
+  }
 
   /// Reads noise with a few layers of one of the model's KV heads, of 2K to 8K tokens, in seconds;
   /// state is taken to grow evenly with layers, KV heads and, between these lengths and beyond

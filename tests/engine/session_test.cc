@@ -84,6 +84,26 @@ TEST(SessionFile, AnIndexIsKeptWithItsKeys) {
   EXPECT_EQ(other->restore(path).error().code, ErrorCode::kSessionMismatch);
 }
 
+// Of a memory that has room for one: the session's own, which the restored ones replace.
+TEST(SessionFile, RingsAreRestoredIntoTheRoomThatTheSessionHolds) {
+  const std::string path = test::scratch_folder() + "/rings";
+  const std::string rings = "mac:min_context=0,window=64,band=16,sink=4,guard=false";
+  const auto engine = tiny_engine();
+  const auto prompt = tiny_prompt(300);
+  const auto measured = *engine->open(rings);
+  const uint64_t one = measured->generate(request_of(prompt))->memory.index_bytes;
+  auto session = *engine->open(rings + ",ring_memory=" + std::to_string(one * 3 / 2));
+  const Answer first = *session->generate(request_of(prompt));
+  EXPECT_EQ(first.memory.index_bytes, one);
+  ASSERT_TRUE(session->save(path, ""));
+  ASSERT_TRUE(session->restore(path));
+  std::vector<int32_t> next(session->tokens().begin(), session->tokens().end());
+  next.push_back(65);
+  const Answer again = *session->generate(request_of(next));
+  EXPECT_EQ(again.memory.index_bytes, one);
+  EXPECT_EQ(again.counters.reused_tokens, next.size() - 1);  // no window is read anew
+}
+
 TEST(SessionFile, StreamingSessionsKeepTheirHoles) {
   const std::string path = test::scratch_folder() + "/holes";
   const auto engine = tiny_engine();

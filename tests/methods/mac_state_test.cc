@@ -92,17 +92,24 @@ TEST(MacState, SequencesShareTheMemoryOfRings) {
   EXPECT_TRUE(answer(*small) == dense);
   EXPECT_EQ(small->state_bytes(), 0u);
   EXPECT_EQ(stat(*small, "mac_ringless"), 64.0 + 30.0);  // a window of the prompt, and the answer
+  EXPECT_EQ(small->observed_prompt_rows(350, 330), 0);   // no row is read anew for no ring
+  EXPECT_EQ(make_policy(toy, spec(ring - 1) + ",prefill=reuse")->observed_prompt_rows(350, 330), 0);
 
   auto one = make_policy(toy, spec(ring * 3 / 2));
   const auto two = make_policy(toy, spec(ring * 3 / 2));
   EXPECT_TRUE(answer(*one) == reused);
   EXPECT_EQ(stat(*one, "mac_ringless"), 0.0);
+  EXPECT_EQ(one->observed_prompt_rows(350, 330), 20);
+  EXPECT_EQ(two->observed_prompt_rows(350, 330), 0);
   EXPECT_TRUE(answer(*two) == dense);
   EXPECT_EQ(one->fork()->state_bytes(), 0u);
   EXPECT_TRUE(two->restore_state(one->save_state(), 330));
   EXPECT_EQ(two->state_bytes(), 0u);
   const std::string state = one->save_state();
+  EXPECT_TRUE(one->restore_state(state, 330));  // into the room that it has
+  EXPECT_EQ(one->state_bytes(), ring);
   one.reset();  // and gives back what it had
+  EXPECT_EQ(two->observed_prompt_rows(350, 330), 64);
   EXPECT_TRUE(two->restore_state(state, 330));
   EXPECT_EQ(two->state_bytes(), ring);
   const auto four = make_policy(toy, spec(ring * 4));

@@ -57,6 +57,18 @@ TEST(PolicyMemory, GrowsWithTheContextAlone) {
   EXPECT_EQ(none->bytes(1 << 20), 0u);
 }
 
+TEST(PolicyMemory, CountsRingsWhereThereIsRoomForOne) {
+  const std::string options = "mac:window=64,guard=false,ring_memory=";
+  const auto rings = measure(options + "0");
+  ASSERT_TRUE(rings);
+  const uint64_t ring = rings->bytes(1 << 13);
+  for (const bool fits : {false, true}) {  // a part's ring fits either way
+    const auto memory = measure(options + std::to_string(fits ? ring * 21 / 20 : ring * 9 / 10));
+    ASSERT_TRUE(memory) << memory.error().message;
+    EXPECT_EQ(memory->bytes(1 << 13), fits ? ring : 0u);
+  }
+}
+
 TEST(PolicyMemory, SaysWhatItCannotMeasure) {
   const auto typo = measure("qest");
   ASSERT_FALSE(typo);

@@ -70,7 +70,7 @@ Status check_metadata(const nlohmann::json& data, const std::string& path,
   if (text("format") != "reprise forecast") {
     return fail(ErrorCode::kBadValue, "{}: no network of `reprise train predictor`", path);
   }
-  if (text("model") != identity(config) && config.name != PolicyMemory::kPartName) {
+  if (text("model") != identity(config) && !PolicyMemory::is_part(config)) {
     return fail(ErrorCode::kUnsupported,
                 "{}: trained for {}, not for {}; train one with `reprise train predictor`", path,
                 text("model"), identity(config));

@@ -77,6 +77,7 @@ MacPolicy::MacPolicy(const MacOptions& options, const ModelConfig& config,
       reused_from_(config.n_head),
       states_(config.n_head),
       means_(settings_.fixes ? size_t{config.n_head} * config.head_dim : 0) {
+  if (room_.limited()) ring_bytes_ = new_ring().bytes();
   if (!settings_.guarded || settings_.in_prompts) return;
   // Contexts that are too short in any case are not to cost anything.
   settings_.min_context = std::max(settings_.min_context, pays_from(settings_, config, ring_type_));
@@ -134,8 +135,7 @@ MacRing& MacPolicy::ring(uint32_t layer) {
   return *ring;
 }
 
-uint64_t MacPolicy::rings_bytes() {
-  if (ring_bytes_ == 0) ring_bytes_ = new_ring().bytes();
+uint64_t MacPolicy::rings_bytes() const {
   uint64_t layers = 0;
   for (uint32_t layer = 0; layer < config_->n_layer; ++layer) {
     if (config_->window[layer] == 0 && !is_left_alone(layer)) ++layers;
@@ -151,7 +151,9 @@ bool MacPolicy::has_room(uint32_t layer, size_t rows) {
 
 int32_t MacPolicy::observed_prompt_rows(int32_t prompt_end, int32_t kept) const {
   const int32_t inner_rows = inner().observed_prompt_rows(prompt_end, kept);
-  if (!settings_.reuses) return inner_rows;
+  // Rows are not read anew for a ring that there will not be; a device has room of its own.
+  const bool room = device_.state != nullptr || room_.could_take(rings_bytes());
+  if (!settings_.reuses || !room) return inner_rows;
   if (settings_.in_prompts) {
     // The first row of them reuses what a window of rows before it left, of which KV knows nothing.
     const int32_t start = std::min(kept, prompt_end - inner_rows);
@@ -380,11 +382,6 @@ void MacPolicy::truncate(int32_t length) {
     layer.reused_from.clear();
   }
   device_.truncate(length);
-}
-
-void MacPolicy::leave_alone(uint32_t layer) {
-  Policy::leave_alone(layer);
-  PolicyDecorator::leave_alone(layer);
 }
 
 uint64_t MacPolicy::state_bytes() const {

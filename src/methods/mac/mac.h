@@ -109,9 +109,10 @@ class MacPolicy : public PolicyDecorator {
   std::string prefill_key() const override;
   int32_t next_cut(int32_t position) const override;
   PolicyStats stats() const override;
-  void leave_alone(uint32_t layer) override;
   void clear_stats() override;
   uint64_t state_bytes() const override;
+  /// Of the rings of all layers that are asked, on a CPU; 0 where their memory is not limited.
+  uint64_t rings_bytes() const;
 
   // Where a device computes, select() is not called.
   using Device = OnDevice<MacOnDevice>;
@@ -148,8 +149,6 @@ class MacPolicy : public PolicyDecorator {
   std::vector<Layer> new_layers() const;
   MacRing new_ring() const;
   MacRing& ring(uint32_t layer);
-  /// Of the rings of all layers that are asked.
-  uint64_t rings_bytes();
   /// Whether there is room for rings; else so many rows of the layer are counted.
   bool has_room(uint32_t layer, size_t rows);
   /// Whether rings have the entries of the positions [begin, end) that leave one.
@@ -227,7 +226,7 @@ class MacPolicy : public PolicyDecorator {
   mutable Device device_;
   mutable std::shared_ptr<const MacDeviceRing> restored_;
   MacRingRoom room_;
-  uint64_t ring_bytes_ = 0;    // of a layer, once it is known
+  uint64_t ring_bytes_ = 0;    // of a layer, where room_ is limited
   std::vector<Layer> layers_;  // [n_layer]
 
   // Of the step and layer being computed.

@@ -34,6 +34,10 @@ MacRingRoom::~MacRingRoom() {
   if (limited()) *taken_ -= bytes_;
 }
 
+bool MacRingRoom::could_take(uint64_t bytes) const {
+  return !limited() || bytes_ >= bytes || bytes - bytes_ <= limit_ - *taken_;
+}
+
 bool MacRingRoom::take(uint64_t bytes) {
   if (!limited() || bytes_ >= bytes) return true;
   const uint64_t more = bytes - bytes_;

@@ -21,6 +21,8 @@ class MacRingRoom {
 
   /// Whether the sequence has these bytes, or gets them now.
   bool take(uint64_t bytes);
+  /// Whether it would get them now; others may come first.
+  bool could_take(uint64_t bytes) const;
   bool limited() const { return limit_ > 0; }
   uint64_t bytes() const { return bytes_; }
 
