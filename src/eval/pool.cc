@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <map>
 
 namespace reprise::eval {
@@ -43,12 +44,17 @@ Status pool_seeds(std::span<RunFile> files) {
   for (const RunFile& file : files) {
     for (const RunRecord& run : file.runs) {
       for (const auto& [task, hash] : run.data) {
-        const uint64_t seed = drawn[without_seed(run)][task].emplace(hash, run.seed).first->second;
+        SeedOfHash& samples = drawn[without_seed(run)][task];
+        const uint64_t seed = samples.emplace(hash, run.seed).first->second;
         if (seed != run.seed)
           return fail(ErrorCode::kInvalidArgument,
                       "{} has the same samples with seeds {} and {}; compare its runs without "
                       "--pool-seeds",
                       task, seed, run.seed);
+        if (std::ranges::count(samples, run.seed, &SeedOfHash::value_type::second) > 1)
+          return fail(ErrorCode::kInvalidArgument,
+                      "{} ({}) has other samples of {} than another run with seed {}", run.policy,
+                      file.path, task, run.seed);
       }
     }
   }

@@ -60,6 +60,14 @@ TEST(PoolSeeds, RefusesSamplesThatDoNotDependOnTheSeed) {
   EXPECT_THAT(pooled.error().message, testing::HasSubstr("ruler has the same samples with seeds"));
 }
 
+TEST(PoolSeeds, RefusesOtherSamplesOfTheSameSeed) {
+  std::vector<RunFile> files = {drawn("full", 1, 10, 0), drawn("full", 1, 14, 0)};
+  files[1].runs[0].data[0].second = "other";
+  const Status pooled = pool_seeds(files);
+  ASSERT_FALSE(pooled.has_value());
+  EXPECT_THAT(pooled.error().message, testing::HasSubstr("other samples of ruler"));
+}
+
 TEST(PoolSeeds, RunsOfOneSeedStayShards) {
   std::vector<RunFile> files = {drawn("full", 1, 10, 0), drawn("full", 1, 14, 0)};
   files[1].runs[0].data = {{"needle", "other"}};
