@@ -21,12 +21,19 @@ constexpr auto kNextLine = 2s;
 
 std::string stage_text(std::string_view stage) {
   constexpr std::pair<std::string_view, std::string_view> kTexts[] = {
-      {"load", "loading the model"},   {"prefill", "reading the prompt"},
-      {"save", "saving the session"},  {"restore", "restoring the session"},
-      {"bench", "measuring"},          {"eval", "evaluating"},
-      {"index", "making the index"},   {"record", "recording attention"},
-      {"train", "training"},           {"store", "adding to the store"},
-      {"upload", "loading the model"}, {"compare", "comparing"},
+      {"load", "loading the model"},
+      {"prefill", "reading the prompt"},
+      {"save", "saving the session"},
+      {"restore", "restoring the session"},
+      {"bench", "measuring"},
+      {"eval", "evaluating"},
+      {"index", "making the index"},
+      {"choose", "choosing rows"},
+      {"record", "recording attention"},
+      {"train", "training"},
+      {"store", "adding to the store"},
+      {"upload", "loading the model"},
+      {"compare", "comparing"},
   };
   for (const auto& [name, text] : kTexts)
     if (name == stage) return std::string(text);

@@ -105,7 +105,8 @@ class CpuFusedPass : public FusedPass {
   /// last: the prompt's last row is the last one of the pass, and its logits are wanted.
   Status forward(FusedAttention& attention, bool last);
   /// Tells how far a pass's rows are behind a layer's attention, as part of all rows.
-  Status pace(uint32_t layer, size_t earlier, size_t rows, size_t all) const;
+  Status pace(std::string_view stage, uint32_t layer, size_t earlier, size_t rows,
+              size_t all) const;
   std::vector<float> question_scores(uint32_t layer, std::span<const Row> rows, const float* q,
                                      const RowCheck& check) const;
 
@@ -122,9 +123,10 @@ Status CpuFusedPass::forward(FusedAttention& attention, bool last) {
   return c_.model.forward({attention.rows(), 0, wanted}, attention, c_.logits.data());
 }
 
-Status CpuFusedPass::pace(uint32_t layer, size_t earlier, size_t rows, size_t all) const {
+Status CpuFusedPass::pace(std::string_view stage, uint32_t layer, size_t earlier, size_t rows,
+                          size_t all) const {
   const uint64_t done = earlier + rows * (layer + 1) / c_.model.config().n_layer;
-  if (!job_.progress || job_.progress({"prefill", done, all, "tokens"})) return {};
+  if (!job_.progress || job_.progress({stage, done, all, "tokens"})) return {};
   return fail(ErrorCode::kCancelled, "cancelled after computing {} of {} rows", done, all);
 }
 
@@ -133,7 +135,9 @@ Status CpuFusedPass::compute(std::span<const int32_t> positions) {
   for (size_t first = 0; first < positions.size(); first += kBlock) {
     const size_t rows = std::min<size_t>(kBlock, positions.size() - first);
     FusedAttention::Hooks hooks;
-    hooks.each = [&](uint32_t layer) { return pace(layer, first, rows, positions.size()); };
+    hooks.each = [&](uint32_t layer) {
+      return pace("prefill", layer, first, rows, positions.size());
+    };
     attention.set_hooks(std::move(hooks));
     attention.begin(positions.subspan(first, rows));
     REPRISE_CHECK(forward(attention, first + rows == positions.size()));
@@ -174,7 +178,10 @@ Status CpuFusedPass::check(std::span<const int32_t> positions, const RowCheck& c
       keep(question_scores(hooks.layer, attention.rows(), q, check));
     };
   }
-  hooks.each = [&](uint32_t layer) { return pace(layer, 0, positions.size(), positions.size()); };
+  // A stage of its own: the pass that computes what was chosen counts from the start again.
+  hooks.each = [&](uint32_t layer) {
+    return pace("choose", layer, 0, positions.size(), positions.size());
+  };
   attention.set_hooks(std::move(hooks));
   attention.begin(positions);
   REPRISE_CHECK(forward(attention, true));

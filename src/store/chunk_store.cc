@@ -84,16 +84,18 @@ Result<ChunkStore> ChunkStore::open(const std::string& folder, bool create,
 
 Status ChunkStore::prepare() {
   REPRISE_TRY(const int64_t version, index_.version());
-  if (version >= ChunkIndex::kVersion) return index_.make_tables();
-  REPRISE_TRY(const WriterLock lock, WriterLock::take(folder_));
-  return complete_index();
+  if (version < ChunkIndex::kVersion) {
+    REPRISE_TRY(const WriterLock lock, WriterLock::take(folder_));
+    REPRISE_CHECK(complete_index());
+  }
+  return index_.make_tables();
 }
 
 Status ChunkStore::complete_index() {
-  REPRISE_CHECK(index_.make_tables());  // SQLite would not wait for others that do
   REPRISE_TRY(const int64_t version, index_.version());
-  if (version == 0) return fill_index();
-  return version < ChunkIndex::kVersion ? index_.update_texts() : Status();
+  if (version >= ChunkIndex::kVersion) return {};
+  REPRISE_CHECK(index_.make_tables());  // SQLite would not wait for others that do
+  return version == 0 ? fill_index() : index_.update_texts();
 }
 
 Status ChunkStore::check_folder(const std::string& folder) {
@@ -216,6 +218,7 @@ Result<bool> ChunkStore::write(const EncodedRecord& encoded, const ChunkIdentity
                                const ChunkTokens& tokens) {
   REPRISE_TRY(const BlockCodec codec, codec_from_bits(encoded.header.codec));
   REPRISE_TRY(const WriterLock lock, WriterLock::take(folder_));
+  REPRISE_CHECK(complete_index());
   REPRISE_TRY(const auto there, find_here(identity, tokens));
   if (there && there->record().codec.serves(codec)) return false;
   ChunkRecord record;
@@ -223,6 +226,7 @@ Result<bool> ChunkStore::write(const EncodedRecord& encoded, const ChunkIdentity
   record.source = encoded.source;
   const uint64_t bytes = record.header.record_bytes;
   REPRISE_CHECK(make_room(bytes));
+  REPRISE_TRY(const auto old, index_.find(record.key()));  // that may have moved or dropped it
   REPRISE_TRY(const RecordPlace place, segments_.append(encoded.parts(), bytes, segment_limit()));
   const Status indexed = index_.insert(record, place, now_seconds());
   if (!indexed) {
@@ -230,7 +234,7 @@ Result<bool> ChunkStore::write(const EncodedRecord& encoded, const ChunkIdentity
     return tl::unexpected<Error>(indexed.error());
   }
   // What it replaces is not to come back once it is removed.
-  if (there) static_cast<void>(segments_.erase({&there->row().place, 1}));
+  if (there && old) static_cast<void>(segments_.erase({&old->place, 1}));
   std::erase_if(dropped_, [&](const ChunkRow& row) { return row.key == record.key(); });
   return true;
 }
@@ -253,6 +257,7 @@ void ChunkStore::share(const StoredChunk& chunk) {
 Status ChunkStore::remove(std::span<const ChunkRow> rows) {
   return mended([&]() -> Status {
     REPRISE_TRY(const WriterLock lock, WriterLock::take(folder_));
+    REPRISE_CHECK(complete_index());
     std::vector<ChunkRow> current;
     std::vector<RecordPlace> places;
     for (const ChunkRow& row : rows) {

@@ -117,14 +117,15 @@ class ChunkStore {
     auto result = operation();
     if (result || result.error().code != ErrorCode::kCorrupt) return result;
     if (const Status made = mend(); !made) {
-      return fail(made.error().code, "{}; that failed: {}", result.error().message,
-                  made.error().message);
+      return fail(made.error().code, "{}; making the index again failed: {}",
+                  result.error().message, made.error().message);
     }
     return operation();
   }
   /// Makes a damaged index again, unless another process has by now.
   Status mend();
-  /// What prepare() does within the writer's lock.
+  /// Fills an index that another process left half made, and brings an old one up to date. Whoever
+  /// writes does it first: a segment without rows is taken for dead. Within the writer's lock.
   Status complete_index();
   Result<std::optional<StoredChunk>> find_at(const ChunkRow& row);
   Result<std::optional<StoredChunk>> find_here(const ChunkIdentity& identity,

@@ -130,6 +130,7 @@ Result<uint64_t> ChunkStore::collect(double min_live) {
 
 Result<uint64_t> ChunkStore::collect_all(double min_live) {
   REPRISE_TRY(const WriterLock lock, WriterLock::take(folder_));
+  REPRISE_CHECK(complete_index());
   REPRISE_TRY(const auto before, segments_.sizes());
   REPRISE_TRY(const auto order, by_live_bytes({}));
   for (const uint32_t segment : order) REPRISE_CHECK(collect_segment(segment, min_live, {}));
@@ -173,7 +174,9 @@ Status ChunkStore::fill_index() {
 Status ChunkStore::mend() {
   REPRISE_TRY(const auto sizes, segments_.sizes());
   if (sizes.empty()) {  // whose file that is cannot be known
-    return fail(ErrorCode::kCorrupt, "'{}' has no segments to make the index from", folder_);
+    return fail(ErrorCode::kCorrupt,
+                "'{}' has no segments to make it from; `reprise store verify --rebuild` empties it",
+                folder_);
   }
   REPRISE_TRY(const WriterLock lock, WriterLock::take(folder_));
   const Status status = index_.check();

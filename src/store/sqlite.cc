@@ -8,6 +8,7 @@ namespace reprise {
 namespace {
 
 constexpr int kBusyMs = 60'000;
+constexpr int kDamagedBusyMs = 2'000;  // whoever waits holds the writer's lock meanwhile
 
 tl::unexpected<Error> sql_error(sqlite3* database, int code) {
   ErrorCode kind = ErrorCode::kFileUnreadable;
@@ -23,15 +24,17 @@ tl::unexpected<Error> sql_error(sqlite3* database, int code) {
     case SQLITE_IOERR:
       kind = ErrorCode::kFileUnwritable;
       break;
+    case SQLITE_ERROR:  // so after whoever emptied it was killed
+      if (std::string_view(sqlite3_errmsg(database)).starts_with("no such table")) {
+        kind = ErrorCode::kCorrupt;
+      }
+      break;
     default:
       break;
   }
   const char* path = database == nullptr ? nullptr : sqlite3_db_filename(database, "main");
-  return fail(kind, "'{}': {}{}", path == nullptr ? "" : path,
-              database == nullptr ? sqlite3_errstr(code) : sqlite3_errmsg(database),
-              kind == ErrorCode::kCorrupt
-                  ? "; `reprise store verify --rebuild` makes the index again"
-                  : "");
+  return fail(kind, "'{}': {}", path == nullptr ? "" : path,
+              database == nullptr ? sqlite3_errstr(code) : sqlite3_errmsg(database));
 }
 
 }  // namespace
@@ -101,10 +104,17 @@ Status SqlDatabase::run(const char* sql) {
 }
 
 Status SqlDatabase::reset() {
+  // Reading it tells SQLite of the write-ahead log, with which nobody has to close it.
+  const bool readable = run("SELECT 1 FROM sqlite_master").has_value();
+  sqlite3_busy_timeout(database_.get(), readable ? kBusyMs : kDamagedBusyMs);
   sqlite3_db_config(database_.get(), SQLITE_DBCONFIG_RESET_DATABASE, 1, nullptr);
   const Status status = run("VACUUM");
+  const bool busy = sqlite3_errcode(database_.get()) == SQLITE_BUSY;
   sqlite3_db_config(database_.get(), SQLITE_DBCONFIG_RESET_DATABASE, 0, nullptr);
-  return status;
+  sqlite3_busy_timeout(database_.get(), kBusyMs);
+  if (status || !busy) return status;
+  return fail(status.error().code, "{}: another process has it open; try again when that has ended",
+              status.error().message);
 }
 
 Result<SqlTransaction> SqlTransaction::begin(SqlDatabase& database) {

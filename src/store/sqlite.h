@@ -43,8 +43,8 @@ class SqlStatement {
   std::unique_ptr<sqlite3_stmt, Finalize> statement_;
 };
 
-/// Errors: kCorrupt when the file is no database or damaged, kFileUnwritable when it cannot be
-/// written (disk full, read-only, locked by others too long), kFileUnreadable otherwise.
+/// Errors: kCorrupt when the file is no database, damaged or lacks a table, kFileUnwritable when it
+/// cannot be written (disk full, read-only, locked by others too long), kFileUnreadable otherwise.
 class SqlDatabase {
  public:
   static Result<SqlDatabase> open(const std::string& path);

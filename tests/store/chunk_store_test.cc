@@ -136,6 +136,32 @@ TEST(ChunkStore, EvictsWhatWasUsedLeastRecently) {
   }
 }
 
+// What it replaces may be dropped for want of room, and the new record may come to lie there.
+TEST(ChunkStore, AnExactChunkReplacesARoundedOneInASmallStore) {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("store");
+  constexpr uint32_t kChunk = 39;
+  TestChunk chunk = make_chunk(kChunk);
+  for (uint32_t n = 0; n < 2000; ++n) chunk.tokens.push_back(7);
+  chunk.blocks.resize(2 * kTestIdentity.row_bytes() * chunk.tokens.size() * kTestIdentity.n_layer);
+  const auto add = [&](ChunkStore& store, BlockCodec codec) {
+    return store.add(kTestIdentity, chunk.ids(), chunk.source, chunk.blocks, codec);
+  };
+  uint64_t rounded = 0;
+  {
+    ChunkStore store = open_store(path);
+    ASSERT_TRUE(add(store, {.q8_0 = true}));
+    rounded = store.stats()->disk_bytes;
+  }
+  ChunkStore store = open_store(path, {.bytes = chunk.blocks.size() + 20'000 + rounded / 2});
+  ASSERT_TRUE(*add(store, {}));
+  const auto found = *store.find(kTestIdentity, chunk.ids());
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->record().codec, BlockCodec());
+  EXPECT_TRUE(found->check());
+  EXPECT_EQ(store.damaged(), 0u);
+}
+
 TEST(ChunkStore, CollectsWhatIsNoLongerReferred) {
   const TemporaryFolder folder;
   ChunkStore store = open_store(folder.file("store"), {.segment_bytes = 100'000});

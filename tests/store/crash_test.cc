@@ -172,6 +172,63 @@ TEST_F(StoreFaults, StoppedWhileADamagedIndexIsMadeAgain) {
   }
 }
 
+// So does a store that was open already, before it takes a segment without rows for dead.
+TEST_F(StoreFaults, AnOpenStoreCompletesAnIndexThatWasLeftHalfMade) {
+  const auto add = [](ChunkStore& store) { return add_chunk(store, 10).has_value(); };
+  const auto collect = [](ChunkStore& store) { return store.collect().has_value(); };
+  const auto remove = [](ChunkStore& store) { return store.remove({}).has_value(); };
+  const auto list = [](ChunkStore& store) { return store.list().has_value(); };
+  const std::vector<std::function<bool(ChunkStore&)>> uses = {add, collect, remove, list};
+  for (const bool tables : {false, true}) {
+    for (size_t use = 0; use < uses.size() - (tables ? 1 : 0); ++use) {
+      ASSERT_NO_FATAL_FAILURE(start());
+      ChunkStore store = open_store(path, {.segment_bytes = 30'000});
+      ASSERT_EQ(look_up(store, 3), Found::kRight);
+      EXPECT_TRUE(exited_well(in_child([&] {  // what is left of one that is killed early
+        auto index = ChunkIndex::open(path + "/index.db");
+        if (!index || !index->reset() || (tables && !index->make_tables())) ::_exit(1);
+      })));
+      EXPECT_TRUE(uses[use](store)) << use;
+      for (uint32_t n = 0; n < 10; ++n) ASSERT_EQ(look_up(store, n), Found::kRight) << use;
+    }
+  }
+}
+
+// Nobody has to end for it, unless the damage hides that they share a write-ahead log.
+TEST_F(StoreFaults, TheIndexIsMadeAgainBesideAReader) {
+  ASSERT_NO_FATAL_FAILURE(start());
+  for (const bool damaged : {false, true}) {
+    Pipe ready, done;
+    const pid_t reader = in_child([&] {
+      ::close(done.ends[1]);
+      ChunkStore store = open_store(path);
+      if (look_up(store, 3) != Found::kRight) ::_exit(1);
+      ready.send(1);
+      ::close(ready.ends[1]);
+      char byte = 0;
+      [[maybe_unused]] const auto ended = ::read(done.ends[0], &byte, 1);
+      if (!damaged && store.list()->size() != 10) ::_exit(2);
+    });
+    EXPECT_EQ(ready.receive().size(), 1u);
+    const auto from = std::chrono::steady_clock::now();
+    if (damaged) {
+      for (uint64_t at = 0; at < 14; ++at) write_byte(path + "/index.db", at, 'x');
+      const auto store = ChunkStore::open(path, false);
+      ASSERT_FALSE(store);
+      EXPECT_EQ(store.error().code, ErrorCode::kFileUnwritable);
+      EXPECT_THAT(store.error().message, testing::HasSubstr("another process has it open"));
+      EXPECT_THAT(store.error().message, testing::Not(testing::HasSubstr("--rebuild")));
+    } else {
+      EXPECT_TRUE(ChunkStore::rebuild(path));
+    }
+    EXPECT_LT(std::chrono::steady_clock::now() - from, std::chrono::seconds(20));
+    static_cast<void>(done.receive());  // closes it, which ends the reader
+    EXPECT_TRUE(exited_well(reader));
+  }
+  const std::vector<uint32_t> all = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9};
+  expect_right(path, all, 0);
+}
+
 // An error, or a disk that is full in the middle of a write.
 TEST_F(StoreFaults, EveryCallFailsOnce) {
   for (const CallFault fault : {CallFault::kError, CallFault::kShort}) {
