@@ -34,7 +34,8 @@ class AskCommand : public Command {
   }
 
   Status run(Console& console) override {
-    REPRISE_CHECK(check_texts("QUESTION", question_, options_));
+    REPRISE_CHECK(check_text("QUESTION", question_));
+    REPRISE_CHECK(check_texts(options_));
     REPRISE_CHECK(parse_fusion(fused_.fusion));
     if (question_.empty()) return fail(ErrorCode::kEmptyPrompt, "what is the question?");
     if (!options_.session.empty() || !options_.files.empty()) {

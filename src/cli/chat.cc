@@ -306,8 +306,7 @@ Inside, /help lists commands; Ctrl-C stops an answer, Ctrl-D ends.)";
   }
   void declare(FlagSet& flags) override { add_request_flags(flags, options_); }
   Status run(Console& console) override {
-    REPRISE_CHECK(check_text("--system", options_.system));
-    for (const std::string& stop : options_.stop) REPRISE_CHECK(check_text("--stop", stop));
+    REPRISE_CHECK(check_texts(options_));
     REPRISE_TRY(Conversation conversation, Conversation::open(options_, console));
     Chat chat(std::move(conversation), options_, console);
     REPRISE_CHECK(chat.start());

@@ -54,14 +54,6 @@ void add_fusion(const FusionReport& report, Answer& answer) {
 
 }  // namespace
 
-Status check_texts(std::string_view flag, std::string_view question,
-                   const RequestOptions& options) {
-  REPRISE_CHECK(check_text(flag, question));
-  REPRISE_CHECK(check_text("--system", options.system));
-  for (const std::string& stop : options.stop) REPRISE_CHECK(check_text("--stop", stop));
-  return {};
-}
-
 nlohmann::ordered_json fusion_json(const FusionReport& report) {
   return {{"chunks", report.chunks},
           {"missing_chunks", report.missing_chunks},

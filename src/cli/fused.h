@@ -26,9 +26,6 @@ void visit_options(FusedOptions& o, Visitor&& visit) {
         o.fusion);
 }
 
-/// Texts of a request's flags must be UTF-8. flag: the one that gives the question.
-Status check_texts(std::string_view flag, std::string_view question, const RequestOptions& options);
-
 /// Says what take_warning() of a Library or a ChunkStore has to say. It has names of files.
 template <class Store>
 void warn_of(Store& store, Console& console) {

@@ -37,7 +37,7 @@ class IndexCommand : public Command {
   Status run(Console& console) override {
     if (options_.session.empty())
       return fail(ErrorCode::kInvalidArgument, "name the file to write with --session FILE");
-    REPRISE_CHECK(check_text("--system", options_.system));
+    REPRISE_CHECK(check_texts(options_));
     REPRISE_TRY(const std::string document, read_documents(options_.files, options_.lossy));
     if (document.empty()) return fail(ErrorCode::kEmptyPrompt, "name documents with some text");
     REPRISE_TRY(Conversation conversation, Conversation::open(options_, console));

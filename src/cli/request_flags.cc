@@ -66,6 +66,12 @@ Status check_text(std::string_view flag, std::string_view text) {
               static_cast<uint8_t>(text[bad]));
 }
 
+Status check_texts(const RequestOptions& options) {
+  REPRISE_CHECK(check_text("--system", options.system));
+  for (const std::string& stop : options.stop) REPRISE_CHECK(check_text("--stop", stop));
+  return {};
+}
+
 std::string document_message(std::string_view document, std::string_view question) {
   if (document.empty()) return std::string(question);
   if (question.empty()) return std::string(document);

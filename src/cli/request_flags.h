@@ -45,6 +45,8 @@ void add_request_flags(FlagSet& flags, RequestOptions& options);
 Result<std::string> read_documents(const std::vector<std::string>& files, bool lossy);
 /// Text given by a flag must be UTF-8.
 Status check_text(std::string_view flag, std::string_view text);
+/// The same for all texts among the options.
+Status check_texts(const RequestOptions& options);
 /// The document, if any, followed by the question: content of one user message.
 std::string document_message(std::string_view document, std::string_view question);
 

@@ -37,7 +37,8 @@ class RunCommand : public Command {
   }
 
   Status run(Console& console) override {
-    REPRISE_CHECK(check_texts("--prompt", prompt_, options_));
+    REPRISE_CHECK(check_text("--prompt", prompt_));
+    REPRISE_CHECK(check_texts(options_));
     REPRISE_CHECK(parse_fusion(fused_.fusion));  // also where nothing is fused: a typo is an error
     if (!fused_.library.store.empty()) return run_fused(console);
     REPRISE_TRY(const std::string text, read_prompt());

@@ -7,7 +7,7 @@
 
 #include "attention/executor.h"
 #include "base/try.h"
-#include "methods/cuda/find_policy.h"
+#include "methods/find_policy.h"
 #include "methods/mac/mac.h"
 #include "methods/registry.h"
 #include "model/rope.h"

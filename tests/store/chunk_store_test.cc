@@ -253,7 +253,8 @@ std::vector<uint32_t> parts_of(ChunkStore& store, std::string_view query) {
   return parts;
 }
 
-constexpr const char* kWrittenTexts[] = {"The captain of a zeppelin.", "电池的寿命是十年。",
+constexpr const char* kBattery = "电池的寿命是十年。";
+constexpr const char* kWrittenTexts[] = {"The captain of a zeppelin.", kBattery,
                                          "猫はミルクが好きです。", "Café au lait"};
 
 // Whatever stands between them, and in scripts that write without spaces.
@@ -282,8 +283,9 @@ TEST(ChunkStore, AnOlderIndexIsBroughtUpToDate) {
     ChunkStore store = open_store(folder.file("store"));
     add_texts(store, kWrittenTexts);
     auto old = SqlDatabase::open(folder.file("store/index.db"));
-    ASSERT_TRUE(old && old->run("UPDATE texts SET text = '电池的寿命是十年。' WHERE rowid = 2;"
-                                "PRAGMA user_version = 1"));
+    const std::string as_it_is =
+        "UPDATE texts SET text = '" + std::string(kBattery) + "' WHERE rowid = 2;";
+    ASSERT_TRUE(old && old->run((as_it_is + "PRAGMA user_version = 1").c_str()));
     EXPECT_TRUE(parts_of(store, "寿命").empty());
   }
   ChunkStore store = open_store(folder.file("store"));

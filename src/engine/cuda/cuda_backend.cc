@@ -12,8 +12,8 @@
 #include "methods/baselines/evicting.h"
 #include "methods/cuda/csattention.h"
 #include "methods/cuda/device_policies.h"
-#include "methods/cuda/find_policy.h"
 #include "methods/cuda/mac.h"
+#include "methods/find_policy.h"
 #include "methods/reattention/reattention.h"
 
 namespace reprise {

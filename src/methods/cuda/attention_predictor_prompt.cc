@@ -6,7 +6,7 @@
 #include "kernels/cuda/kept_keys.h"
 #include "kernels/cuda/page_shares.h"
 #include "methods/cuda/attention_predictor.h"
-#include "methods/cuda/find_policy.h"
+#include "methods/find_policy.h"
 
 namespace reprise {
 

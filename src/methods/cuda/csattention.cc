@@ -6,7 +6,7 @@
 #include <random>
 
 #include "base/try.h"
-#include "methods/cuda/find_policy.h"
+#include "methods/find_policy.h"
 
 namespace reprise {
 

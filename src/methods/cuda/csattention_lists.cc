@@ -9,7 +9,7 @@
 #include "base/try.h"
 #include "kernels/cuda/page_table.h"
 #include "methods/cuda/csattention.h"
-#include "methods/cuda/find_policy.h"
+#include "methods/find_policy.h"
 
 namespace reprise {
 

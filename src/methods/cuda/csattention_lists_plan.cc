@@ -4,7 +4,7 @@
 #include "base/try.h"
 #include "methods/csattention/query_samples.h"
 #include "methods/cuda/csattention_lists.h"
-#include "methods/cuda/find_policy.h"
+#include "methods/find_policy.h"
 
 namespace reprise {
 

@@ -3,7 +3,7 @@
 
 #include "base/try.h"
 #include "methods/cuda/csattention.h"
-#include "methods/cuda/find_policy.h"
+#include "methods/find_policy.h"
 
 namespace reprise {
 

@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "base/try.h"
-#include "methods/cuda/find_policy.h"
+#include "methods/find_policy.h"
 
 namespace reprise {
 
