@@ -49,6 +49,7 @@ def main():
             item, method, kl = line.split()[:3]
             samples[method][item] = float(kl)
     items = sorted(set.intersection(*(set(values) for values in samples.values())))
+    samples.pop("none", None)  # full prefill
     methods = sorted(samples, key=lambda method: (method.split(":")[0], ratio_of(method)))
     others = [method for method in methods if method.startswith("cacheblend")]
     ratios = [ratio_of(method) for method in others]

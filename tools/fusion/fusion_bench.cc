@@ -12,7 +12,8 @@
 // than the first METHOD, with 95 % intervals over items; the mean place is that of rows computed
 // again, as part of the prompt. In the environment, START=n and STEP=m take items n, n + m, ...
 // below ITEMS, CODEC=name is the form in which chunks are stored (then another column is the KL to
-// the same method over exact chunks), SAMPLES=file gets a line "item method KL F1 right" of each.
+// the same method over exact chunks), SAMPLES=file gets a line "item method KL F1 right" of each,
+// full prefill ("none") included.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -168,11 +169,14 @@ std::string part_of(double value, double whole) {
 double median(const std::vector<double>& values) { return percentile(values, 0.5); }
 
 /// Of the last item that the columns have.
-void print_samples(std::FILE* file, size_t item, const std::vector<Column>& columns) {
-  for (const Column& column : columns) {
-    fmt::print(file, "{} {} {:.6f} {:.4f} {:.0f}\n", item, column.method, column.kl.back(),
-               column.f1.back(), column.right.back());
-  }
+void print_samples(std::FILE* file, size_t item, const Column& full,
+                   const std::vector<Column>& columns) {
+  const auto print = [&](const Column& column, double kl) {
+    fmt::print(file, "{} {} {:.6f} {:.4f} {:.0f}\n", item, column.method, kl, column.f1.back(),
+               column.right.back());
+  };
+  print(full, 0.0);
+  for (const Column& column : columns) print(column, column.kl.back());
   std::fflush(file);
 }
 
@@ -217,6 +221,7 @@ int main(int argc, char** argv) {
   std::vector<Column> columns;
   for (int i = 4; i < argc; ++i) columns.emplace_back().method = argv[i];
   Column all_computed;
+  all_computed.method = "none";
   std::vector<double> tokens;
   uint64_t stored_tokens = 0;
   const uint32_t step = std::max(1u, count_from("STEP", 1));
@@ -249,7 +254,7 @@ int main(int argc, char** argv) {
                             static_cast<double>(std::max<uint64_t>(1, reply.report.loaded_rows)));
       column.place.push_back(reply.report.mean_position);
     }
-    if (samples != nullptr) print_samples(samples, index, columns);
+    if (samples != nullptr) print_samples(samples, index, all_computed, columns);
     fmt::print(stderr, "\r{}/{}", index + 1, count);
   }
   if (samples != nullptr) std::fclose(samples);
