@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <type_traits>
@@ -15,7 +16,7 @@ namespace reprise::kernels {
 namespace {
 
 constexpr float kQ8Max = 127.0f;
-constexpr float kMostF16 = 65504.0f;
+constexpr float kMostF16 = 65504.0f, kMostBf16 = 0x1.fep127f;
 
 // Element of dim d of token slot in a K tile [head_dim/2][16][2].
 size_t k_index(size_t slot, size_t d) { return d / 2 * 2 * kPageTokens + 2 * slot + d % 2; }
@@ -33,6 +34,16 @@ T narrow(float value) {
   if constexpr (std::is_same_v<T, float>) return value;
 }
 
+// Finite for the same reason: times zero, anything else would make NaN of what others read. In
+// integers, which vectorise.
+float as_finite(float value) {
+  constexpr int32_t kInfinity = 0x7f800000, kMost = std::bit_cast<int32_t>(kMostBf16);
+  const auto bits = std::bit_cast<uint32_t>(value);
+  const auto magnitude = static_cast<int32_t>(bits & 0x7fffffffu);
+  const uint32_t kept = (bits & 0x80000000u) | static_cast<uint32_t>(std::min(magnitude, kMost));
+  return std::bit_cast<float>(magnitude > kInfinity ? 0u : kept);
+}
+
 float widen(Bf16 value) { return to_float(value); }
 float widen(F16 value) { return to_float(value); }
 float widen(float value) { return value; }
@@ -46,7 +57,7 @@ void store_head(T* k_tile, T* v_tile, size_t slot, size_t head_dim, const float*
   for (size_t first = 0; first < head_dim; first += kBlock) {
     const size_t count = std::min(kBlock, head_dim - first);
     for (size_t i = 0; i < count; ++i) narrow_k[i] = narrow<T>(k[first + i]);
-    for (size_t i = 0; i < count; ++i) narrow_v[i] = narrow<T>(v[first + i]);
+    for (size_t i = 0; i < count; ++i) narrow_v[i] = narrow<T>(as_finite(v[first + i]));
     for (size_t i = 0; i < count; i += 2) {
       std::memcpy(&k_tile[k_index(slot, first + i)], &narrow_k[i], 2 * sizeof(T));
     }
@@ -83,6 +94,7 @@ void load_row(const KvLayout& layout, const std::byte* tile, size_t slot, Index 
 float quantise_block(const float* values, std::array<int8_t, kQ8Block>& quants) {
   float largest = 0.0f;
   for (size_t i = 0; i < kQ8Block; ++i) largest = std::max(largest, std::fabs(values[i]));
+  largest = std::min(largest, kMostBf16);
   const float inverse = largest > 0.0f ? kQ8Max / largest : 0.0f;
   for (size_t i = 0; i < kQ8Block; ++i) {
     quants[i] = static_cast<int8_t>(std::lrint(values[i] * inverse));

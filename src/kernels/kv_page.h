@@ -48,7 +48,8 @@ struct KvLayout {
 
 std::string_view kv_type_name(KvType type);
 
-/// Writes one token into slot (< 16) of a page. k, v: [n_kv_head, head_dim].
+/// Writes one token into slot (< 16) of a page. k, v: [n_kv_head, head_dim]. Of v, what is not
+/// finite is stored as something that is: kernels read slots of others, times zero.
 void store_token(const KvLayout& layout, std::byte* page, size_t slot, const float* k,
                  const float* v);
 /// The same for count tokens in the slots from one on. k, v: [count, n_kv_head, head_dim].

@@ -7,8 +7,7 @@ namespace {
 constexpr size_t kLanes = 16;
 
 // Rounded to bf16 as to_bf16() does, in the upper halves; the lower ones mean nothing.
-inline __m512i rounded(const float* from) {
-  const __m512 x = _mm512_loadu_ps(from);
+inline __m512i rounded(__m512 x) {
   const __m512i bits = _mm512_castps_si512(x);
   const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
   const __m512i up = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
@@ -25,9 +24,18 @@ inline __m512i paired(__m512i low, __m512i high) {
 inline __m512i pairs_of_row(const float* from) {
   const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
   const __m512i odd = _mm512_add_epi32(even, _mm512_set1_epi32(1));
-  const __m512i first = rounded(from), second = rounded(from + kLanes);
+  const __m512i first = rounded(_mm512_loadu_ps(from));
+  const __m512i second = rounded(_mm512_loadu_ps(from + kLanes));
   return paired(_mm512_permutex2var_epi32(first, even, second),
                 _mm512_permutex2var_epi32(first, odd, second));
+}
+
+// Values as they are stored: finite, see kv_page.cc.
+inline __m512i rounded_values(const float* from) {
+  const __m512 most = _mm512_set1_ps(0x1.fep127f), least = _mm512_set1_ps(-0x1.fep127f);
+  const __m512 x = _mm512_loadu_ps(from);
+  const __mmask16 number = _mm512_cmp_ps_mask(x, x, _CMP_ORD_Q);
+  return rounded(_mm512_maskz_max_ps(number, _mm512_min_ps(x, most), least));
 }
 
 // rows[i][j] <-> rows[j][i].
@@ -75,7 +83,7 @@ void store_page_avx512(const KvLayout& layout, std::byte* page, const float* k, 
     for (size_t token = 0; token < kPageTokens; token += 2) {
       for (size_t d = 0; d < dim; d += kLanes, v_tile += sizeof(__m512i)) {
         const float* const at = v + token * width + d;
-        _mm512_storeu_si512(v_tile, paired(rounded(at), rounded(at + width)));
+        _mm512_storeu_si512(v_tile, paired(rounded_values(at), rounded_values(at + width)));
       }
     }
   }

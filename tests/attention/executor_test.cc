@@ -73,6 +73,29 @@ TEST(Executor, LayerWindowBoundsWhatIsRead) {
   expect_row(toy, &row[toy.width()], 1, 69, [](size_t) { return true; });
 }
 
+// Pages are given on with what they hold.
+TEST(Executor, ValuesThatAreNoNumbersStayWithTheirSequence) {
+  for (const kernels::KvType type : kernels::kKvTypes) {
+    for (const Phase phase : {Phase::kPrefill, Phase::kDecode}) {
+      ToyShape shape;
+      shape.type = type;
+      Toy toy(shape, 16);
+      ScriptedPolicy policy;
+      SequenceKv first = toy.new_sequence();
+      const auto want = toy.step(first, policy, 5, phase);
+      first.truncate(0);
+      const std::vector<float> values(toy.v(0, 0), toy.v(0, 16));
+      std::fill(toy.v(0, 5), toy.v(0, 10), NAN);
+      std::fill(toy.v(0, 10), toy.v(0, 16), INFINITY);
+      toy.step(first, policy, 16, Phase::kPrefill);
+      first.truncate(0);
+      std::copy(values.begin(), values.end(), toy.v(0, 0));
+      SequenceKv second = toy.new_sequence();
+      EXPECT_EQ(toy.step(second, policy, 5, phase), want) << kernels::kv_type_name(type);
+    }
+  }
+}
+
 TEST(Executor, SoftCapIsApplied) {
   ToyShape shape;
   shape.soft_cap = 2.0f;

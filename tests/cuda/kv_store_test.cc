@@ -1,7 +1,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <limits>
 #include <random>
 
 #include "cuda/device_testing.h"
@@ -38,6 +40,38 @@ INSTANTIATE_TEST_SUITE_P(Types, KvStore,
                          testing::Combine(testing::Values(KvType::kBF16, KvType::kF16,
                                                           KvType::kFP8),
                                           testing::Values(64u, 96u, 128u, 256u)));
+
+// Slots that are not read are times zero, which must not make NaN of what is.
+TEST_P(KvStore, ValuesThatAreNoNumbersAreStoredAsSome) {
+  REPRISE_NEEDS_DEVICE();
+  const auto [type, dim] = GetParam();
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  std::vector<float> host(dim, 1.0f);
+  for (const size_t quarter : {0u, 1u, 2u, 3u}) {
+    host[quarter * dim / 4] = std::array{NAN, kInfinity, -kInfinity, 0x1.fffffep127f}[quarter];
+  }
+  const DeviceArray<float> k(std::vector<float>(dim, 1.0f)), v(host);
+  const DeviceArray<int32_t> positions(std::vector<int32_t>{5});
+  const DeviceArray<uint32_t> sequences(std::vector<uint32_t>{0}), pages(std::vector<uint32_t>{0});
+  TestTiles tiles(type, dim, 2);
+  const DeviceArray<uint8_t> kv(tiles.bytes());
+  HeadsArgs args;
+  args.k = k.get();
+  args.v = v.get();
+  args.rows = 1;
+  args.positions = positions.get();
+  args.kv = {kv.get(), type, 1, dim};
+  args.pages = pages.get();
+  args.sequences = sequences.get();
+  args.capacity = 1;
+  ASSERT_EQ(rotate_and_store(args, nullptr), cudaSuccess);
+  ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+  tiles.bytes() = kv.host();
+  EXPECT_EQ(tiles.value(1, 5, 0), 0.0f);
+  for (uint32_t d = 0; d < dim; ++d) {
+    EXPECT_TRUE(std::isfinite(tiles.value(1, 5, d))) << "dimension " << d;
+  }
+}
 
 // Rows of two sequences, which store their keys, not rotated, and their values.
 TEST_P(KvStore, WhatIsStoredIsNear) {

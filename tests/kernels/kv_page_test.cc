@@ -164,6 +164,26 @@ TEST_P(KvPage, LargeValuesStayFinite) {
   }
 }
 
+TEST_P(KvPage, ValuesThatAreNoNumbersAreStoredAsSome) {
+  const KvLayout layout = {GetParam(), 2, 64};
+  const size_t width = layout.n_kv_head * layout.head_dim;
+  for (const float bad : {NAN, -NAN, INFINITY, -INFINITY, 3.4e38f, -3.4e38f}) {
+    std::vector<float> k(kPageTokens * width, 1.0f), v(k.size(), 1.0f);
+    for (size_t i = 0; i < v.size(); i += 7) v[i] = bad;
+    for (const size_t count : {size_t{1}, kPageTokens}) {
+      for (const Isa isa : machine_isas()) {
+        const IsaScope scope(isa);
+        std::vector<std::byte> page(layout.page_bytes());
+        store_tokens(layout, page.data(), 0, count, k.data(), v.data());
+        std::vector<float> got_k(width), got_v(width);
+        load_token(layout, page.data(), count - 1, got_k.data(), got_v.data());
+        for (const float x : got_v) ASSERT_TRUE(std::isfinite(x)) << bad << isa_name(isa);
+        EXPECT_TRUE(std::ranges::all_of(got_k, [](float x) { return x == 1.0f; }));
+      }
+    }
+  }
+}
+
 TEST_P(KvPage, ACopiedTokenIsTheSameAndDisturbsNoOther) {
   const KvLayout layout = {GetParam(), 3, 96};
   const size_t width = layout.n_kv_head * layout.head_dim;

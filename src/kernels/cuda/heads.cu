@@ -135,7 +135,7 @@ __global__ __launch_bounds__(kWarps * 32) void heads_kernel(const __grid_constan
   head.load((is_query ? a.q : is_value ? a.v : a.k) + at, head_dim);
   if (norm != nullptr) head.normalize(weight, a.norm_eps, head_dim);
   if (is_query) return write_query(a, head, cos_sin, capped, row, at);
-  if (!is_value) head.rotate(cos_sin, a.pairs);
+  is_value ? make_finite(head.pairs) : head.rotate(cos_sin, a.pairs);
   if (tile != nullptr) store_token(a.kv.type, head_dim, token, head.pairs, tile);
 }
 

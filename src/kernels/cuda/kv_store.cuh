@@ -22,6 +22,18 @@ __device__ float fp8_scale(const float2 (&pairs)[N]) {
   return largest / kLargestE4M3;
 }
 
+/// What is not finite becomes something that is, as on a CPU: values are read times zero by what
+/// follows their page in its place. Keys stay what they are, because those products are left out.
+template <int N>
+__device__ void make_finite(float2 (&values)[N]) {
+  constexpr float kMostBf16 = 0x1.fep127f;
+  const auto finite = [](float x) {
+    return isnan(x) ? 0.0f : fminf(fmaxf(x, -kMostBf16), kMostBf16);
+  };
+#pragma unroll
+  for (float2& two : values) two = {finite(two.x), finite(two.y)};
+}
+
 /// Stores a token of one KV head in its K or V tile. All lanes of a warp call: lane l holds
 /// dimensions 64 i + 2 l and 64 i + 2 l + 1 in pairs[i]; pairs past head_dim <= 64 N are zero.
 template <int N>
@@ -38,7 +50,6 @@ __device__ void store_token(KvType type, uint32_t head_dim, uint32_t token,
     if (type == KvType::kBF16) {
       *reinterpret_cast<__nv_bfloat162*>(to) = __floats2bfloat162_rn(two.x, two.y);
     } else if (type == KvType::kF16) {
-      // Not infinite, as on a CPU: what follows a page in its place reads it times zero.
       const auto finite = [](float x) { return fabsf(x) > 65504.0f ? copysignf(65504.0f, x) : x; };
       *reinterpret_cast<__half2*>(to) = __floats2half2_rn(finite(two.x), finite(two.y));
     } else if (type == KvType::kF32) {

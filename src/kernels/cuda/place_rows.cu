@@ -47,6 +47,7 @@ __global__ __launch_bounds__(kWarps *
   for (uint32_t head = 0; head < kHeads; ++head) {
     if (head >= count) continue;
     const size_t tile = (id * n_kv_head + first + head) * 2 + (is_key ? 0 : 1);
+    if (!is_key) make_finite(heads[head]);
     store_token(a.kv.type, head_dim, position % kPageTokens, heads[head],
                 pages + tile * tile_bytes(a.kv.type, head_dim));
   }
