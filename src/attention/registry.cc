@@ -2,11 +2,16 @@
 
 #include <fmt/ranges.h>
 
+#include <algorithm>
+#include <cstddef>
+
 #include "base/nearest.h"
 #include "base/try.h"
 
 namespace reprise {
 namespace {
+
+constexpr std::ptrdiff_t kMostDecorators = 32;  // every one is a call inside the one on its left
 
 Result<const PolicyEntry*> find_entry(std::span<const PolicyEntry> entries, std::string_view name) {
   std::vector<std::string_view> names;
@@ -44,6 +49,11 @@ Result<MethodSpec> parse_spec(std::string_view what, std::string_view text) {
 
 Result<std::unique_ptr<Policy>> create_policy(std::span<const PolicyEntry> entries,
                                               std::string_view spec, const ModelConfig& config) {
+  if (std::ranges::count(spec, '+') > kMostDecorators) {
+    return fail(ErrorCode::kInvalidArgument,
+                "policy \"{}...\": more than {} decorators stand left of each other",
+                spec.substr(0, spec.find('+')), kMostDecorators);
+  }
   const size_t plus = spec.find('+');
   REPRISE_TRY(const MethodSpec parsed, parse_spec("policy", spec.substr(0, plus)));
   REPRISE_TRY(const PolicyEntry* entry, find_entry(entries, parsed.name));

@@ -53,9 +53,9 @@ PolicyEntry policy_entry(std::string_view name, std::string_view summary, std::s
                          std::string_view default_inner = "full");
 
 /// Creates what spec describes from entries: "name:option=value,...", decorators joined by "+" on
-/// its left. kUnknownPolicy and
-/// kUnknownOption name the nearest; kInvalidArgument for a bad value or a spec that does not parse;
-/// kUnsupported when what stands left of "+" is no decorator.
+/// its left. kUnknownPolicy and kUnknownOption name the nearest; kInvalidArgument for a bad value,
+/// a spec that does not parse, or more decorators than anybody needs; kUnsupported when what stands
+/// left of "+" is no decorator.
 Result<std::unique_ptr<Policy>> create_policy(std::span<const PolicyEntry> entries,
                                               std::string_view spec, const ModelConfig& config);
 
