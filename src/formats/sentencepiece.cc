@@ -16,6 +16,7 @@ enum ModelField : uint32_t { kPieces = 1, kTrainer = 2, kNormalizer = 3 };
 enum PieceField : uint32_t { kPiece = 1, kScore = 2, kType = 3 };
 enum TrainerField : uint32_t {
   kModelType = 3,
+  kSpaceAsSuffix = 24,
   kByteFallback = 35,
   kUnknownId = 40,
   kBosId = 41,
@@ -88,6 +89,7 @@ Status read_piece(std::string_view bytes, std::string_view file, TokenizerData& 
 struct Trainer {
   uint64_t model_type = kUnigramType;
   bool byte_fallback = false;
+  bool space_as_suffix = false;
   uint64_t unknown = 0, bos = 1, eos = 2, pad = std::numeric_limits<uint64_t>::max();
 };
 
@@ -101,6 +103,8 @@ Status read_trainer(std::string_view bytes, std::string_view file, Trainer& trai
     switch (field.id) {
       case kModelType:
         return number_into(trainer.model_type);
+      case kSpaceAsSuffix:
+        return number_into(trainer.space_as_suffix);
       case kByteFallback:
         return number_into(trainer.byte_fallback);
       case kUnknownId:
@@ -159,6 +163,11 @@ Status apply_trainer(const Trainer& trainer, std::string_view file, TokenizerDat
     return fail(ErrorCode::kUnsupportedTokenizer,
                 "{}: model type {} is not known; unigram (1) and BPE (2) are", file,
                 trainer.model_type);
+  }
+  if (trainer.space_as_suffix) {
+    return fail(ErrorCode::kUnsupportedTokenizer,
+                "{}: pieces end in their spaces (treat_whitespace_as_suffix), which is not known",
+                file);
   }
   data.byte_fallback = trainer.byte_fallback;
   const size_t vocab = data.tokens.size();

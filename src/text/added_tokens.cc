@@ -9,8 +9,15 @@
 namespace reprise {
 namespace {
 
+// Symbols that Unicode calls alphabetic.
+bool is_circled_letter(uint32_t c) {
+  return (c >= 0x24b6 && c <= 0x24e9) || (c >= 0x1f130 && c <= 0x1f149) ||
+         (c >= 0x1f150 && c <= 0x1f169) || (c >= 0x1f170 && c <= 0x1f189);
+}
+
 bool is_word_character(uint32_t code_point) {
   if (code_point == 0x200c || code_point == 0x200d) return true;  // the joiners
+  if (is_circled_letter(code_point)) return true;
   switch (utf8proc_category(static_cast<utf8proc_int32_t>(code_point))) {
     case UTF8PROC_CATEGORY_LU:
     case UTF8PROC_CATEGORY_LL:
@@ -21,6 +28,7 @@ bool is_word_character(uint32_t code_point) {
     case UTF8PROC_CATEGORY_MC:
     case UTF8PROC_CATEGORY_ME:
     case UTF8PROC_CATEGORY_ND:
+    case UTF8PROC_CATEGORY_NL:
     case UTF8PROC_CATEGORY_PC:
       return true;
     default:

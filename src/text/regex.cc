@@ -22,6 +22,17 @@ constexpr std::string_view kWord =
     R"(\p{L}\p{M}\p{Nd}\p{Nl}\p{Pc}\x{24B6}-\x{24E9}\x{1F130}-\x{1F149}\x{1F150}-\x{1F169})"
     R"(\x{1F170}-\x{1F189})";
 
+PCRE2_SPTR units(std::string_view text) { return reinterpret_cast<PCRE2_SPTR>(text.data()); }
+
+bool compiles(std::string_view pattern) {
+  int error = 0;
+  PCRE2_SIZE offset = 0;
+  pcre2_code* code =
+      pcre2_compile(units(pattern), pattern.size(), PCRE2_UTF, &error, &offset, nullptr);
+  pcre2_code_free(code);
+  return code != nullptr;
+}
+
 // Rewrites what the two syntaxes read differently.
 class Translator {
  public:
@@ -50,10 +61,27 @@ class Translator {
       out_ += in_class_ ? std::string(members) : fmt::format("[{}]", members);
     } else if (!in_class_ && (c == 'S' || c == 'W')) {
       out_ += fmt::format("[^{}]", c == 'S' ? kSpace : kWord);
-    } else {
+    } else if ((c != 'p' && c != 'P') || !script(c == 'P')) {
       out_ += '\\';
       out_ += c;
     }
+  }
+
+  // PCRE2's \p{Han} has what several scripts share, such as punctuation; \p{sc:Han} has not.
+  bool script(bool negated) {
+    const std::string_view rest = pattern_.substr(at_ + 1);
+    const size_t end = rest.find('}');
+    if (!rest.starts_with('{') || end == rest.npos) return false;
+    std::string_view name = rest.substr(1, end - 1);
+    if (name.starts_with('^')) {
+      name.remove_prefix(1);
+      negated = !negated;
+    }
+    const std::string property = fmt::format("\\{}{{sc:{}}}", negated ? 'P' : 'p', name);
+    if (!compiles(property)) return false;
+    out_ += property;
+    at_ += end + 1;
+    return true;
   }
 
   void open_class() {
@@ -72,7 +100,8 @@ class Translator {
     }
     const size_t end = posix ? rest.find(":]") : rest.npos;
     if (end != rest.npos) {
-      out_ += rest.substr(0, end + 2);
+      const std::string_view name = rest.substr(0, end + 2);
+      out_ += name == "[:punct:]" ? R"(\p{P}\p{S})" : name;
       at_ += end + 1;
       return {};
     }
@@ -86,8 +115,6 @@ class Translator {
   size_t at_ = 0;
   bool in_class_ = false;
 };
-
-PCRE2_SPTR units(std::string_view text) { return reinterpret_cast<PCRE2_SPTR>(text.data()); }
 
 size_t character_bytes(std::string_view text) {
   size_t bytes = 1;

@@ -67,6 +67,7 @@ std::vector<BadFile> bad_sentencepiece() {
       bad_piece("no_text", kBadValue, Writer().number(3, 3)),
       bad_piece("empty_text", kBadValue, Writer().text(1, "")),
       bad_piece("empty", kBadValue, Writer()),
+      bad_trainer("space_as_suffix", kUnsupportedTokenizer, Writer().number(24, 1)),
       bad_trainer("type_word", kUnsupportedTokenizer, Writer().number(3, 3)),
       bad_trainer("type_max", kUnsupportedTokenizer, Writer().number(3, ~uint64_t{0})),
       bad_trainer("type_text", kBadType, Writer().text(3, "bpe")),

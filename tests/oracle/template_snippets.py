@@ -138,6 +138,9 @@ numbers[::2]
 numbers[5:]
 numbers[::0]
 name[::-1]
+nothing[1:]
+n[:2]
+map[1:]
 unicode[::-1]
 unicode[6:9]
 text[2:7]
@@ -532,6 +535,11 @@ STATEMENTS = [
     "{% for i in numbers %}{{ i }},{% endfor %}",
     "{% for i in empty %}{{ i }}{% else %}none{% endfor %}",
     "{% for i in missing %}{{ i }}{% else %}none{% endfor %}",
+    "{% for i in numbers %}{% break %}{% else %}none{% endfor %}",
+    "{% for i in numbers %}{% if i != 9 %}{% continue %}{% endif %}x{% else %}none{% endfor %}",
+    "{% for i in numbers %}{% if i == 2 %}{% break %}{% endif %}{% else %}none{% endfor %}",
+    "{% for i in numbers %}{% if i == 3 %}{% continue %}{% endif %}{% else %}none{% endfor %}",
+    "{% for i in [1, 2] %}{{ i }}{% for j in [] %}{% else %}{% break %}{% endfor %}{% endfor %}",
     "{% for i in 5 %}{% endfor %}",
     "{% for i in none %}{% endfor %}",
     "{% for c in name %}{{ c }}-{% endfor %}",

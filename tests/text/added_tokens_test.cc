@@ -63,6 +63,8 @@ TEST(AddedTokens, SingleWordsStandAlone) {
   EXPECT_THAT(tokenizer->encode("écat"), Not(Contains(cat)));
   EXPECT_THAT(tokenizer->encode("cat\u200d"), Not(Contains(cat)));
   EXPECT_THAT(tokenizer->encode("\u200ccat"), Not(Contains(cat)));
+  EXPECT_THAT(tokenizer->encode("\u2167cat"), Not(Contains(cat))) << "a letter number";
+  EXPECT_THAT(tokenizer->encode("cat\u24d0"), Not(Contains(cat))) << "a circled letter";
 }
 
 TEST(AddedTokens, LiteralRangesHideSpecialTokens) {

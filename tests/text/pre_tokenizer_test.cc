@@ -77,6 +77,21 @@ TEST(PreTokenizer, WhiteSpaceIsUnicodes) {
       << "neither has the property White_Space";
 }
 
+TEST(PreTokenizer, PropertiesAreOnigurumas) {
+  const std::string text = "\u6f22\u3001a";
+  EXPECT_THAT(cut({split_step(R"(\p{Han}+)", "Isolated")}, text), ElementsAre("\u6f22", "\u3001a"))
+      << "scripts without the punctuation they share";
+  EXPECT_THAT(cut({split_step(R"([^\P{Han}a]+)", "Isolated")}, text),
+              ElementsAre("\u6f22", "\u3001a"));
+  EXPECT_THAT(cut({split_step(R"(\p{^Han}+)", "Isolated")}, text),
+              ElementsAre("\u6f22", "\u3001a"));
+  EXPECT_THAT(cut({split_step(R"(\p{Lu}|[\p{L}]{2})", "Isolated")}, "abCd"),
+              ElementsAre("ab", "C", "d"));
+  EXPECT_THAT(cut({split_step("[[:punct:]]+", "Isolated")}, "a.\u20ac\u00b0b"),
+              ElementsAre("a", ".\u20ac\u00b0", "b"))
+      << "symbols count as punctuation";
+}
+
 void expect_refused(const std::vector<TokenizerStep>& steps, const std::string& what) {
   const auto made = PreTokenizer::from_steps(steps);
   ASSERT_FALSE(made) << what;

@@ -100,6 +100,8 @@ TEST(TemplateLimits, BuiltTextIsBounded) {
   EXPECT_EQ(error_of("{{ range(100001) }}"), "template_runtime");
   EXPECT_EQ(error_of("{{ range(-9223372036854775807, 9223372036854775807) }}"), "template_runtime");
   EXPECT_EQ(error_of("{{ 10 ** 100 }}"), "template_runtime");
+  EXPECT_EQ(error_of("{{ '%d' % 1e22 }}"), "template_runtime");
+  EXPECT_EQ(error_of("{{ '%d' % -9.2e18 }}"), "");
 }
 
 TEST(TemplateLimits, OutputStepsAndSourceAreBounded) {

@@ -233,10 +233,7 @@ Result<Value> slice(Runtime& runtime, const Value& value, const Value* start, co
   const bool text = value.is(Kind::kString);
   const bool list =
       is_list_or_tuple(value) || value.is(Flavour::kRange) || value.is(Flavour::kGroup);
-  if (value.is(Kind::kUndefined)) return type_error("a slice", value);
-  if (!text && !list) {
-    return runtime.undefined(fmt::format("'{}' object cannot be sliced", value.type_name()));
-  }
+  if (!text && !list) return type_error("a slice", value);
   REPRISE_TRY(const int64_t size, runtime.length(value));
   REPRISE_TRY(const Range range, slice_range(size, start, stop, step));
   if (text) return slice_text(runtime, value, range);

@@ -211,6 +211,7 @@ Result<Interpreter::Flow> Interpreter::run_loop(const Statement& statement,
   loop.length = loop.items.size();
   const Value loop_value = Value::object(Kind::kLoop, {std::shared_ptr<Object>(), &loop});
   Result<Flow> flow = Flow::kNormal;
+  bool completed = false;  // an iteration that neither broke nor continued
   for (loop.index = 0; loop.index < loop.length; ++loop.index) {
     open_scope(scope_);
     scope_->set("loop", loop_value);
@@ -218,10 +219,12 @@ Result<Interpreter::Flow> Interpreter::run_loop(const Statement& statement,
     flow = assigned ? run(statement.bodies[0]) : tl::unexpected<Error>(assigned.error());
     close_scope();
     if (!flow || *flow == Flow::kBreak) break;
+    completed |= *flow == Flow::kNormal;
   }
   loop.items.clear();
   loop.index = std::min(loop.index, loop.length - 1);
   if (!flow) return flow;
+  if (!completed) return run_in_scope(statement.bodies[1]);
   return Flow::kNormal;
 }
 

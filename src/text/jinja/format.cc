@@ -1,6 +1,7 @@
 #include "text/jinja/format.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/try.h"
 #include "text/jinja/print.h"
@@ -110,7 +111,10 @@ Status PercentFormatter::append_directive() {
     if (!value.is_number()) return bad_format(fmt::format("%{} needs a number", type));
     spec.type = type == 'i' || type == 'u' ? 'd' : type;
     if (spec.type == 'd' && value.is(Kind::kFloat)) {
-      value = Value::integer(static_cast<int64_t>(std::clamp(value.as_double(), -9e18, 9e18)));
+      if (!(std::fabs(value.as_double()) < 0x1p63)) {
+        return bad_format(fmt::format("%{} of a number that takes more than 64 bits", type));
+      }
+      value = Value::integer(static_cast<int64_t>(value.as_double()));
     }
     if (zero && spec.align != '<') {
       spec.align = '=';
