@@ -22,7 +22,7 @@ void CompareFlags::declare(FlagSet& flags) {
             margin_);
   flags.add({"floor", "difference that two runs of the same policy may have"}, floor_);
   flags.add({"all-metrics", "compare every score, not the headline and nll only"}, all_metrics_);
-  flags.add({"allow-different", "compare runs of different models, scopes or data"},
+  flags.add({"allow-different", "compare runs of different models, settings, scopes or data"},
             allow_different_);
   flags.add({"pool-seeds", "runs that differ in their seeds alone are one run with more samples"},
             pool_seeds_);

@@ -209,13 +209,13 @@ std::vector<size_t> Runner::open_policies(std::string_view task, const std::stri
 }
 
 Status Runner::run_sample(std::string_view task, const Sample& sample) {
+  REPRISE_CHECK(prompts_->write(task, *engine_, sample));  // also of what a resumed run has
   const std::vector<size_t> open = open_policies(task, sample.id);
   done_ += policies_.size() - open.size();
   if (open.empty()) return {};
   std::vector<std::string> policies;
   policies.reserve(open.size());
   for (const size_t policy : open) policies.push_back(policies_[policy]);
-  REPRISE_CHECK(prompts_->write(task, *engine_, sample));
   const bool alone = plan_.engine.batch == 1;
   REPRISE_TRY(std::vector<SampleRecord> records,
               answer_sample(*engine_, sample, policies, scope_, alone, [&] { return go_on(); }));
@@ -243,16 +243,16 @@ Status Runner::run_document(const TaskEntry& task, const Document& document) {
 }
 
 Status Runner::run_reading(const TaskEntry& task, const Reading& reading) {
+  const auto plan = TrajectoryPlan::of(reading.tokens, reading.length, plan_.eval.steps);
+  if (plan) REPRISE_CHECK(prompts_->write(task.name, reading.id, *plan));
   const std::vector<size_t> open = open_policies(task.name, reading.id);
   done_ += policies_.size() - open.size();
   if (open.empty()) return {};
-  const auto plan = TrajectoryPlan::of(reading.tokens, reading.length, plan_.eval.steps);
   if (!plan) {
     for (const size_t policy : open)
       REPRISE_CHECK(finish(task.name, policy, failed_record(reading.id, plan.error())));
     return {};
   }
-  REPRISE_CHECK(prompts_->write(task.name, reading.id, *plan));
   std::vector<std::string> policies = {std::string(kReference)};
   std::vector<size_t> at;  // of the open policies
   for (const size_t policy : open) {

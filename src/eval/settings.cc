@@ -75,18 +75,36 @@ std::string where(const Setting& setting) {
   return fmt::format("{} ({})", setting.run.policy, setting.path);
 }
 
+// A sample whose prompt differs, in words: another context cuts another middle out of a long one.
+std::string other_prompt(const Setting& a, const Setting& b) {
+  for (const auto& [task, records] : a.tasks) {
+    const TaskRecords* others = b.find(task);
+    if (others == nullptr) continue;
+    for (const auto& [id, sample] : records.samples) {
+      const auto other = others->samples.find(id);
+      if (other == others->samples.end() || sample->failed() || other->second->failed()) continue;
+      if (sample->prompt_tokens != other->second->prompt_tokens)
+        return fmt::format("prompts of {} {}: {} and {} tokens, as with another --ctx", task, id,
+                           sample->prompt_tokens, other->second->prompt_tokens);
+    }
+  }
+  return {};
+}
+
 // What makes two runs incomparable, in words; empty when nothing does.
 std::string difference(const Setting& a, const Setting& b) {
   if (a.run.model_sha256 != b.run.model_sha256)
     return fmt::format("models {} ({}) and {} ({})", a.run.model, a.run.model_sha256, b.run.model,
                        b.run.model_sha256);
+  if (a.run.kv_type != b.run.kv_type)
+    return fmt::format("KV types {} and {}", a.run.kv_type, b.run.kv_type);
   if (a.run.scope != b.run.scope) return fmt::format("scopes {} and {}", a.run.scope, b.run.scope);
   for (const auto& [task, hash] : a.run.data) {
     for (const auto& [other_task, other_hash] : b.run.data)
       if (task == other_task && hash != other_hash)
         return fmt::format("data of {}: {} and {}", task, hash, other_hash);
   }
-  return {};
+  return other_prompt(a, b);
 }
 
 Status check_comparable(Settings& settings, bool allow_different) {
@@ -152,9 +170,14 @@ std::string_view subtask_of(std::string_view id) {
 }
 
 std::string_view text_of(std::string_view id) {
+  constexpr std::string_view kDigits = "0123456789";
   const size_t at = id.rfind('@');
-  const bool reading = at != std::string_view::npos &&
-                       id.find_first_not_of("0123456789", at + 1) == std::string_view::npos;
+  if (at == std::string_view::npos) return id;
+  const size_t end = id.find_first_not_of(kDigits, at + 1);
+  // Behind the length a pooled reading has its seed; a text is the same whatever seed chose it.
+  const bool reading =
+      end == std::string_view::npos ||
+      (id[end] == '#' && id.find_first_not_of(kDigits, end + 1) == std::string_view::npos);
   return reading ? id.substr(0, at) : id;
 }
 

@@ -58,7 +58,7 @@ struct Setting {
 
 struct JoinOptions {
   std::string reference = "full";  // policy spec or family
-  bool allow_different = false;    // models, scopes and data may differ; they are noted
+  bool allow_different = false;    // models, KV types, scopes, data and prompts may; it is noted
 };
 
 /// All settings; the one that the others are compared with is named by reference.
@@ -78,7 +78,8 @@ struct Settings {
 };
 
 /// Runs with the same id and other samples (shards) become one setting. kInvalidArgument: no run,
-/// no run of the reference policy, or two runs whose models, scopes or data differ.
+/// no run of the reference policy, or two runs whose models, KV types, scopes, data or prompts
+/// differ.
 Result<Settings> join_runs(std::span<const RunFile> files, const JoinOptions& options);
 
 /// The value of a number by name; NaN when there is none.
@@ -89,7 +90,7 @@ bool lower_is_better(std::string_view metric);
 std::string policy_family(std::string_view spec);
 /// "hotpotqa" of "hotpotqa/17", a sample of a task with subtasks; empty for others.
 std::string_view subtask_of(std::string_view id);
-/// "book/3" of "book/3@4096", one of several readings of a text; others are their own.
+/// "book/3" of "book/3@4096" and "book/3@4096#7", readings of a text; others are their own.
 std::string_view text_of(std::string_view id);
 
 }  // namespace reprise::eval

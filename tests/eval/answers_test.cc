@@ -107,6 +107,17 @@ TEST_F(AnswersTest, PlainPromptsAreCutOnTheirTokens) {
   EXPECT_EQ(prompt->tokens, kept);
 }
 
+TEST_F(AnswersTest, APlainPromptWithoutRoomFails) {
+  Sample sample = sample_of(100);
+  sample.plain = sample.cut_middle = true;
+  sample.max_tokens = engine_->info().context;
+  for (const char* scope : {"decode", "tail:32"}) {
+    const SampleRecord record = answer(sample, scope, {"full"})[0];
+    EXPECT_TRUE(record.failed());
+    EXPECT_NE(record.error.find("raise --ctx"), std::string::npos) << record.error;
+  }
+}
+
 TEST_F(AnswersTest, WhatIsTooLongFails) {
   Sample sample = sample_of(3000);
   for (const SampleRecord& record : answer(sample, "decode")) {

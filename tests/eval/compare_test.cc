@@ -411,6 +411,27 @@ TEST(Join, RefusesWhatCannotBeCompared) {
   EXPECT_TRUE(join_runs(std::vector<RunFile>{full, made_up_run({"quest"}, small)}, {}));
 }
 
+TEST(Join, RefusesOtherKvTypesAndPromptsOfOtherLengths) {
+  const MadeUp small{1, 1, 10, 1, 2};
+  const auto joined = [&](const RunFile& other, bool allow_different) {
+    return join_runs(std::vector<RunFile>{made_up_run({"full"}, small), other},
+                     {.allow_different = allow_different});
+  };
+  RunFile other = made_up_run({"quest"}, small);
+  other.runs[0].kv_type = "q8_0";
+  EXPECT_THAT(joined(other, false).error().message, HasSubstr("KV types bf16 and q8_0"));
+  EXPECT_THAT(joined(other, true)->notes, Contains(HasSubstr("KV types bf16 and q8_0")));
+
+  other = made_up_run({"quest"}, small);
+  SampleRecord& cut = other.samples.back();
+  cut.prompt_tokens -= 100;
+  EXPECT_THAT(joined(other, false).error().message, HasSubstr("prompts of longbench " + cut.id));
+  EXPECT_THAT(joined(other, true)->notes, Contains(HasSubstr("as with another --ctx")));
+  cut.prompt_tokens = 0;
+  cut.finish = "failed";
+  EXPECT_TRUE(joined(other, false)) << "a sample that failed has no prompt";
+}
+
 TEST(Join, ReferenceByFamilyOrSpec) {
   const RunFile file = made_up_file(made_up_policies(), {1, 1, 10, 1, 2});
   const std::vector<RunFile> files{file};
@@ -466,6 +487,9 @@ TEST(Join, ReadingsNameTheirText) {
   EXPECT_EQ(text_of("book/3"), "book/3");
   EXPECT_EQ(text_of("me@home/3"), "me@home/3");
   EXPECT_EQ(text_of("me@home/3@128"), "me@home/3");
+  EXPECT_EQ(text_of("book/3@4096#7"), "book/3") << "as --pool-seeds names it";
+  EXPECT_EQ(text_of("book/3#7"), "book/3#7");
+  EXPECT_EQ(text_of("me@4#x"), "me@4#x");
 }
 
 TEST(Join, PolicyFamilies) {

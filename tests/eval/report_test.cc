@@ -296,6 +296,22 @@ TEST(ReportPage, DataCannotBreakOut) {
   }
 }
 
+TEST(ReportPage, FiguresHaveFilesOfTheirOwn) {
+  const std::string many = "reattention:heads=" + std::string(400, '1');
+  const Report report = report_of({made_up_file({{"full"},
+                                                 {"csattention:cosine=1"},
+                                                 {"csattention:cosine=-1"},
+                                                 {many + "2"},
+                                                 {many + "3"}})});
+  std::set<std::string> names;
+  for (const Figure* figure : figures_of(report.page)) {
+    EXPECT_TRUE(names.insert(figure->name).second) << figure->name;
+    EXPECT_LT(figure->name.size(), 200u);
+  }
+  EXPECT_TRUE(names.contains("needle-hit-grid-csattention-cosine-1"));
+  EXPECT_TRUE(names.contains("needle-hit-grid-csattention-cosine-1-2"));
+}
+
 TEST(ReportHtml, StandsAlone) {
   const std::string html = to_html(report_of(made_up_files()).page);
   EXPECT_THAT(html, StartsWith("<!DOCTYPE html>"));

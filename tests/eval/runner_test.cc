@@ -217,6 +217,17 @@ TEST_F(RunnerTest, WhatACrashCutShortIsDoneAgain) {
   }
 }
 
+TEST_F(RunnerTest, AResumedRunWritesEveryPrompt) {
+  EvalPlan again = plan("a");
+  again.eval.resume = true;
+  again.eval.prompts = path("prompts");
+  run(again);
+  const auto prompts = lines("prompts");
+  EXPECT_EQ(prompts.size(), 5u);  // three questions, two texts
+  run(again);
+  EXPECT_EQ(lines("prompts"), prompts);
+}
+
 TEST_F(RunnerTest, ResumeAddsPoliciesAndRefusesOtherRuns) {
   EvalPlan first = plan("a", {"questions"});
   first.policies = {"full"};

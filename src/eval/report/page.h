@@ -47,6 +47,8 @@ struct Page {
   void add(B block) {
     blocks.emplace_back(std::in_place_type<B>, std::move(block));
   }
+  /// Under a name that no figure has yet and that is short enough for a file.
+  void add(Figure figure);
 };
 
 }  // namespace reprise::eval

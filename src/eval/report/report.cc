@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cctype>
 #include <cmath>
 
@@ -57,6 +58,19 @@ std::string file_name(std::string_view text) {
   }
   while (name.ends_with('-')) name.pop_back();
   return name;
+}
+
+void Page::add(Figure figure) {
+  constexpr size_t kLongest = 160;  // with what follows within the 255 bytes of file systems
+  const std::string name = figure.name.substr(0, kLongest);
+  const auto is_taken = [&](const Block& block) {
+    const auto* other = std::get_if<Figure>(&block);
+    return other != nullptr && other->name == figure.name;
+  };
+  figure.name = name;
+  for (int n = 2; std::ranges::any_of(blocks, is_taken); ++n)
+    figure.name = fmt::format("{}-{}", name, n);
+  blocks.emplace_back(std::move(figure));
 }
 
 Page comparison_page(const Comparison& comparison) {

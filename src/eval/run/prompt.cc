@@ -37,9 +37,12 @@ class SamplePrompt {
     return tokens;
   }
 
-  Prompt plain(size_t limit) const {
+  Result<Prompt> plain(size_t limit) const {
     Prompt prompt{engine_.tokenize(messages_.front().content), false};
     const size_t room = limit - std::min(limit, prefix_.size());
+    if (room == 0)
+      return fail(ErrorCode::kContextExceeded,
+                  "the longest answer leaves no room for the prompt; raise --ctx");
     prompt.truncated = prompt.tokens.size() > room;
     if (prompt.truncated) prompt.tokens = without_middle(prompt.tokens, room);
     append(prompt.tokens, prefix_);
