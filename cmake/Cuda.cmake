@@ -9,7 +9,8 @@ function(reprise_cuda_compile target)
     set(cxx_errors -Werror)
   endif()
   set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE ON)
-  target_include_directories(${target} PUBLIC ${CMAKE_SOURCE_DIR}/include ${CMAKE_SOURCE_DIR}/src)
+  target_include_directories(${target} PUBLIC ${reprise_SOURCE_DIR}/include
+                                       PRIVATE ${reprise_SOURCE_DIR}/src)
   target_compile_features(${target} PUBLIC cxx_std_20)
   target_compile_options(${target} PRIVATE
     $<$<COMPILE_LANGUAGE:CUDA>:-std=c++20 ${cuda_warnings}>
@@ -23,7 +24,7 @@ function(reprise_cuda_layer name)
     return()
   endif()
   cmake_parse_arguments(ARG "" "" "DEPS" ${ARGN})
-  set(folder ${CMAKE_SOURCE_DIR}/src/${name}/cuda)
+  set(folder ${reprise_SOURCE_DIR}/src/${name}/cuda)
   file(GLOB sources CONFIGURE_DEPENDS ${folder}/*.cu ${folder}/*.cc)
   set(of_kv_types ${sources})
   list(FILTER sources EXCLUDE REGEX "_kv\\.cu$")

@@ -1,7 +1,10 @@
 # Flags of every target: C++20 without extensions; warnings are errors where REPRISE_WERROR is on.
+# Headers of src/ are for targets of this project alone.
 function(reprise_flags target)
   target_compile_features(${target} PUBLIC cxx_std_20)
   set_target_properties(${target} PROPERTIES CXX_EXTENSIONS OFF)
+  target_include_directories(${target} PRIVATE ${reprise_SOURCE_DIR}/include
+                                               ${reprise_SOURCE_DIR}/src)
   target_compile_options(${target} PRIVATE -Wall -Wextra -Wpedantic -Wshadow
                                            $<$<BOOL:${REPRISE_WERROR}>:-Werror>)
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
@@ -28,7 +31,7 @@ endfunction()
 # linker may keep the one that a lesser machine cannot run (checked by the test isa_symbols).
 function(reprise_layer name)
   cmake_parse_arguments(ARG "" "" "DEPS" ${ARGN})
-  file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/${name}/*.cc)
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${reprise_SOURCE_DIR}/src/${name}/*.cc)
   list(FILTER sources EXCLUDE REGEX "/(cuda|without_cuda)/")
   set(avx2 -mavx2 -mfma -mf16c)
   set(avx512 ${avx2} -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mavx512bf16
@@ -50,8 +53,7 @@ function(reprise_layer name)
     endif()
   endforeach()
   add_library(reprise_${name} STATIC ${sources})
-  target_include_directories(reprise_${name} PUBLIC ${CMAKE_SOURCE_DIR}/include
-                                                    ${CMAKE_SOURCE_DIR}/src)
+  target_include_directories(reprise_${name} PUBLIC ${reprise_SOURCE_DIR}/include)
   target_link_libraries(reprise_${name} PUBLIC ${ARG_DEPS})
   reprise_flags(reprise_${name})
 endfunction()
