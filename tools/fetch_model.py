@@ -231,3 +231,6 @@ if __name__ == "__main__":
     except KeyboardInterrupt:
         print("\nfetch_model: stopped; the next run goes on from here", file=sys.stderr)
         sys.exit(130)
+    except (OSError, subprocess.CalledProcessError) as error:
+        print(f"fetch_model: {error}", file=sys.stderr)
+        sys.exit(1)

@@ -22,7 +22,8 @@ std::string history_path() {
   const char* state = std::getenv("XDG_STATE_HOME");
   if (state != nullptr && *state != '\0') return std::string(state) + "/reprise/history";
   const char* home = std::getenv("HOME");
-  return std::string(home == nullptr ? "" : home) + "/.local/state/reprise/history";
+  if (home == nullptr || *home == '\0') return {};
+  return std::string(home) + "/.local/state/reprise/history";
 }
 
 class Chat {
@@ -44,12 +45,14 @@ class Chat {
   };
   static std::span<const SlashCommand> slash_commands();
 
+  Status check_document(std::string_view option, const std::string& file) const;
   Status talk();
   Status handle(const std::string& line);
   Status slash(const std::string& line);
   Status ask(const std::string& text);
   Status answer();
   void drop_last_turn();
+  void note_restored(const std::string& path);
 
   Status help(const std::string&);
   Status reset(const std::string&);
@@ -92,6 +95,7 @@ std::span<const Chat::SlashCommand> Chat::slash_commands() {
 }
 
 Status Chat::start() {
+  for (const std::string& file : options_.files) REPRISE_CHECK(check_document("-f", file));
   REPRISE_TRY(document_, read_documents(options_.files, options_.lossy));
   if (!options_.session.empty()) {
     const bool there =
@@ -104,10 +108,7 @@ Status Chat::start() {
                       options_.session));
     }
     if (!messages_.empty() && messages_.back().role == "user") messages_.pop_back();
-    if (!messages_.empty())
-      console_.note(fmt::format("[{}: {} messages, {} tokens restored]", options_.session,
-                                messages_.size(),
-                                grouped(conversation_.session().tokens().size())));
+    if (!messages_.empty()) note_restored(options_.session);
   }
   if (messages_.empty() && !options_.system.empty())
     messages_.push_back({"system", options_.system});
@@ -117,8 +118,16 @@ Status Chat::start() {
   return {};
 }
 
+// A document on standard input would take the place of the questions.
+Status Chat::check_document(std::string_view option, const std::string& file) const {
+  if (file != "-" || editor_.interactive()) return {};
+  return fail(ErrorCode::kInvalidArgument,
+              "{} -: questions come from standard input; name the document's file", option);
+}
+
 Status Chat::run() {
   const Status talked = talk();
+  editor_.finish();
   if (interrupted() || asked_to_end()) console_.stopped();  // saving goes on
   const Status saved =
       options_.session.empty() ? Status() : conversation_.save(options_.session, messages_);
@@ -162,7 +171,8 @@ Status Chat::slash(const std::string& line) {
   const size_t space = line.find(' ');
   const std::string name = line.substr(0, space);
   const size_t start = space == std::string::npos ? space : line.find_first_not_of(' ', space);
-  const std::string argument = start == std::string::npos ? "" : line.substr(start);
+  std::string argument = start == std::string::npos ? "" : line.substr(start);
+  argument.erase(argument.find_last_not_of(' ') + 1);
   std::vector<std::string_view> names;
   for (const SlashCommand& command : slash_commands()) {
     names.push_back(command.name);
@@ -212,10 +222,15 @@ void Chat::drop_last_turn() {
   if (!messages_.empty() && messages_.back().role == "user") messages_.pop_back();
 }
 
+void Chat::note_restored(const std::string& path) {
+  console_.note(fmt::format("[{}: {} messages, {} tokens restored]", path, messages_.size(),
+                            grouped(conversation_.session().tokens().size())));
+}
+
 Status Chat::help(const std::string&) {
   for (const SlashCommand& command : slash_commands())
-    console_.note(fmt::format("  {:<8} {:<5} {}", command.name, command.argument, command.help));
-  console_.note("  Ctrl-C stops an answer.");
+    console_.tell(fmt::format("  {:<8} {:<5} {}", command.name, command.argument, command.help));
+  console_.tell("  Ctrl-C stops an answer.");
   return {};
 }
 
@@ -233,6 +248,7 @@ Status Chat::system(const std::string& text) {
 }
 
 Status Chat::read(const std::string& path) {
+  REPRISE_CHECK(check_document("/read", path));
   REPRISE_TRY(document_, read_documents({path}, options_.lossy));
   console_.note(fmt::format("[{} bytes; ask about them]", grouped(document_.size())));
   return {};
@@ -254,12 +270,15 @@ Status Chat::load(const std::string& path) {
   if (messages.empty())
     return fail(ErrorCode::kFileNotFound, "{}: no conversation could be restored", path);
   messages_ = std::move(messages);
+  note_restored(path);
   return {};
 }
 
 Status Chat::undo(const std::string&) {
+  const size_t before = messages_.size();
   drop_last_turn();
-  return {};
+  if (messages_.size() < before) return {};
+  return fail(ErrorCode::kInvalidArgument, "there is no question to take back");
 }
 
 Status Chat::retry(const std::string&) {
@@ -274,8 +293,8 @@ Status Chat::retry(const std::string&) {
 }
 
 Status Chat::stats(const std::string&) {
-  if (last_) console_.note(answer_summary(*last_, conversation_.model()));
-  console_.note(fmt::format("policy {}; {} of {} tokens in use", options_.policy,
+  if (last_) console_.tell(answer_summary(*last_, conversation_.model()));
+  console_.tell(fmt::format("policy {}; {} of {} tokens in use", options_.policy,
                             grouped(conversation_.session().tokens().size()),
                             grouped(conversation_.model().context)));
   return {};

@@ -53,7 +53,12 @@ Status Console::print_json(const nlohmann::ordered_json& value) {
 
 void Console::note(std::string_view text) {
   bar_.finish();
-  if (!quiet_) write_error(fmt::format("{}\n", text));
+  if (!quiet_) tell(text);
+}
+
+void Console::tell(std::string_view text) {
+  bar_.finish();
+  write_error(fmt::format("{}\n", text));
 }
 
 void Console::warn(std::string_view text) {

@@ -23,6 +23,8 @@ class Console {
   Status print_json(const nlohmann::ordered_json& value);
   /// A remark on stderr; silent with --quiet.
   void note(std::string_view text);
+  /// What was asked for beside results, on stderr also with --quiet.
+  void tell(std::string_view text);
   /// Something the user must know, also with --quiet.
   void warn(std::string_view text);
 

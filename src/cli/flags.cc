@@ -3,8 +3,11 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <utility>
 
 #include "base/nearest.h"
@@ -63,12 +66,17 @@ Result<Config> read_config(const std::string& path) {
   Config config = {path.empty() ? user_config_path() : path, {}};
   const std::string& file = config.path;
   std::error_code ignored;
-  if (!std::filesystem::is_regular_file(file, ignored)) {
+  if (!std::filesystem::exists(file, ignored)) {
     if (path.empty()) return config;
     return fail(ErrorCode::kFileNotFound, "{}: no such configuration file", file);
   }
+  if (std::filesystem::is_directory(file, ignored))
+    return fail(ErrorCode::kFileUnreadable, "{}: is a folder, not a configuration file", file);
+  std::ifstream stream(file);
+  if (!stream) return fail(ErrorCode::kFileUnreadable, "{}: {}", file, std::strerror(errno));
+  if (stream.peek() == 0xef) stream.ignore(3);  // the mark that Windows puts before UTF-8
   try {
-    for (const CLI::ConfigItem& item : CLI::ConfigTOML().from_file(file)) {
+    for (const CLI::ConfigItem& item : CLI::ConfigTOML().from_config(stream)) {
       if (item.name == "++" || item.name == "--")
         continue;  // where CLI11 sees a section begin, end
       if (item.parents.size() > 1 || item.inputs.size() != 1)

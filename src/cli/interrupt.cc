@@ -17,6 +17,8 @@ std::atomic<int> pending{0};
 std::atomic<int> last_signal{SIGINT};
 static_assert(std::atomic<int>::is_always_lock_free, "written by a signal handler");
 
+std::atomic<bool> suspension{false};
+
 int wake = -1;  // readable from a signal on: it may come when a reader is not waiting yet
 
 void on_signal(int signal) {
@@ -24,6 +26,13 @@ void on_signal(int signal) {
   const int before = errno;
   if (pending.exchange(signal) != 0) _exit(128 + signal);
   last_signal = signal;
+  eventfd_write(wake, 1);
+  errno = before;
+}
+
+void on_suspension(int) {
+  const int before = errno;
+  suspension = true;
   eventfd_write(wake, 1);
   errno = before;
 }
@@ -54,15 +63,27 @@ bool interrupted() { return pending.load() != 0; }
 
 void acknowledge_interrupt() { pending = 0; }
 
+void catch_suspension(bool on) {
+  struct sigaction action = {};
+  sigaction(SIGTSTP, nullptr, &action);
+  if (action.sa_handler == SIG_IGN) return;  // the parent's word counts
+  action.sa_handler = on ? on_suspension : SIG_DFL;
+  action.sa_flags = SA_RESTART;
+  sigaction(SIGTSTP, &action, nullptr);
+  suspension = false;
+}
+
+bool take_suspension() { return suspension.exchange(false); }
+
 bool asked_to_end() { return last_signal != SIGINT; }
 
 bool wait_for_input(int file) {
   std::array<pollfd, 2> files = {{{file, POLLIN, 0}, {wake, POLLIN, 0}}};
-  while (!interrupted()) {
+  while (!interrupted() && !suspension) {
     const int ready = poll(files.data(), files.size(), -1);
     eventfd_t signals = 0;
     eventfd_read(wake, &signals);  // seen, or of a signal acknowledged before
-    if (interrupted()) return false;
+    if (interrupted() || suspension) return false;
     if (ready < 0 ? errno != EINTR : files[0].revents != 0) return true;
   }
   return false;

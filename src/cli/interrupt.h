@@ -17,7 +17,12 @@ void acknowledge_interrupt();
 /// Whether the last signal was meant for the program, not for what it is doing: any but Ctrl-C.
 bool asked_to_end();
 
-/// Waits until there is something to read, or its end; false: interrupted, be it just before.
+/// While on, Ctrl-Z is left to the one that waits for input: take_suspension() says that it came.
+void catch_suspension(bool on);
+bool take_suspension();
+
+/// Waits until there is something to read, or its end; false: interrupted, be it just before, or
+/// asked to suspend.
 bool wait_for_input(int file);
 
 /// 128 + the last signal caught, as shells report it; 130 before any.

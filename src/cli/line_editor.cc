@@ -1,14 +1,18 @@
 #include "cli/line_editor.h"
 
 #include <histedit.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <array>
+#include <csignal>
 #include <cstdio>
 #include <cwchar>
 #include <filesystem>
+#include <string_view>
 
 #include "cli/interrupt.h"
+#include "cli/standard_error.h"
 
 namespace reprise::cli {
 namespace {
@@ -16,6 +20,40 @@ namespace {
 constexpr int kHistorySize = 1000;
 
 const char* prompt(EditLine*) { return "> "; }
+
+// Asks the terminal to enclose what is pasted, so that its line breaks end no line.
+void mark_pastes(bool on) {
+  if (!terminal_obeys_escapes()) return;
+  std::fputs(on ? "\x1b[?2004h" : "\x1b[?2004l", stdout);
+  std::fflush(stdout);
+}
+
+// Takes a new size of the window over. The editor would go on from a cursor of the old one.
+void follow_window(EditLine* editor) {
+  winsize size = {};
+  int columns = 0, lines = 0;
+  std::array<char, 3> co = {"co"}, li = {"li"};
+  if (ioctl(STDIN_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col < 2 || size.ws_row < 1 ||
+      el_get(editor, EL_GETTC, co.data(), &columns) != 0 ||
+      el_get(editor, EL_GETTC, li.data(), &lines) != 0 ||
+      (size.ws_col == columns && size.ws_row == lines))
+    return;
+  el_resize(editor);
+  std::fputc('\r', stdout);
+  el_set(editor, EL_REFRESH);
+}
+
+// Ctrl-Z: the shell gets its terminal back as it was; when it goes on, the line is there again.
+void suspend(EditLine* editor) {
+  mark_pastes(false);
+  el_set(editor, EL_PREP_TERM, 0);
+  catch_suspension(false);
+  std::raise(SIGTSTP);
+  catch_suspension(true);
+  el_set(editor, EL_PREP_TERM, 1);
+  mark_pastes(true);
+  el_set(editor, EL_REFRESH);
+}
 
 // The next character of the terminal: 1, 0 at its end, -1 where it was interrupted. The editor's
 // own reader misses a signal that comes before it waits.
@@ -26,11 +64,32 @@ int read_character(EditLine* editor, wchar_t* character) {
   while (true) {
     char byte = 0;
     const ssize_t got = input->read({&byte, 1});
+    if (got < 0 && !interrupted() && take_suspension()) {
+      suspend(editor);
+      continue;
+    }
     if (got <= 0) return static_cast<int>(got);
     const size_t length = std::mbrtowc(character, &byte, 1, &state);
-    if (length <= 1) return 1;
+    if (length <= 1) {
+      follow_window(editor);
+      return 1;
+    }
     if (length == static_cast<size_t>(-1)) state = {};  // no text: left out
   }
+}
+
+// After the mark that begins a paste: its text, up to the mark that ends it.
+unsigned char paste(EditLine* editor, wint_t) {
+  constexpr std::wstring_view kEnd = L"\x1b[201~";
+  std::wstring text;
+  while (!text.ends_with(kEnd)) {
+    wchar_t character = 0;
+    if (el_wgetc(editor, &character) != 1) return CC_EOF;
+    if (character != L'\0') text += character == L'\r' ? L'\n' : character;
+  }
+  text.resize(text.size() - kEnd.size());
+  text.resize(text.find_last_not_of(L'\n') + 1);
+  return el_winsertstr(editor, text.c_str()) == 0 ? CC_REFRESH : CC_ERROR;
 }
 
 }  // namespace
@@ -43,14 +102,18 @@ struct LineEditor::Terminal {
     el_set(editor, EL_CLIENTDATA, input);
     el_set(editor, EL_GETCFN, &read_character);
     el_set(editor, EL_BIND, "^R", "em-inc-search-prev", nullptr);
+    el_set(editor, EL_ADDFN, "paste", "insert what is pasted", &paste);
     HistEvent event;
     ::history(entries, &event, H_SETSIZE, kHistorySize);
     ::history(entries, &event, H_SETUNIQUE, 1);
     ::history(entries, &event, H_LOAD, history_file.c_str());
     el_set(editor, EL_HIST, &::history, entries);
-    el_source(editor, nullptr);  // the user's own ~/.editrc
+    el_source(editor, nullptr);  // the user's own ~/.editrc, which may drop all keys bound before
+    el_set(editor, EL_BIND, "\\e[200~", "paste", nullptr);
+    mark_pastes(true);
   }
   ~Terminal() {
+    mark_pastes(false);
     std::error_code ignored;
     std::filesystem::create_directories(std::filesystem::path(history_file).parent_path(), ignored);
     HistEvent event;
@@ -72,6 +135,8 @@ LineEditor::LineEditor(const std::string& history_file) {
 }
 
 LineEditor::~LineEditor() = default;
+
+void LineEditor::finish() { terminal_.reset(); }
 
 bool LineEditor::interactive() const { return terminal_ != nullptr; }
 
@@ -102,7 +167,9 @@ LineEditor::Event LineEditor::read(std::string& line) {
     if (!read_pipe(line)) return interrupted() ? Event::kInterrupt : Event::kEnd;
   } else {
     int length = 0;
+    catch_suspension(true);
     const char* text = el_gets(terminal_->editor, &length);
+    catch_suspension(false);
     if (interrupted()) {
       acknowledge_interrupt();
       el_reset(terminal_->editor);

@@ -19,6 +19,8 @@ class LineEditor {
   /// or the end of the pipe.
   Event read(std::string& line);
   bool interactive() const;
+  /// Gives the terminal back and keeps the history. Nothing is read from then on.
+  void finish();
 
  private:
   struct Terminal;

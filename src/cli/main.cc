@@ -1,5 +1,6 @@
 // The command line: finds the subcommand, fills its options, runs it.
 #include <fcntl.h>
+#include <langinfo.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -133,7 +134,9 @@ class CommandLine {
     command->declare(*entry.flags);
     entry.flags->add({"json", "print one JSON object on stdout"}, global_.json);
     entry.flags->add({"quiet", "no progress, no remarks"}, global_.quiet);
-    entry.app->add_option("--config", global_.config, "configuration file")->type_name("FILE");
+    entry.app->add_option("--config", global_.config, "configuration file")
+        ->type_name("FILE")
+        ->take_last();
     entry.command = std::move(command);
     entries_.push_back(std::move(entry));
   }
@@ -205,12 +208,18 @@ void fill_standard_streams() {
     if (fcntl(stream, F_GETFD) < 0) open("/dev/null", O_RDONLY);
 }
 
+// Texts are UTF-8 everywhere; in a locale of less, a terminal's keys would be lost.
+void use_utf8() {
+  if (std::setlocale(LC_CTYPE, "") == nullptr || nl_langinfo(CODESET) != std::string_view("UTF-8"))
+    std::setlocale(LC_CTYPE, "C.UTF-8");
+}
+
 }  // namespace
 }  // namespace reprise::cli
 
 int main(int argc, char** argv) {
   reprise::cli::fill_standard_streams();
-  if (std::setlocale(LC_CTYPE, "") == nullptr) std::setlocale(LC_CTYPE, "C.UTF-8");
+  reprise::cli::use_utf8();
   reprise::cli::catch_interrupts();
   return reprise::cli::CommandLine().run(argc, argv);
 }

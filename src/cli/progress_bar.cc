@@ -52,9 +52,9 @@ std::string amount(uint64_t count, std::string_view unit) {
 }  // namespace
 
 ProgressBar::ProgressBar(bool silent)
-    : mode_(silent                       ? Mode::kSilent
-            : isatty(STDERR_FILENO) != 0 ? Mode::kTerminal
-                                         : Mode::kLines) {}
+    : mode_(silent                                                   ? Mode::kSilent
+            : isatty(STDERR_FILENO) != 0 && terminal_obeys_escapes() ? Mode::kTerminal
+                                                                     : Mode::kLines) {}
 
 void ProgressBar::start(const Progress& progress) {
   finish();

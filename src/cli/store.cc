@@ -39,7 +39,9 @@ class StoreCommand : public Command {
 
   void declare(FlagSet& flags) override {
     flags.add_positional_list(
-        {"action", "add FILE..., list, rm FILE..., verify or gc; - is standard input"}, words_);
+        {"action", "add FILE..., list, rm FILE..., verify or gc; - is standard input", "", 0, 0,
+         "add|list|rm|verify|gc"},
+        words_);
     visit_options(library_, flags);
     flags.add({"rebuild", "with verify: make the index again from the segments"}, rebuild_);
     flags.add({"lossy", "with add: replace bytes of files that are not UTF-8 instead of stopping"},

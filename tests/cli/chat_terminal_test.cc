@@ -67,6 +67,61 @@ TEST_F(ChatTerminalTest, LinesAreEdited) {
   EXPECT_THAT(questions(converse({inside, start, letter})), ElementsAre("Hello", "World", "Zoe"));
 }
 
+// As in containers, which often name none.
+TEST_F(ChatTerminalTest, LettersNeedNoLocale) {
+  Launch launch = at_terminal();
+  launch.env["LC_ALL"] = "C";
+  Process process(chat({"-n", "4", "--json"}), launch);
+  type_first(process, "Zo\u00eb\r");
+  type_next(process, kEnd);
+  EXPECT_THAT(questions(process.finish()), ElementsAre("Zo\u00eb"));
+}
+
+TEST_F(ChatTerminalTest, PastedLinesAreOneQuestion) {
+  const std::string paste = "\x1b[200~one\rtwo\nthree\r\x1b[201~";
+  EXPECT_THAT(questions(converse({paste + "!\r", "\x1b[200~\x1b[201~Next\r"})),
+              ElementsAre("one\ntwo\nthree!", "Next"));
+}
+
+TEST_F(ChatTerminalTest, TheLineIsThereAgainAfterASuspension) {
+  Process process(chat({"-n", "4", "--json"}), at_terminal());
+  type_first(process, "Hello");
+  ASSERT_TRUE(process.wait_for_output("Hello"));
+  process.type("\x1a");  // without a shell that could go on, it does at once
+  ASSERT_TRUE(process.wait_for_output("> Hello"));
+  process.type("!\r");
+  type_next(process, kEnd);
+  EXPECT_THAT(questions(process.finish()), ElementsAre("Hello!"));
+}
+
+TEST_F(ChatTerminalTest, ADumbTerminalGetsNoEscapes) {
+  Launch launch = at_terminal();
+  launch.env["TERM"] = "dumb";
+  const std::string path = folder_.write("long.txt", std::string(12000, 'a'));
+  Process process(chat({"-n", "4", "--chunk", "16", "-t", "1", "-f", path}), launch);
+  type_first(process, "Stopped\r");
+  ASSERT_TRUE(process.wait_for_output("reading the prompt"));
+  process.type(kInterrupt);
+  type_next(process, kEnd);
+  const Outcome outcome = process.finish();
+  EXPECT_EQ(outcome.code, 0);
+  EXPECT_THAT(outcome.out, testing::Not(HasSubstr("\x1b")));
+}
+
+TEST_F(ChatTerminalTest, AWindowMayChangeWhileALineIsTyped) {
+  Process process(chat({"-n", "4", "--json"}), at_terminal());
+  ASSERT_NO_FATAL_FAILURE(process.resize(80));
+  const std::string start(60, 'x');
+  type_first(process, start);
+  ASSERT_TRUE(process.wait_for_output(start));
+  ASSERT_NO_FATAL_FAILURE(process.resize(20));
+  process.type("y");
+  ASSERT_TRUE(process.wait_for_output("> " + std::string(18, 'x') + " ")) << "broken at its width";
+  process.type("\r");
+  type_next(process, kEnd);
+  EXPECT_THAT(questions(process.finish()), ElementsAre(start + "y"));
+}
+
 TEST_F(ChatTerminalTest, HistoryComesBackAlsoInTheNextTalk) {
   const std::string again = std::string(kUp) + kUp + "!" + kEnter;
   EXPECT_THAT(questions(converse({"First\r", "Second\r", again})),

@@ -62,6 +62,39 @@ TEST_F(ChatTest, HelpListsTheCommandsOfTheManual) {
   EXPECT_THAT(commands, testing::UnorderedElementsAreArray(documented));
 }
 
+TEST_F(ChatTest, WhatIsAskedForIsToldQuietlyToo) {
+  const Outcome outcome = chat("/help\n/stats\n", {"--quiet"});
+  EXPECT_THAT(outcome.err, HasSubstr("/undo"));
+  EXPECT_THAT(outcome.err, HasSubstr("policy full"));
+}
+
+TEST_F(ChatTest, UndoSaysWhenThereIsNothingToTakeBack) {
+  const Outcome outcome = chat("Hello\n/undo\n/undo\n", {"--system", "Be brief."});
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_THAT(outcome.err, HasSubstr("no question to take back"));
+  EXPECT_EQ(outcome.json()["messages"].size(), 1u) << "the system message stays";
+}
+
+TEST_F(ChatTest, QuestionsAndDocumentsDoNotShareStandardInput) {
+  EXPECT_EQ(chat("Hello\n", {"-f", "-"}).code, 2);
+  const Outcome outcome = chat("/read -\nHello\n");
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_THAT(outcome.err, HasSubstr("/read -: questions come from standard input"));
+}
+
+TEST_F(ChatTest, SpacesBehindAFileAreNotItsName) {
+  const std::string path = folder_.write("a b.txt", "A text.");
+  EXPECT_THAT(said(chat("/read " + path + "  \nHello\n")),
+              ElementsAre("user: A text.\n\nHello", "assistant"));
+}
+
+TEST_F(ChatTest, LoadSaysWhatIsThere) {
+  const std::string path = folder_.file("talk.kv");
+  const Outcome outcome = chat("Hello\n/save " + path + "\n/reset\n/load " + path + "\n");
+  EXPECT_THAT(outcome.err, HasSubstr("2 messages, "));
+  EXPECT_THAT(outcome.err, HasSubstr("tokens restored]"));
+}
+
 TEST_F(ChatTest, ReadPutsADocumentBeforeTheNextQuestionOnly) {
   const std::string path = folder_.write("fact.txt", "Bees dance.");
   const Outcome outcome = chat("/read " + path + "\nWhy?\nAnd then?\n");

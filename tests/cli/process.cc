@@ -124,6 +124,11 @@ Process::~Process() {
   if (err_ >= 0) close(err_);
 }
 
+void Process::resize(uint16_t columns) {
+  const winsize size = {.ws_row = 24, .ws_col = columns, .ws_xpixel = 0, .ws_ypixel = 0};
+  ASSERT_EQ(ioctl(out_, TIOCSWINSZ, &size), 0);
+}
+
 void Process::close_output() {
   if (out_ >= 0) close(out_);
   out_ = -1;

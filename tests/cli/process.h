@@ -3,6 +3,7 @@
 
 #include <sys/types.h>
 
+#include <cstdint>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -45,6 +46,7 @@ class Process {
   bool wait_for_reading();
   /// On a terminal: keys as their bytes.
   void type(const std::string& keys);
+  void resize(uint16_t columns);
   /// As when the reader of a pipe goes away.
   void close_output();
   Outcome finish();

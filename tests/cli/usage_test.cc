@@ -167,6 +167,36 @@ TEST(Usage, CompletionKnowsEveryCommandAndOption) {
   EXPECT_EQ(completed.out, "q8_0\n") << completed.err;
 }
 
+// Values behind = come from the shell as words of their own.
+TEST(Usage, CompletionOffersValuesPoliciesAndActions) {
+  const TemporaryFolder folder;
+  const std::string script = folder.write("completion.bash", run({"completion", "bash"}).out);
+  const auto complete = [&](const std::string& line) {
+    const std::string ask = "source " + script + "; COMP_WORDS=(" + line +
+                            "); COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); _reprise;"
+                            " echo \"${COMPREPLY[@]}\"";
+    return run({"-c", ask}, {.program = "/bin/bash"}).out;
+  };
+  EXPECT_EQ(complete("reprise run --policy stre"), "streaming\n");
+  EXPECT_EQ(complete("reprise run --device = cu"), "cuda\n");
+  EXPECT_EQ(complete("reprise run --device ="), "cpu cuda\n");
+  EXPECT_EQ(complete("reprise store v"), "verify\n");
+  EXPECT_EQ(complete("reprise completion ''"), "bash zsh fish\n");
+  EXPECT_EQ(complete("reprise store add v"), "\n") << "files, which are the shell's";
+}
+
+TEST(Usage, ConfigurationIsAnyFileThatCanBeRead) {
+  const TemporaryFolder folder;
+  const auto code = [](const std::string& config) {
+    return run({"completion", "--config", config}).code;
+  };
+  EXPECT_EQ(code("/dev/null"), 0) << "none at all";
+  EXPECT_EQ(code(folder.write("mark.toml", "\xef\xbb\xbfquiet = true\n")), 0);
+  EXPECT_EQ(code(folder.file("")), 1);
+  const std::string ask = std::string(REPRISE_BINARY) + " completion --config <(echo quiet = true)";
+  EXPECT_EQ(run({"-c", ask}, {.program = "/bin/bash"}).code, 0);
+}
+
 // Long options at the start of lines that begin so.
 std::set<std::string> long_options(const std::string& text, const std::string& line_start) {
   std::set<std::string> options;

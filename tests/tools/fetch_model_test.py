@@ -189,6 +189,13 @@ class FetchModel(unittest.TestCase):
         self.assertEqual(code, 0, said)
         self.expect_model_alone()
 
+    def test_a_cache_that_cannot_be_is_told_in_a_line(self):
+        environment = {**os.environ, "XDG_CACHE_HOME": "/dev/null"}
+        done = subprocess.run([sys.executable, str(TOOLS / "fetch_model.py")], env=environment,
+                              capture_output=True, text=True)
+        self.assertEqual(done.returncode, 1)
+        self.assertRegex(done.stderr, r"^fetch_model: .*/dev/null/reprise'\n$")
+
 
 if __name__ == "__main__":
     unittest.main()
