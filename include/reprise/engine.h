@@ -43,8 +43,8 @@ struct PolicyInfo {
 /// Every registered attention policy.
 std::vector<PolicyInfo> list_policies();
 
-/// A live conversation: its tokens and their KV. Destroy before the Engine; a request that runs on
-/// it ends with it, without a word.
+/// A live conversation: its tokens and their KV. Destroy before the Engine, unless callbacks of
+/// requests own it; a request that runs on it ends with it, without a word.
 class Session {
  public:
   ~Session();
@@ -89,8 +89,8 @@ class Engine {
   /// kUnknownPolicy suggests the nearest name.
   Result<std::unique_ptr<Session>> open(std::string_view policy = "full");
 
-  /// Starts a request on a session; step() then computes every started request together. The answer
-  /// is delivered to on_done. The session must not be used until then.
+  /// Starts a request on a session of this engine; step() then computes every started request
+  /// together. The answer is delivered to on_done. The session must not be used until then.
   using DoneFn = std::function<void(Result<Answer>)>;
   Status submit(Session& session, Request request, DoneFn on_done);
   /// One forward pass over all started requests; false when there is nothing left to do, and in

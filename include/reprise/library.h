@@ -109,8 +109,8 @@ class Library {
   /// Tokens of a document's chunks, cut between paragraphs or lines where there are any.
   std::vector<std::vector<int32_t>> cut(std::string_view text) const;
   /// Computes the KV of a chunk and keeps it; false when it was there already. kEmptyPrompt,
-  /// kContextExceeded where no prompt has room for it, kOutOfMemory, kInvalidArgument in a callback
-  /// of a request; those of the store.
+  /// kContextExceeded where no prompt has room for it, kOutOfMemory, kInvalidArgument for a token
+  /// outside the vocabulary and in a callback of a request; those of the store.
   Result<bool> add(std::string_view document, uint32_t part, std::span<const int32_t> tokens);
   /// Chunks that have words of the query, best first. What turns out damaged is dropped, and
   /// take_warning() names it.

@@ -162,6 +162,7 @@ Result<std::unique_ptr<Session>> Engine::open(std::string_view policy) {
 }
 
 Status Engine::submit(Session& session, Request request, DoneFn on_done) {
+  REPRISE_CHECK(session.impl().check_opened_on(*impl_));
   return impl_->scheduler.submit(session.impl().sequence, std::move(request), std::move(on_done));
 }
 

@@ -52,6 +52,8 @@ struct Session::Impl {
       : engine(owner), policy_spec(std::move(spec)), sequence(owner.kv, std::move(policy)) {}
 
   KvIdentity identity() const;
+  /// kInvalidArgument unless it was opened on that engine.
+  Status check_opened_on(const Engine::Impl& other) const;
 
   Engine::Impl& engine;
   std::string policy_spec;

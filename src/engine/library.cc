@@ -233,6 +233,7 @@ Result<bool> Library::add(std::string_view document, uint32_t part,
                           std::span<const int32_t> tokens) {
   REPRISE_CHECK(impl_->check_idle());
   if (tokens.empty()) return fail(ErrorCode::kEmptyPrompt, "{}: no tokens to keep", document);
+  REPRISE_CHECK(impl_->engine.scheduler.check_tokens(tokens));  // a GPU does not
   if (tokens.size() >= impl_->engine.info.context) {
     return fail(ErrorCode::kContextExceeded,
                 "{} part {}: a chunk of {} tokens fits no prompt, as the context holds {}; lower "
@@ -287,6 +288,7 @@ Result<FusionReport> Library::fuse(Session& session, const PartedPrompt& prompt,
   Engine::Impl& engine = impl_->engine;
   Sequence& sequence = session.impl().sequence;
   REPRISE_CHECK(impl_->check_idle());
+  REPRISE_CHECK(session.impl().check_opened_on(engine));
   REPRISE_TRY(const FusionMethod method, parse_fusion(fusion));
   const std::vector<int32_t> tokens = prompt.tokens();
   REPRISE_CHECK(check_memory(engine.kv, tokens.size()));

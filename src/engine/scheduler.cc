@@ -62,6 +62,13 @@ Scheduler::Scheduler(const ModelConfig& config, const Tokenizer& tokenizer, Page
   });
 }
 
+Scheduler::~Scheduler() {
+  // Callbacks may own sessions, which call cancel() when they go.
+  while (!waiting_.empty()) cancel(*waiting_.front()->sequence);
+  while (!running_.empty()) cancel(*running_.front()->sequence);
+  pool_.set_reclaim({});
+}
+
 Status Scheduler::check(const Sequence& sequence, std::span<const int32_t> prompt) const {
   if (prompt.empty()) {
     return fail(ErrorCode::kEmptyPrompt, "the prompt is empty; give text with -p or -f");

@@ -58,13 +58,15 @@ class Scheduler {
 
   Scheduler(const ModelConfig& config, const Tokenizer& tokenizer, PagePool& pool, Backend& backend,
             const SchedulerLimits& limits);
-  ~Scheduler() { pool_.set_reclaim({}); }
+  ~Scheduler();
   Scheduler(const Scheduler&) = delete;
   Scheduler& operator=(const Scheduler&) = delete;
 
   /// Checks the request and queues it. Errors: kEmptyPrompt, kInvalidArgument (token outside the
   /// vocabulary, sampling out of range, sequence busy), kContextExceeded; nothing is changed then.
   Status submit(Sequence& sequence, Request request, DoneFn on_done);
+  /// kInvalidArgument where one is outside the vocabulary.
+  Status check_tokens(std::span<const int32_t> tokens) const;
   /// What submit() checks of a prompt.
   Status check(const Sequence& sequence, std::span<const int32_t> prompt) const;
   /// Empties a sequence and gives it the KV of the prompt's beginning that the prefix cache holds;
@@ -157,7 +159,6 @@ class Scheduler {
   void recover(Running& running, const Error& error);
   /// The longest prefix of at most limit tokens that is cached, where the sequence has less.
   void use_cached(Sequence& sequence, std::span<const int32_t> prompt, size_t limit);
-  Status check_tokens(std::span<const int32_t> tokens) const;
   Pass plan();
   Pass plan_rows();
   std::vector<Turn> take_turns();

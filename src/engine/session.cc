@@ -42,6 +42,11 @@ KvIdentity Session::Impl::identity() const {
           XXH3_64bits(numerics.data(), numerics.size())};
 }
 
+Status Session::Impl::check_opened_on(const Engine::Impl& other) const {
+  if (&engine == &other) return {};
+  return fail(ErrorCode::kInvalidArgument, "the session was opened on another engine");
+}
+
 Session::Session(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
 Session::~Session() {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <limits>
+#include <system_error>
 
 #include "base/try.h"
 
@@ -20,7 +21,11 @@ std::vector<BlockPart> block_parts(std::span<const ChunkLoad> loads, size_t most
 }
 
 BlockReader::BlockReader(Plan plan) : plan_(std::move(plan)), computing_ms_(computing_ms()) {
-  if (!plan_.loads.empty()) reader_ = std::thread([this] { read_ahead(); });
+  if (plan_.loads.empty()) return;
+  try {
+    reader_ = std::thread([this] { read_ahead(); });
+  } catch (const std::system_error&) {  // The system starts no more: next() reads.
+  }
 }
 
 BlockReader::~BlockReader() {
@@ -40,19 +45,23 @@ void BlockReader::read_ahead() {
       changed_.wait(lock, [&] { return stop_ || nth < released_ + plan_.slots.size(); });
       if (stop_) return;
     }
-    Status status = read_part(nth);
-    if (status) status = check_pace(nth + 1);
-    const bool failed = !status;
-    {
-      const std::lock_guard lock(mutex_);
-      if (failed)
-        status_ = std::move(status);
-      else
-        ++read_;
-    }
-    changed_.notify_all();
-    if (failed) return;
+    if (!read_one(nth)) return;
   }
+}
+
+bool BlockReader::read_one(size_t nth) {
+  Status status = read_part(nth);
+  if (status) status = check_pace(nth + 1);
+  const bool failed = !status;
+  {
+    const std::lock_guard lock(mutex_);
+    if (failed)
+      status_ = std::move(status);
+    else
+      ++read_;
+  }
+  changed_.notify_all();
+  return !failed;
 }
 
 std::vector<BlockReader::Read> BlockReader::reads_of(size_t nth) const {
@@ -125,6 +134,7 @@ Status BlockReader::check_pace(size_t read) {
 }
 
 Result<const std::byte*> BlockReader::next() {
+  if (!reader_.joinable() && status_) read_one(taken_);
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return read_ > taken_ || !status_; });
   if (read_ == taken_ || (!status_ && slow_)) {

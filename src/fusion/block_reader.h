@@ -74,6 +74,8 @@ class BlockReader {
 
  private:
   void read_ahead();
+  /// False when that failed, and status_ says why.
+  bool read_one(size_t nth);
   Status read_part(size_t nth);
   size_t layer_of(size_t nth) const { return plan_.first_layer + nth / plan_.parts.size(); }
   struct Read {

@@ -12,6 +12,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <system_error>
 #include <utility>
 
 #include "base/try.h"
@@ -148,6 +149,18 @@ Status InputFile::read(Parts parts) {
   return {};
 }
 
+namespace {
+
+// What a link leads to, or its own name where it leads to no file.
+std::string file_of(const std::string& name) {
+  std::error_code error;
+  if (!std::filesystem::is_symlink(name, error)) return name;
+  const std::filesystem::path target = std::filesystem::canonical(name, error);
+  return error ? name : target.string();
+}
+
+}  // namespace
+
 ReplacementFile::ReplacementFile(std::string path, std::string temporary, int fd, int folder)
     : path_(std::move(path)), temporary_(std::move(temporary)), fd_(fd), folder_(folder) {}
 
@@ -163,7 +176,8 @@ ReplacementFile::~ReplacementFile() {
   if (!temporary_.empty()) ::unlink(temporary_.c_str());
 }
 
-Result<ReplacementFile> ReplacementFile::create(const std::string& path) {
+Result<ReplacementFile> ReplacementFile::create(const std::string& name) {
+  const std::string path = file_of(name);
   struct stat info {};
   if (::stat(path.c_str(), &info) == 0 && !S_ISREG(info.st_mode)) {
     return fail(ErrorCode::kFileUnwritable, "'{}' exists and is not a regular file", path);

@@ -46,11 +46,11 @@ class InputFile {
   uint64_t size_, offset_ = 0;
 };
 
-/// A temporary file beside path (readable by its owner only) that takes path's place on commit and
-/// is removed otherwise. All errors are kFileUnwritable.
+/// A temporary file beside a path (readable by its owner only) that takes its place on commit and
+/// is removed otherwise; of a link, that of what it leads to. All errors are kFileUnwritable.
 class ReplacementFile {
  public:
-  static Result<ReplacementFile> create(const std::string& path);
+  static Result<ReplacementFile> create(const std::string& name);
   ReplacementFile(ReplacementFile&& other) noexcept;
   ReplacementFile& operator=(ReplacementFile&&) = delete;
   ~ReplacementFile();

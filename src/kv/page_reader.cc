@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <system_error>
 
 #include "kv/file_io.h"
 
@@ -38,7 +39,14 @@ PageReader::~PageReader() {
 
 void PageReader::start(std::span<Read* const> reads, bool urgent) {
   if (reads.empty()) return;
-  while (threads_.size() < kThreads) threads_.emplace_back([this] { work(); });
+  try {
+    while (threads_.size() < kThreads) threads_.emplace_back([this] { work(); });
+  } catch (const std::system_error&) {  // The system starts no more: those that there are read.
+  }
+  if (threads_.empty()) {
+    for (Read* each : reads) read(*each);
+    return;
+  }
   {
     const std::lock_guard lock(mutex_);
     auto& queue = urgent ? urgent_ : later_;

@@ -103,6 +103,25 @@ TEST(Callbacks, MayEndTheSessionThatWaits) {
   EXPECT_EQ(answer_of(*engine, request_of(tiny_prompt(20), 4)).tokens.size(), 4u);
 }
 
+// One request runs, the other waits.
+TEST(Callbacks, MayOwnTheirSessionsWhenTheEngineEnds) {
+  EngineOptions options = tiny_options();
+  options.batch = 1;
+  auto engine = tiny_engine(options);
+  int done = 0;
+  std::vector<std::weak_ptr<Session>> sessions;
+  for (int i = 0; i < 2; ++i) {
+    std::shared_ptr<Session> session = *engine->open();
+    sessions.push_back(session);
+    ASSERT_TRUE(engine->submit(*session, request_of(tiny_prompt(20), 4),
+                               [&done, session](const Result<Answer>&) { ++done; }));
+  }
+  engine->step();
+  engine.reset();
+  EXPECT_EQ(done, 0);
+  for (const auto& session : sessions) EXPECT_TRUE(session.expired());
+}
+
 TEST(Callbacks, MayStartRequests) {
   const auto engine = tiny_engine();
   auto session = *engine->open();

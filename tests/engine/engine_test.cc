@@ -442,6 +442,15 @@ TEST(Engine, ASessionAnswersOneRequestAtATime) {
   EXPECT_FALSE(engine->step());
 }
 
+TEST(Engine, SessionsOfAnotherEngineAreRefused) {
+  const auto engine = tiny_engine(), other = tiny_engine();
+  auto session = *other->open();
+  EXPECT_EQ(engine->submit(*session, request_of(tiny_prompt(10)), {}).error().code,
+            ErrorCode::kInvalidArgument);
+  EXPECT_FALSE(engine->step());
+  EXPECT_EQ(answer_of(*session, request_of(tiny_prompt(10), 3)).tokens.size(), 3u);
+}
+
 TEST(Engine, CountersSayWhatDecodingRead) {
   const auto engine = tiny_engine();
   const Answer full = answer_of(*engine, request_of(tiny_prompt(100), 2));

@@ -1,7 +1,8 @@
-// Whether chunks are loaded or computed, by what either takes.
+// Whether chunks are loaded or computed, by what either takes, and how they are read.
 #include <chrono>
 #include <thread>
 
+#include "base/no_threads.h"
 #include "engine/library_testing.h"
 #include "kv/read_faults.h"
 
@@ -67,6 +68,19 @@ TEST(LibraryLoad, ALibraryThatHasComputedNothingMeasures) {
   const ReadFault slow(ReadFault::kSlow);
   EXPECT_EQ(books.fused(prompt, "pie"), full);
   EXPECT_EQ(books.report.slow_chunks, 3u);
+}
+
+TEST(LibraryLoad, ChunksAreReadWhereTheSystemStartsNoThread) {
+  Books books("f32"), measures("f32", "", kAuto);
+  const PartedPrompt prompt = three_chunks();
+  for (Books* each : {&books, &measures}) each->add(prompt);
+  const auto want = books.fused(prompt, "a3"), full = measures.full(prompt);
+  const NoThreads none;
+  EXPECT_EQ(books.fused(prompt, "a3"), want);
+  EXPECT_EQ(books.report.loaded_rows, 287u);
+  const ReadFault slow(ReadFault::kSlow);
+  EXPECT_EQ(measures.fused(prompt, "a3"), full);
+  EXPECT_EQ(measures.report.slow_chunks, 3u);
 }
 
 }  // namespace

@@ -436,6 +436,11 @@ TEST(Fusion, SaysWhatIsWrong) {
   EXPECT_EQ(code("a3"), "context_exceeded");
   prompt.question = {1000};
   EXPECT_EQ(code("a3"), "invalid_argument");
+  const Books others("bf16");
+  session = *others.engine->open();
+  prompt = three_chunks();
+  EXPECT_EQ(code("a3"), "invalid_argument");
+  session.reset();  // before its engine
 }
 
 TEST(Library, CutsAtLinesAndFindsByWords) {
@@ -471,6 +476,10 @@ TEST(Library, RefusesWhatItCannotKeep) {
   ASSERT_FALSE(longer);
   EXPECT_EQ(longer.error().code, ErrorCode::kContextExceeded);
   EXPECT_THAT(longer.error().message, testing::HasSubstr("--chunk-tokens"));
+  const auto foreign = books.library->add("foreign", 0, std::vector{1, 2, 259});
+  ASSERT_FALSE(foreign);
+  EXPECT_EQ(foreign.error().code, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(foreign.error().message, "token 259 is outside the vocabulary of 259");
   LibraryOptions options;
   options.store = test::scratch_folder() + "/refused";
   options.chunk_tokens = 0;

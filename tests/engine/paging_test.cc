@@ -3,16 +3,19 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <functional>
 #include <map>
 #include <optional>
 #include <span>
 
+#include "base/no_threads.h"
 #include "engine/answers.h"
 #include "engine/tiny_model.h"
 #include "kv/hidden_file.h"
 #include "kv/read_faults.h"
 #include "kv/write_faults.h"
+#include "reprise/library.h"
 
 namespace reprise::test {
 namespace {
@@ -180,6 +183,40 @@ TEST(Paging, IndexesForecastTheNextLayer) {
     EXPECT_GT(paging["layer"].prefetched, 0u) << policy;
     EXPECT_LT(paging["layer"].fetched, paging["none"].fetched) << policy;
   }
+}
+
+TEST(Paging, NoLayerIsForecastBeforeItsBoundsAreThere) {
+  const auto small = tiny_engine(small_options("layer", 450)), ample = tiny_engine(ample_options());
+  const PartedPrompt prompt{{1}, {tiny_prompt(380)}, tiny_prompt(19, 5)};
+  std::vector<std::vector<int32_t>> texts;
+  for (Engine* engine : {ample.get(), small.get()}) {
+    auto library = *Library::open(*engine, {.store = scratch_folder() + "/store"}, true);
+    ASSERT_TRUE(library.add("book", 0, prompt.chunks[0]));
+    auto session = *engine->open("quest:budget=64"), other = *engine->open("full");
+    ASSERT_TRUE(library.fuse(*session, prompt, "pie"));
+    const auto keep = [&](Result<Answer> answer) {
+      ASSERT_TRUE(answer) << answer.error().message;
+      texts.push_back(answer->tokens);
+    };
+    ASSERT_TRUE(engine->submit(*other, request_of(tiny_prompt(900, 3), 30), keep));
+    for (int step = 0; step < 12; ++step) engine->step();  // what was fused goes to disk
+    ASSERT_TRUE(engine->submit(*session, request_of(prompt.tokens(), 8), keep));
+    while (engine->step()) {
+    }
+    std::ranges::sort(texts.end() - 2, texts.end());
+  }
+  EXPECT_EQ(std::vector(texts.begin() + 2, texts.end()),
+            std::vector(texts.begin(), texts.end() - 2));
+  EXPECT_GT(small->kv().paging.fetched, 0u);
+}
+
+TEST(Paging, PagesAreReadWhereTheSystemStartsNoThread) {
+  const Request request = request_of(tiny_prompt(900), 12);
+  const auto want = answer_of(**tiny_engine(ample_options())->open("full"), request).tokens;
+  const auto small = tiny_engine(small_options("token", 250));
+  const NoThreads none;
+  EXPECT_EQ(answer_of(**small->open("full"), request).tokens, want);
+  EXPECT_GT(small->kv().paging.fetched, 0u);
 }
 
 TEST(Paging, WhatIsBroughtOnceIsNotKept) {

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <filesystem>
 
 #include "kv/kv_testing.h"
 #include "kv/session_testing.h"
@@ -53,6 +54,16 @@ TEST(SessionSave, ReplacesAnOlderFile) {
   ASSERT_TRUE(Conversation(2).save(path));
   EXPECT_EQ(number_in(path), 2);
   EXPECT_EQ(folder.entries(), 1u);
+}
+
+TEST(SessionSave, ALinksTargetIsReplaced) {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("session"), link = folder.file("link");
+  ASSERT_TRUE(Conversation(1).save(path));
+  std::filesystem::create_symlink("session", link);
+  ASSERT_TRUE(Conversation(2).save(link));
+  EXPECT_EQ(number_in(path), 2);
+  EXPECT_TRUE(std::filesystem::is_symlink(link));
 }
 
 TEST(SessionSave, RefusesTokensWithoutKv) {

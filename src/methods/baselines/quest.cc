@@ -21,7 +21,10 @@ void QuestPolicy::select(const QueryRows& rows, Selection& selection) {
 }
 
 bool QuestPolicy::predict(const QueryRows& rows, Selection& selection) {
-  if (rows.q == nullptr) return false;
+  // Bounds of KV that was loaded with the layer's pages are made when it is first computed.
+  const size_t full_pages = static_cast<size_t>(rows.end() - 1) / kPageTokens;
+  const auto taken_in = static_cast<size_t>(bounds_.end(rows.layer));
+  if (rows.q == nullptr || taken_in < full_pages * kPageTokens) return false;
   choose(rows, selection);
   return true;
 }
