@@ -1,4 +1,6 @@
 // `reprise chat`: a conversation of many turns, with /commands.
+#include <unistd.h>
+
 #include <cstdlib>
 #include <filesystem>
 #include <optional>
@@ -118,9 +120,9 @@ Status Chat::start() {
   return {};
 }
 
-// A document on standard input would take the place of the questions.
+// A document on standard input would take the place of the questions, but at a keyboard.
 Status Chat::check_document(std::string_view option, const std::string& file) const {
-  if (file != "-" || editor_.interactive()) return {};
+  if (file != "-" || isatty(STDIN_FILENO) != 0) return {};
   return fail(ErrorCode::kInvalidArgument,
               "{} -: questions come from standard input; name the document's file", option);
 }
@@ -168,11 +170,12 @@ Status Chat::handle(const std::string& line) {
 }
 
 Status Chat::slash(const std::string& line) {
-  const size_t space = line.find(' ');
+  constexpr std::string_view kSpaces = " \n";  // what is pasted may have several lines
+  const size_t space = line.find_first_of(kSpaces);
   const std::string name = line.substr(0, space);
-  const size_t start = space == std::string::npos ? space : line.find_first_not_of(' ', space);
+  const size_t start = space == std::string::npos ? space : line.find_first_not_of(kSpaces, space);
   std::string argument = start == std::string::npos ? "" : line.substr(start);
-  argument.erase(argument.find_last_not_of(' ') + 1);
+  argument.erase(argument.find_last_not_of(kSpaces) + 1);
   std::vector<std::string_view> names;
   for (const SlashCommand& command : slash_commands()) {
     names.push_back(command.name);

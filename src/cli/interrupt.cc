@@ -67,10 +67,11 @@ void catch_suspension(bool on) {
   struct sigaction action = {};
   sigaction(SIGTSTP, nullptr, &action);
   if (action.sa_handler == SIG_IGN) return;  // the parent's word counts
+  if (on) suspension = false;
   action.sa_handler = on ? on_suspension : SIG_DFL;
   action.sa_flags = SA_RESTART;
   sigaction(SIGTSTP, &action, nullptr);
-  suspension = false;
+  if (!on && suspension.exchange(false)) std::raise(SIGTSTP);  // it came when none waited any more
 }
 
 bool take_suspension() { return suspension.exchange(false); }

@@ -21,9 +21,17 @@ constexpr int kHistorySize = 1000;
 
 const char* prompt(EditLine*) { return "> "; }
 
+// With vi's keys the mark would make ESC wait for more; without editing it would be text.
+bool takes_pastes(EditLine* editor) {
+  const char* keys = nullptr;
+  int editing = 0;
+  return el_get(editor, EL_EDITOR, &keys) == 0 && std::string_view(keys) == "emacs" &&
+         el_get(editor, EL_EDITMODE, &editing) == 0 && editing != 0;
+}
+
 // Asks the terminal to enclose what is pasted, so that its line breaks end no line.
-void mark_pastes(bool on) {
-  if (!terminal_obeys_escapes()) return;
+void mark_pastes(EditLine* editor, bool on) {
+  if (!terminal_obeys_escapes() || (on && !takes_pastes(editor))) return;
   std::fputs(on ? "\x1b[?2004h" : "\x1b[?2004l", stdout);
   std::fflush(stdout);
 }
@@ -45,13 +53,13 @@ void follow_window(EditLine* editor) {
 
 // Ctrl-Z: the shell gets its terminal back as it was; when it goes on, the line is there again.
 void suspend(EditLine* editor) {
-  mark_pastes(false);
+  mark_pastes(editor, false);
   el_set(editor, EL_PREP_TERM, 0);
   catch_suspension(false);
   std::raise(SIGTSTP);
   catch_suspension(true);
   el_set(editor, EL_PREP_TERM, 1);
-  mark_pastes(true);
+  mark_pastes(editor, true);
   el_set(editor, EL_REFRESH);
 }
 
@@ -82,10 +90,15 @@ int read_character(EditLine* editor, wchar_t* character) {
 unsigned char paste(EditLine* editor, wint_t) {
   constexpr std::wstring_view kEnd = L"\x1b[201~";
   std::wstring text;
+  wchar_t broken_by = 0;  // the character before, where it broke a line
   while (!text.ends_with(kEnd)) {
     wchar_t character = 0;
     if (el_wgetc(editor, &character) != 1) return CC_EOF;
-    if (character != L'\0') text += character == L'\r' ? L'\n' : character;
+    if (character == L'\0') continue;
+    const bool breaks = character == L'\r' || character == L'\n';
+    const bool second = breaks && broken_by != 0 && broken_by != character;  // of "\r\n"
+    if (!second) text += breaks ? L'\n' : character;  // the terminal may have swapped the two
+    broken_by = breaks && !second ? character : 0;
   }
   text.resize(text.size() - kEnd.size());
   text.resize(text.find_last_not_of(L'\n') + 1);
@@ -109,11 +122,9 @@ struct LineEditor::Terminal {
     ::history(entries, &event, H_LOAD, history_file.c_str());
     el_set(editor, EL_HIST, &::history, entries);
     el_source(editor, nullptr);  // the user's own ~/.editrc, which may drop all keys bound before
-    el_set(editor, EL_BIND, "\\e[200~", "paste", nullptr);
-    mark_pastes(true);
+    if (takes_pastes(editor)) el_set(editor, EL_BIND, "\\e[200~", "paste", nullptr);
   }
   ~Terminal() {
-    mark_pastes(false);
     std::error_code ignored;
     std::filesystem::create_directories(std::filesystem::path(history_file).parent_path(), ignored);
     HistEvent event;
@@ -168,7 +179,9 @@ LineEditor::Event LineEditor::read(std::string& line) {
   } else {
     int length = 0;
     catch_suspension(true);
+    mark_pastes(terminal_->editor, true);
     const char* text = el_gets(terminal_->editor, &length);
+    mark_pastes(terminal_->editor, false);
     catch_suspension(false);
     if (interrupted()) {
       acknowledge_interrupt();

@@ -17,7 +17,8 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 
 constexpr const char *kLeft = "\x1b[D", *kUp = "\x1b[A", *kBackspace = "\x7f", *kToStart = "\x01",
-                     *kEnter = "\r", *kInterrupt = "\x03", *kEnd = "\x04";
+                     *kEnter = "\r", *kInterrupt = "\x03", *kEnd = "\x04",
+                     *kPrompt = "\x1b[?2004h> ";  // pastes are marked from then on
 
 class ChatTerminalTest : public testing::Test {
  protected:
@@ -30,14 +31,12 @@ class ChatTerminalTest : public testing::Test {
     return {.env = {{"XDG_STATE_HOME", folder_.file("state")}}, .terminal = true};
   }
   /// Types keys at the first or at the next prompt.
-  static void type_first(Process& process, const std::string& keys, const char* prompt = "> ") {
+  static void type_first(Process& process, const std::string& keys, const char* prompt = kPrompt) {
     ASSERT_TRUE(process.wait_for_output(prompt));
     ASSERT_TRUE(process.wait_for_reading());
     process.type(keys);
   }
-  static void type_next(Process& process, const std::string& keys) {
-    type_first(process, keys, "\n> ");
-  }
+  static void type_next(Process& process, const std::string& keys) { type_first(process, keys); }
   /// Types each of the lines at a prompt, then Ctrl-D.
   Outcome converse(const std::vector<std::string>& lines) const {
     Process process(chat({"-n", "4", "--json"}), at_terminal());
@@ -83,6 +82,66 @@ TEST_F(ChatTerminalTest, PastedLinesAreOneQuestion) {
               ElementsAre("one\ntwo\nthree!", "Next"));
 }
 
+TEST_F(ChatTerminalTest, APasteMayHaveTheLineBreaksOfWindows) {
+  EXPECT_THAT(questions(converse({"\x1b[200~one\r\ntwo\r\n\r\nthree\r\n\x1b[201~\r"})),
+              ElementsAre("one\ntwo\n\nthree"));
+}
+
+TEST_F(ChatTerminalTest, ACommandMayBePastedOverSeveralLines) {
+  const std::string paste = "\x1b[200~/system\rBe\rbrief.\x1b[201~\r";
+  const Outcome outcome = converse({paste, "\x1b[200~/qiut\rsoon\x1b[201~\r", "Hello\r"});
+  EXPECT_THAT(questions(outcome), ElementsAre("Hello"));
+  EXPECT_THAT(outcome.out, AllOf(HasSubstr("\"Be\\nbrief.\""),
+                                 HasSubstr("unknown command /qiut (did you mean /quit?); ")));
+}
+
+TEST_F(ChatTerminalTest, PastesAreMarkedOnlyWhileALineIsTyped) {
+  Process process(chat({"-n", "16M"}), at_terminal());
+  type_first(process, "Hello\r");
+  ASSERT_TRUE(process.wait_for_output("\x1b[?2004l"));
+  ASSERT_TRUE(process.wait_for_output("<|")) << "a token of the model that is no text";
+  process.type(kInterrupt);
+  type_next(process, kEnd);
+  ASSERT_TRUE(process.wait_for_output("\x1b[?2004l"));
+  EXPECT_EQ(process.finish().code, 0);
+}
+
+TEST_F(ChatTerminalTest, KeysOfViAreAsViHasThem) {
+  folder_.write(".editrc", "bind -v\n");
+  Launch launch = at_terminal();
+  launch.env["HOME"] = folder_.file("");
+  Process process(chat({"-n", "4", "--json"}), launch);
+  type_first(process, "Hello\x1b\x30iX\r", "> ");
+  type_first(process, kEnd, "\n> ");
+  const Outcome outcome = process.finish();
+  EXPECT_THAT(questions(outcome), ElementsAre("XHello"));
+  EXPECT_THAT(outcome.out, testing::Not(HasSubstr("\x1b[?2004h")));
+}
+
+TEST_F(ChatTerminalTest, LinesThatAreNotEditedHaveNoMarks) {
+  folder_.write(".editrc", "edit off\n");
+  Launch launch = at_terminal();
+  launch.env["HOME"] = folder_.file("");
+  Process process(chat({"-n", "4", "--json"}), launch);
+  ASSERT_TRUE(process.wait_for_output("> "));
+  process.type("Hello\n");
+  ASSERT_TRUE(process.wait_for_output("\n> "));
+  process.type(kEnd);
+  const Outcome outcome = process.finish();
+  EXPECT_THAT(questions(outcome), ElementsAre("Hello"));
+  EXPECT_THAT(outcome.out, testing::Not(HasSubstr("\x1b[?2004h")));
+}
+
+TEST_F(ChatTerminalTest, ADocumentMayBeTypedWhereTheOutputIsAPipe) {
+  Launch launch = at_terminal();
+  launch.program = "/bin/sh";
+  std::string words = REPRISE_BINARY;
+  for (const std::string& word : chat({"-n", "4", "--json", "-f", "-"})) words += " " + word;
+  Process process({"-c", words + " | cat"}, launch);
+  process.type("A text.\n\x04Hello\n\x04");
+  EXPECT_THAT(questions(process.finish()), ElementsAre("A text.\n\n\nHello"));
+}
+
 TEST_F(ChatTerminalTest, TheLineIsThereAgainAfterASuspension) {
   Process process(chat({"-n", "4", "--json"}), at_terminal());
   type_first(process, "Hello");
@@ -97,12 +156,12 @@ TEST_F(ChatTerminalTest, TheLineIsThereAgainAfterASuspension) {
 TEST_F(ChatTerminalTest, ADumbTerminalGetsNoEscapes) {
   Launch launch = at_terminal();
   launch.env["TERM"] = "dumb";
-  const std::string path = folder_.write("long.txt", std::string(12000, 'a'));
+  const std::string path = folder_.write("long.txt", std::string(200000, 'a'));
   Process process(chat({"-n", "4", "--chunk", "16", "-t", "1", "-f", path}), launch);
-  type_first(process, "Stopped\r");
+  type_first(process, "Stopped\r", "> ");
   ASSERT_TRUE(process.wait_for_output("reading the prompt"));
   process.type(kInterrupt);
-  type_next(process, kEnd);
+  type_first(process, kEnd, "\n> ");
   const Outcome outcome = process.finish();
   EXPECT_EQ(outcome.code, 0);
   EXPECT_THAT(outcome.out, testing::Not(HasSubstr("\x1b")));
@@ -181,12 +240,12 @@ TEST_F(ChatTerminalTest, InterruptStopsTheAnswerAndNotTheProgram) {
 
 TEST_F(ChatTerminalTest, OtherSignalsEndTheTalkAndSaveIt) {
   const auto exit_code = [&](int signal, const char* length, const char* before) {
-    const std::string path = folder_.file(std::to_string(signal) + before + ".kv");
+    const std::string path = folder_.file(std::to_string(signal) + "-" + length + ".kv");
     const std::vector<std::string> arguments = chat({"-n", length, "--session", path});
     Process process(arguments, at_terminal());
     type_first(process, "First\r");
     EXPECT_TRUE(process.wait_for_output(before));
-    if (before[0] == '\n') {
+    if (before == kPrompt) {
       EXPECT_TRUE(process.wait_for_reading());
     }
     process.signal(signal);
@@ -197,13 +256,13 @@ TEST_F(ChatTerminalTest, OtherSignalsEndTheTalkAndSaveIt) {
     return code;
   };
   for (const int signal : {SIGTERM, SIGHUP}) {
-    EXPECT_EQ(exit_code(signal, "4", "\n> "), 128 + signal) << "at the prompt";
+    EXPECT_EQ(exit_code(signal, "4", kPrompt), 128 + signal) << "at the prompt";
     EXPECT_EQ(exit_code(signal, "16M", "<|"), 128 + signal) << "in an answer";
   }
 }
 
 TEST_F(ChatTerminalTest, InterruptWhileReadingKeepsWhatWasRead) {
-  const std::string path = folder_.write("long.txt", std::string(12000, 'a'));
+  const std::string path = folder_.write("long.txt", std::string(20000, 'a'));
   Process process(chat({"-n", "4", "--json", "--chunk", "16", "-t", "1", "-f", path}),
                   at_terminal());
   type_first(process, "Stopped\r");
