@@ -140,16 +140,8 @@ struct FloatMath : FloatRows {
 }  // namespace
 
 void attend_decode_avx2(std::span<const AttendArgs> heads, std::byte* scratch) {
-  switch (heads[0].layout->type) {
-    case KvType::kBF16:
-      return attend_decode<FloatMath<KvType::kBF16>>(heads, scratch);
-    case KvType::kF16:
-      return attend_decode<FloatMath<KvType::kF16>>(heads, scratch);
-    case KvType::kF32:
-      return attend_decode<FloatMath<KvType::kF32>>(heads, scratch);
-    case KvType::kQ8_0:
-      return attend_decode<FloatMath<KvType::kQ8_0>>(heads, scratch);
-  }
+  for_kv_type(heads[0].layout->type,
+              [&](auto type) { attend_decode<FloatMath<decltype(type)::value>>(heads, scratch); });
 }
 
 }  // namespace reprise::kernels

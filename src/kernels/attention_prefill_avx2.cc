@@ -196,16 +196,8 @@ void attend_pages(const AttendArgs& args, std::byte* scratch) {
 }  // namespace
 
 void attend_prefill_avx2(const AttendArgs& args, std::byte* scratch) {
-  switch (args.layout->type) {
-    case KvType::kBF16:
-      return attend_pages<KvType::kBF16>(args, scratch);
-    case KvType::kF16:
-      return attend_pages<KvType::kF16>(args, scratch);
-    case KvType::kF32:
-      return attend_pages<KvType::kF32>(args, scratch);
-    case KvType::kQ8_0:
-      return attend_pages<KvType::kQ8_0>(args, scratch);
-  }
+  for_kv_type(args.layout->type,
+              [&](auto type) { attend_pages<decltype(type)::value>(args, scratch); });
 }
 
 }  // namespace reprise::kernels

@@ -202,43 +202,19 @@ void find_bounds(const KvLayout& layout, const std::byte* k_tile, uint16_t slots
 }  // namespace
 
 void key_logits_avx512(const KeyLogitsArgs& args) {
-  switch (args.layout->type) {
-    case KvType::kBF16:
-      return score_pages<KvType::kBF16>(args);
-    case KvType::kF16:
-      return score_pages<KvType::kF16>(args);
-    case KvType::kF32:
-      return score_pages<KvType::kF32>(args);
-    case KvType::kQ8_0:
-      return score_pages<KvType::kQ8_0>(args);
-  }
+  for_kv_type(args.layout->type, [&](auto type) { score_pages<decltype(type)::value>(args); });
 }
 
 void best_rows_avx512(const KeyLogitsArgs& args, const float* offsets, int32_t* best) {
-  switch (args.layout->type) {
-    case KvType::kBF16:
-      return find_best_rows<KvType::kBF16>(args, offsets, best);
-    case KvType::kF16:
-      return find_best_rows<KvType::kF16>(args, offsets, best);
-    case KvType::kF32:
-      return find_best_rows<KvType::kF32>(args, offsets, best);
-    case KvType::kQ8_0:
-      return find_best_rows<KvType::kQ8_0>(args, offsets, best);
-  }
+  for_kv_type(args.layout->type,
+              [&](auto type) { find_best_rows<decltype(type)::value>(args, offsets, best); });
 }
 
 void key_bounds_avx512(const KvLayout& layout, const std::byte* k_tile, uint16_t slots, float* low,
                        float* high) {
-  switch (layout.type) {
-    case KvType::kBF16:
-      return find_bounds<KvType::kBF16>(layout, k_tile, slots, low, high);
-    case KvType::kF16:
-      return find_bounds<KvType::kF16>(layout, k_tile, slots, low, high);
-    case KvType::kF32:
-      return find_bounds<KvType::kF32>(layout, k_tile, slots, low, high);
-    case KvType::kQ8_0:
-      return find_bounds<KvType::kQ8_0>(layout, k_tile, slots, low, high);
-  }
+  for_kv_type(layout.type, [&](auto type) {
+    find_bounds<decltype(type)::value>(layout, k_tile, slots, low, high);
+  });
 }
 
 }  // namespace reprise::kernels

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
+#include <type_traits>
 
 namespace reprise::kernels {
 
@@ -48,8 +49,25 @@ struct KvLayout {
 
 std::string_view kv_type_name(KvType type);
 
-/// Writes one token into slot (< 16) of a page. k, v: [n_kv_head, head_dim]. Of v, what is not
-/// finite is stored as something that is: kernels read slots of others, times zero.
+/// Calls f with std::integral_constant<KvType, type>.
+template <class F>
+void for_kv_type(KvType type, F&& f) {
+  using enum KvType;
+  switch (type) {
+    case kBF16:
+      return f(std::integral_constant<KvType, kBF16>{});
+    case kF16:
+      return f(std::integral_constant<KvType, kF16>{});
+    case kF32:
+      return f(std::integral_constant<KvType, kF32>{});
+    case kQ8_0:
+      return f(std::integral_constant<KvType, kQ8_0>{});
+  }
+}
+
+/// Writes one token into slot (< 16) of a page. k, v: [n_kv_head, head_dim]. Of v, and in q8_0
+/// of k, what is not finite is stored as something that is: kernels read slots of others, times
+/// zero.
 void store_token(const KvLayout& layout, std::byte* page, size_t slot, const float* k,
                  const float* v);
 /// The same for count tokens in the slots from one on. k, v: [count, n_kv_head, head_dim].
