@@ -52,7 +52,7 @@ Result<std::unique_ptr<Policy>> create_policy(std::span<const PolicyEntry> entri
   if (std::ranges::count(spec, '+') > kMostDecorators) {
     return fail(ErrorCode::kInvalidArgument,
                 "policy \"{}...\": more than {} decorators stand left of each other",
-                spec.substr(0, spec.find('+')), kMostDecorators);
+                spec.substr(0, std::min<size_t>(spec.find('+'), 32)), kMostDecorators);
   }
   const size_t plus = spec.find('+');
   REPRISE_TRY(const MethodSpec parsed, parse_spec("policy", spec.substr(0, plus)));

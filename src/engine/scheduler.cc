@@ -63,9 +63,10 @@ Scheduler::Scheduler(const ModelConfig& config, const Tokenizer& tokenizer, Page
 }
 
 Scheduler::~Scheduler() {
-  // Callbacks may own sessions, which call cancel() when they go.
-  while (!waiting_.empty()) cancel(*waiting_.front()->sequence);
-  while (!running_.empty()) cancel(*running_.front()->sequence);
+  // Callbacks may own sessions, which call cancel() when they go, and what starts requests.
+  while (!waiting_.empty() || !running_.empty()) {
+    cancel(*(waiting_.empty() ? running_.front() : waiting_.front())->sequence);
+  }
   pool_.set_reclaim({});
 }
 

@@ -151,12 +151,17 @@ Status InputFile::read(Parts parts) {
 
 namespace {
 
-// What a link leads to, or its own name where it leads to no file.
-std::string file_of(const std::string& name) {
-  std::error_code error;
-  if (!std::filesystem::is_symlink(name, error)) return name;
-  const std::filesystem::path target = std::filesystem::canonical(name, error);
-  return error ? name : target.string();
+// What links lead to, be it there yet or not.
+Result<std::string> behind_links(const std::string& name) {
+  constexpr int kMostLinks = 40;  // that the system follows
+  std::filesystem::path path = name;
+  for (int followed = 0; followed < kMostLinks; ++followed) {
+    std::error_code error;
+    const std::filesystem::path target = std::filesystem::read_symlink(path, error);
+    if (error) return path.string();  // no link
+    path = path.parent_path() / target;
+  }
+  return fail(ErrorCode::kFileUnwritable, "'{}' is a link of too many links", name);
 }
 
 }  // namespace
@@ -177,7 +182,7 @@ ReplacementFile::~ReplacementFile() {
 }
 
 Result<ReplacementFile> ReplacementFile::create(const std::string& name) {
-  const std::string path = file_of(name);
+  REPRISE_TRY(const std::string path, behind_links(name));
   struct stat info {};
   if (::stat(path.c_str(), &info) == 0 && !S_ISREG(info.st_mode)) {
     return fail(ErrorCode::kFileUnwritable, "'{}' exists and is not a regular file", path);

@@ -101,6 +101,11 @@ class Translator {
     const size_t end = posix ? rest.find(":]") : rest.npos;
     if (end != rest.npos) {
       const std::string_view name = rest.substr(0, end + 2);
+      if (name == "[:^punct:]") {
+        return fail(ErrorCode::kUnsupportedTokenizer,
+                    "the regular expression {} has [:^punct:], which is not supported",
+                    printable(pattern_));
+      }
       out_ += name == "[:punct:]" ? R"(\p{P}\p{S})" : name;
       at_ += end + 1;
       return {};

@@ -22,6 +22,8 @@ class NoThreads {
     pthread_attr_destroy(&huge);
     EXPECT_THROW(std::thread([] {}).join(), std::system_error);
   }
+  NoThreads(const NoThreads&) = delete;
+  NoThreads& operator=(const NoThreads&) = delete;
   ~NoThreads() {
     pthread_setattr_default_np(&before_);
     pthread_attr_destroy(&before_);

@@ -122,6 +122,30 @@ TEST(Callbacks, MayOwnTheirSessionsWhenTheEngineEnds) {
   for (const auto& session : sessions) EXPECT_TRUE(session.expired());
 }
 
+TEST(Callbacks, MayOwnWhatStartsRequestsWhenTheEngineEnds) {
+  struct Last {
+    Engine& engine;
+    std::shared_ptr<Session> session;
+    ~Last() {
+      const std::shared_ptr<Session> kept = std::move(session);
+      EXPECT_TRUE(
+          engine.submit(*kept, request_of(tiny_prompt(5), 2), [kept](const Result<Answer>&) {}));
+    }
+  };
+  EngineOptions options = tiny_options();
+  options.batch = 1;
+  auto engine = tiny_engine(options);
+  std::shared_ptr<Session> session = *engine->open(), other = *engine->open();
+  const std::weak_ptr<Session> last = other;
+  const auto owned = [&] { return std::make_shared<Last>(*engine, std::move(other)); };
+  ASSERT_TRUE(engine->submit(*session, request_of(tiny_prompt(20), 4),
+                             [session, kept = owned()](const Result<Answer>&) {}));
+  session.reset();
+  engine->step();
+  engine.reset();
+  EXPECT_TRUE(last.expired());
+}
+
 TEST(Callbacks, MayStartRequests) {
   const auto engine = tiny_engine();
   auto session = *engine->open();

@@ -64,6 +64,14 @@ TEST(SessionSave, ALinksTargetIsReplaced) {
   ASSERT_TRUE(Conversation(2).save(link));
   EXPECT_EQ(number_in(path), 2);
   EXPECT_TRUE(std::filesystem::is_symlink(link));
+  const std::string later = folder.file("later"), to_later = folder.file("to_later");
+  std::filesystem::create_symlink(later, to_later);  // leads to no file yet
+  ASSERT_TRUE(Conversation(3).save(to_later));
+  EXPECT_EQ(number_in(later), 3);
+  EXPECT_TRUE(std::filesystem::is_symlink(to_later));
+  std::filesystem::create_symlink("circle", folder.file("circle"));
+  EXPECT_EQ(code_of(Conversation(4).save(folder.file("circle"))), "file_unwritable");
+  EXPECT_EQ(folder.entries(), 5u);
 }
 
 TEST(SessionSave, RefusesTokensWithoutKv) {

@@ -106,6 +106,7 @@ TEST(PreTokenizer, RefusesWhatItDoesNotHave) {
   expect_refused({split_step("(", "Isolated")}, "(");
   expect_refused({split_step("[a&&[^b]]", "Isolated")}, "character classes");
   expect_refused({split_step("[a[bc]]", "Isolated")}, "character classes");
+  expect_refused({split_step("[[:^punct:]]", "Isolated")}, "[:^punct:]");
   expect_refused({split_step("a", "Sideways")}, "Sideways");
   EXPECT_FALSE(PreTokenizer::from_gguf("kimi-k3"));
 }
