@@ -126,6 +126,7 @@ TEST(Callbacks, MayOwnWhatStartsRequestsWhenTheEngineEnds) {
   struct Last {
     Engine& engine;
     std::shared_ptr<Session> session;
+    Last(Engine& of, std::shared_ptr<Session> last) : engine(of), session(std::move(last)) {}
     ~Last() {
       const std::shared_ptr<Session> kept = std::move(session);
       EXPECT_TRUE(
