@@ -23,13 +23,24 @@ size_t positions_read(const Selection& selection, int32_t length) {
   return keys;
 }
 
-constexpr size_t kTaskRows = 16;  // rows of one task: those of a page stay on one core
+constexpr size_t kTaskRows = 16;  // rows of one task, about
 
 // How many rows, from the first one on, lie at consecutive positions.
 size_t consecutive(std::span<const Row> rows) {
   const auto gap = std::ranges::adjacent_find(
       rows, [](const Row& a, const Row& b) { return b.position != a.position + 1; });
   return gap == rows.end() ? rows.size() : static_cast<size_t>(gap - rows.begin()) + 1;
+}
+
+// The first row of a task, or the number of rows: those of a page are of one task, since its tokens
+// are stored one after the other.
+size_t task_begin(std::span<const Row> rows, size_t task) {
+  const auto page = [&](size_t row) {
+    return static_cast<size_t>(rows[row].position) / kPageTokens;
+  };
+  size_t begin = std::min(task * kTaskRows, rows.size());
+  while (begin > 0 && begin < rows.size() && page(begin) == page(begin - 1)) ++begin;
+  return begin;
 }
 
 double elapsed_ms(std::chrono::steady_clock::time_point since) {
@@ -147,9 +158,10 @@ void CpuExecutor::rotate_and_store(uint32_t layer, const float* q, float* k, con
   const size_t pairs = rotation_.rope(layer).pairs();
   for (const SequenceStep& step : steps_) {
     const kernels::KvLayout& layout = step.kv->pool().layout();
+    const auto own = rows_.subspan(step.first_row, step.rows);
     pool_.run((step.rows + kTaskRows - 1) / kTaskRows, [&](size_t task, int) {
-      const size_t end = std::min<size_t>(step.rows, (task + 1) * kTaskRows);
-      for (size_t i = task * kTaskRows; i < end; ++i) {
+      const size_t begin = task_begin(own, task), end = task_begin(own, task + 1);
+      for (size_t i = begin; i < end; ++i) {
         const size_t row = step.first_row + i;
         const float* angles = rotation_.row(layer, row);
         std::memcpy(&q_rotated_[row * q_width], q + row * q_width, q_width * sizeof(float));
@@ -158,11 +170,11 @@ void CpuExecutor::rotate_and_store(uint32_t layer, const float* q, float* k, con
           kernels::rope(k + row * width, angles, config_.n_kv_head, config_.head_dim, pairs);
         }
       }
-      for (size_t i = task * kTaskRows, count = 0; i < end; i += count) {
+      for (size_t i = begin, count = 0; i < end; i += count) {
         const size_t row = step.first_row + i;
-        const auto position = static_cast<size_t>(rows_[row].position);
+        const auto position = static_cast<size_t>(own[i].position);
         const size_t slot = position % kPageTokens;
-        count = consecutive(rows_.subspan(row, std::min(end - i, kPageTokens - slot)));
+        count = consecutive(own.subspan(i, std::min(end - i, kPageTokens - slot)));
         kernels::store_tokens(layout, step.kv->page(layer, position / kPageTokens), slot, count,
                               k + row * width, v + row * width);
       }

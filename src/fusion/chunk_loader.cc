@@ -14,6 +14,8 @@ namespace {
 
 constexpr int32_t kTaskTokens = 4 * kPageTokens;
 
+int32_t page_of(int32_t position) { return position / static_cast<int32_t>(kPageTokens); }
+
 using Clock = std::chrono::steady_clock;
 double ms_since(Clock::time_point start) {
   return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
@@ -81,43 +83,44 @@ Status ChunkLoader::load_through(uint32_t layer) {
 }
 
 void ChunkLoader::place(uint32_t layer, const std::byte* blocks) {
-  struct Task {
-    size_t load;
-    int32_t begin, end;
-  };
-  std::vector<Task> tasks;
+  std::vector<std::vector<Part>> tasks;  // tokens of a page are of one task
   for (size_t i = 0; i < loads_.size(); ++i) {
-    for (int32_t at = loads_[i].from; at < loads_[i].end; at = tasks.back().end) {
-      const int32_t end = (at / kTaskTokens + 1) * kTaskTokens;
-      tasks.push_back({i, at, std::min(loads_[i].end, end)});
+    for (int32_t at = loads_[i].from, end = 0; at < loads_[i].end; at = end) {
+      end = std::min(loads_[i].end, (at / kTaskTokens + 1) * kTaskTokens);
+      const bool alone = tasks.empty() || page_of(tasks.back().back().end - 1) != page_of(at);
+      if (alone) tasks.emplace_back();
+      tasks.back().push_back({i, at, end});
     }
   }
+  pool_.run(tasks.size(), [&](size_t task, int) {
+    for (const Part& part : tasks[task]) place(layer, blocks, part);
+  });
+}
+
+void ChunkLoader::place(uint32_t layer, const std::byte* blocks, const Part& part) {
   const kernels::KvLayout& layout = kv_.pool().layout();
   const size_t width = size_t{layout.n_kv_head} * layout.head_dim;
   const size_t pairs = rotation_.rope(layer).pairs();
-  pool_.run(tasks.size(), [&](size_t index, int) {
-    const Task& task = tasks[index];
-    const ChunkLoad& load = loads_[task.load];
-    const std::byte* block = blocks + first_byte_[task.load];
-    const auto type = load.chunk->record().identity().type;
-    const size_t values = load.chunk->record().tokens.size() * width;  // of all keys
-    std::vector<float> k(kPageTokens * width), v(k.size());
-    for (int32_t at = task.begin; at < task.end;) {
-      const auto position = static_cast<size_t>(at), token = static_cast<size_t>(at - load.begin);
-      const size_t slot = position % kPageTokens;
-      const auto count = std::min(static_cast<size_t>(task.end - at), kPageTokens - slot);
-      widen(block, type, token * width, count * width, k.data());
-      widen(block, type, values + token * width, count * width, v.data());
-      const size_t row = first_row_[task.load] + static_cast<size_t>(at - load.from);
-      for (size_t i = 0; i < count && rotate_; ++i) {
-        kernels::rope(&k[i * width], rotation_.row(layer, row + i), layout.n_kv_head,
-                      layout.head_dim, pairs);
-      }
-      kernels::store_tokens(layout, kv_.page(layer, position / kPageTokens), slot, count, k.data(),
-                            v.data());
-      at += static_cast<int32_t>(count);
+  const ChunkLoad& load = loads_[part.load];
+  const std::byte* block = blocks + first_byte_[part.load];
+  const auto type = load.chunk->record().identity().type;
+  const size_t values = load.chunk->record().tokens.size() * width;  // of all keys
+  std::vector<float> k(kPageTokens * width), v(k.size());
+  for (int32_t at = part.begin; at < part.end;) {
+    const auto position = static_cast<size_t>(at), token = static_cast<size_t>(at - load.begin);
+    const size_t slot = position % kPageTokens;
+    const auto count = std::min(static_cast<size_t>(part.end - at), kPageTokens - slot);
+    widen(block, type, token * width, count * width, k.data());
+    widen(block, type, values + token * width, count * width, v.data());
+    const size_t row = first_row_[part.load] + static_cast<size_t>(at - load.from);
+    for (size_t i = 0; i < count && rotate_; ++i) {
+      kernels::rope(&k[i * width], rotation_.row(layer, row + i), layout.n_kv_head, layout.head_dim,
+                    pairs);
     }
-  });
+    kernels::store_tokens(layout, kv_.page(layer, position / kPageTokens), slot, count, k.data(),
+                          v.data());
+    at += static_cast<int32_t>(count);
+  }
 }
 
 void ChunkLoader::add_cost(FusionCost& cost) const {

@@ -28,10 +28,16 @@ class ChunkLoader {
   void add_cost(FusionCost& cost) const;
 
  private:
+  // Positions of a load.
+  struct Part {
+    size_t load;
+    int32_t begin, end;
+  };
   static constexpr size_t kSlots = 4;  // layers read and not placed, and the one that is placed
 
   BlockReader::Plan read_plan(double row_ms);
   void place(uint32_t layer, const std::byte* blocks);
+  void place(uint32_t layer, const std::byte* blocks, const Part& part);
 
   const std::vector<ChunkLoad> loads_;
   SequenceKv& kv_;
