@@ -66,6 +66,7 @@ class Session {
   /// KV beside it. Errors: as restore(), but no kSessionMismatch.
   static Result<std::string> read_note(const std::string& path);
   /// Replaces this session's content; returns the note. On error the session is unchanged.
+  /// kSessionMismatch where model, policy or KV type differ (EngineOptions::kv_type_of).
   Result<std::string> restore(const std::string& path, const ProgressFn& progress = {});
 
   struct Impl;

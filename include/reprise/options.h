@@ -41,6 +41,9 @@ std::string format_option(uint64_t value);
 std::string format_option(float value);
 std::string format_option(const std::string& value);
 
+/// EngineOptions::kv_type: the type is chosen when the engine is loaded; ModelInfo::kv_type has it.
+inline constexpr const char* kAutoKvType = "auto";
+
 /// How and where a model runs.
 struct EngineOptions {
   std::string model = "smollm2";
@@ -54,7 +57,9 @@ struct EngineOptions {
   std::string kv_disk;
   uint64_t kv_disk_size = 0;
   std::string kv_prefetch = "token";
-  std::string kv_type = "bf16";
+  std::string kv_type = kAutoKvType;
+  /// A session file whose KV type "auto" takes, so that Session::restore can use it; no flag.
+  std::string kv_type_of;
   std::string precision = "fast";
   bool prefix_cache = true;
   std::string device = "cpu";
@@ -112,8 +117,11 @@ void visit_options(EngineOptions& o, Visitor&& visit) {
           "token's",
           "", 0, 0, "none|layer|layer-once|token"},
       o.kv_prefetch);
-  visit(OptionSpec{"kv-type", "element type of keys and values; f32 and q8_0: cpu, fp8: cuda", "",
-                   0, 0, "bf16|f16|f32|q8_0|fp8"},
+  visit(OptionSpec{"kv-type",
+                   "element type of keys and values; auto: that of --session's file, else bf12 "
+                   "where that gains (AVX-512 without AMX, and no --kv-disk), else bf16; bf12, f32 "
+                   "and q8_0: cpu, fp8: cuda",
+                   "", 0, 0, "auto|bf16|bf12|f16|f32|q8_0|fp8"},
         o.kv_type);
   visit(OptionSpec{"precision",
                    "fast, or f32: weights, KV and every product in float, several times slower and "

@@ -61,7 +61,8 @@ Status measure_kernels(const BenchPlan& plan, BenchProgress& progress, BenchRepo
   REPRISE_TRY(const TensorSource source, TensorSource::open(path));
   REPRISE_TRY(const ModelConfig config, source.config());
   AttentionCases attention;
-  attention.shape = {config.n_head, config.n_kv_head, config.head_dim, plan.engine.kv_type};
+  attention.shape = {config.n_head, config.n_kv_head, config.head_dim};
+  if (plan.engine.kv_type != kAutoKvType) attention.shape.kv_type = plan.engine.kv_type;
   attention.machine = report.machine;
   if (plan.engine.tp > 1) attention.machine.device = "one of " + attention.machine.device;
   attention.machine.read_gb_s /= plan.engine.tp;

@@ -116,8 +116,8 @@ Status Bench::start_peer(uint32_t longest) {
     return fail(ErrorCode::kInvalidArgument, "{} reads model files; {} is none", plan_.peer,
                 report_.model.path);
   }
-  REPRISE_TRY(auto peer, EnginePeer::start(
-                             {report_.model.path, report_.threads, longest, plan_.engine.kv_type}));
+  REPRISE_TRY(auto peer, EnginePeer::start({report_.model.path, report_.threads, longest,
+                                            report_.model.kv_type}));
   peer_ = std::make_unique<EnginePeer>(std::move(peer));
   for (size_t i = 0; i < peer_->settings().size(); ++i) {
     Subject& subject = subjects_.emplace_back();

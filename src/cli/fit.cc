@@ -44,13 +44,19 @@ struct KvChoice {
   uint64_t bytes_per_token;  // over all layers, of each device
 };
 
-/// bf16 first, the smallest last; f32 alone where everything is float.
+/// First what an engine takes by itself; f32 alone where everything is float.
 std::vector<KvChoice> kv_choices(const ModelConfig& config, bool cuda, bool floats) {
   if (floats) return {{"f32", kv_bytes_per_token(config, kernels::KvType::kF32)}};
   std::vector<KvChoice> choices;
   if (!cuda) {
-    for (const kernels::KvType type : kernels::kKvTypes)
+    const kernels::KvType own = kernels::fastest_kv_type(config.head_dim);
+    const auto add = [&](kernels::KvType type) {
       choices.push_back({kv_type_name(type), kv_bytes_per_token(config, type)});
+    };
+    add(own);
+    for (const kernels::KvType type : kernels::kKvTypes) {
+      if (type != own && kernels::suits(type, config.head_dim)) add(type);
+    }
     return choices;
   }
   const uint64_t tiles = uint64_t{2} * config.n_kv_head * config.n_layer;
@@ -90,7 +96,7 @@ ordered_json advice(const ModelConfig& config, const Room& room,
                     uint32_t tp) {
   KvChoice best = choices.front();
   uint64_t best_context = 0;
-  for (const KvChoice& choice : {choices.front(), choices.back()}) {
+  for (const KvChoice& choice : choices) {
     const uint64_t context = fitting_context(config.context, room.for_kv(), choice, policy);
     if (context > best_context) {
       best = choice;

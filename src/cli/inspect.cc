@@ -39,8 +39,10 @@ std::string_view tokenizer_name(TokenizerModel model) {
 
 ordered_json model_json(const ModelConfig& c) {
   ordered_json kv;
-  for (const kernels::KvType type : kernels::kKvTypes)
+  for (const kernels::KvType type : kernels::kKvTypes) {
+    if (!kernels::suits(type, c.head_dim)) continue;
     kv[std::string(kv_type_name(type))] = kv_bytes_per_token(c, type);
+  }
   const auto windows = static_cast<size_t>(
       std::count_if(c.window.begin(), c.window.end(), [](uint32_t window) { return window > 0; }));
   return {{"architecture", c.architecture},

@@ -8,6 +8,7 @@
 #include "engine/cuda/cuda_backend.h"
 #include "engine/engine_impl.h"
 #include "engine/model_path.h"
+#include "kv/session_file.h"
 #include "methods/registry.h"
 
 namespace reprise {
@@ -26,13 +27,25 @@ kernels::KvType kv_type(std::string_view name) {
 Result<EngineOptions> completed(EngineOptions options) {
   REPRISE_CHECK(validate(options));
   if (options.precision != "f32" || options.kv_type == "f32") return options;
-  if (options.kv_type != EngineOptions().kv_type) {
+  if (options.kv_type != kAutoKvType) {
     return fail(ErrorCode::kInvalidArgument,
                 "--precision f32 keeps keys and values in f32; leave out --kv-type {}",
                 options.kv_type);
   }
   options.kv_type = "f32";
   return options;
+}
+
+// The type of keys and values where none is named.
+kernels::KvType own_kv_type(const EngineOptions& options, const ModelConfig& config) {
+  if (options.device == "cuda") return kernels::KvType::kBF16;
+  const auto saved =
+      options.kv_type_of.empty() ? std::nullopt : session_kv_type(options.kv_type_of);
+  const bool usable = saved && *saved != kernels::KvType::kF32;  // which has numerics of its own
+  if (usable && kernels::suits(*saved, config.head_dim)) return *saved;
+  // Pages of bf16 are whole blocks of a disk, which are read past the system's cache.
+  if (!options.kv_disk.empty()) return kernels::KvType::kBF16;
+  return kernels::fastest_kv_type(config.head_dim);
 }
 
 struct Computing {
@@ -49,15 +62,15 @@ Result<Computing> start_backend(const EngineOptions& options, Model& model, Thre
   if (options.kv_type == "fp8") {
     return fail(ErrorCode::kUnsupported,
                 "--kv-type fp8 is there with --device cuda only; choose "
-                "bf16, f16, f32 or q8_0");
+                "bf16, bf12, f16, f32 or q8_0");
   }
   const ModelConfig& config = model.config();
   const kernels::KvLayout layout = {kv_type(options.kv_type), config.n_kv_head, config.head_dim};
-  if (layout.type == kernels::KvType::kQ8_0 && config.head_dim % 32 != 0) {
+  if (!kernels::suits(layout.type, config.head_dim)) {
     return fail(ErrorCode::kUnsupported,
-                "--kv-type q8_0 needs heads of a multiple of 32 dimensions, not {}; choose bf16, "
+                "--kv-type {} needs heads of a multiple of 32 dimensions, not {}; choose bf16, "
                 "f16 or f32",
-                config.head_dim);
+                options.kv_type, config.head_dim);
   }
   const uint64_t kv_bytes =
       options.kv_memory > 0 ? options.kv_memory : available_memory_bytes() / 2;
@@ -120,7 +133,7 @@ std::vector<PolicyInfo> list_policies() {
 Result<std::unique_ptr<Engine>> Engine::load(const EngineOptions& given,
                                              const ProgressFn& progress) {
   const auto start = std::chrono::steady_clock::now();
-  REPRISE_TRY(const EngineOptions options, completed(given));
+  REPRISE_TRY(EngineOptions options, completed(given));
   if (options.device == "cuda") REPRISE_CHECK(find_cuda_devices(options.tp));
   REPRISE_TRY(const std::string path, resolve_model(options.model));
   auto threads = std::make_unique<ThreadPool>(static_cast<int>(options.threads));
@@ -129,6 +142,9 @@ Result<std::unique_ptr<Engine>> Engine::load(const EngineOptions& given,
   REPRISE_TRY(TokenizerData pieces, read_tokenizer(path));
   REPRISE_TRY(auto tokenizer, Tokenizer::create(std::move(pieces)));
   const ModelConfig& config = model->config();
+  if (options.kv_type == kAutoKvType) {
+    options.kv_type = kernels::kv_type_name(own_kv_type(options, config));
+  }
   PromptBuilder prompts(*tokenizer, config.architecture);
   REPRISE_TRY(Computing computing, start_backend(options, *model, *threads, progress));
   auto& [kv, backend] = computing;

@@ -20,11 +20,12 @@ namespace {
 constexpr std::string_view kChunkVersion = "isolated 1";
 
 ChunkIdentity identity_of(const Engine::Impl& engine) {
-  std::string numerics =
-      fmt::format("{};{};{}", numerics_of(engine.options), kChunkVersion, engine.options.kv_type);
+  // bf12 holds the numbers of bf16: an engine with either takes the other's chunks.
+  const bool packed = engine.kv.layout().type == kernels::KvType::kBF12;
+  const auto type = packed ? kv_type_name(kernels::KvType::kBF16) : engine.options.kv_type;
+  std::string numerics = fmt::format("{};{};{}", numerics_of(engine.options), kChunkVersion, type);
   if (engine.options.device != "cpu") numerics += fmt::format(";{}", engine.options.device);
-  const kernels::KvType pages = engine.kv.layout().type;
-  const bool narrow = pages == kernels::KvType::kBF16 || pages == kernels::KvType::kQ8_0;
+  const bool narrow = kernels::rounds_to_bf16(engine.kv.layout().type);
   const ModelConfig& config = engine.model->config();
   return {{engine.model->fingerprint(), engine.tokenizer->fingerprint(),
            XXH3_64bits(numerics.data(), numerics.size())},

@@ -14,10 +14,6 @@ namespace {
 
 size_t round_up(size_t value, size_t unit) { return (value + unit - 1) / unit * unit; }
 
-[[maybe_unused]] bool rounds_to_bf16(KvType type) {
-  return type == KvType::kBF16 || type == KvType::kQ8_0;
-}
-
 // Kernels skip pages that no row sees.
 void clear_logits(const AttendArgs& args) {
   for (size_t r = 0; args.logits != nullptr && r < args.rows; ++r) {
@@ -27,8 +23,8 @@ void clear_logits(const AttendArgs& args) {
 }
 
 #if defined(__x86_64__)
-// Whether AMX computes a call. It would have to widen a q8_0 tile for the few rows of decode, which
-// takes longer than to multiply it in whole numbers.
+// Whether AMX computes a call. It would have to widen tiles that are not bf16 for the few rows of
+// decode, which takes longer than to multiply them in registers.
 bool on_tiles(const AttendArgs& args, Isa isa) {
   if (isa != Isa::kAmx) return false;
   if (args.phase == Phase::kPrefill) return rounds_to_bf16(args.layout->type);

@@ -70,7 +70,7 @@ struct FloatMath : FloatRows {
       Pairs values[N];
       for (int n = 0; n < N; ++n) {
         const size_t first = 2 * (pair * head_dim + dim + n * kLanes);
-        values[n] = load_pairs<type>(page.v, first, n + 1 < N ? kLanes : last);
+        values[n] = load_pairs<type>(head_dim, page.v, first, n + 1 < N ? kLanes : last);
       }
       for (int r = 0; r < R; ++r) {
         const __m512 weight = broadcast_pair(weights.tokens[r] + 2 * pair);

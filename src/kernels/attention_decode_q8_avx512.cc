@@ -100,7 +100,7 @@ struct Q8Math {
         odd[r] = _mm512_dpwssd_epi32(odd[r], second, broadcast(of_row + 1));
       }
     }
-    const __m512 scale = _mm512_loadu_ps(q8_scales(head_dim, page.k, dim));
+    const __m512 scale = _mm512_loadu_ps(tile_scales(KvType::kQ8_0, head_dim, page.k, dim));
     for (int r = 0; r < R; ++r) {
       const __m512 sum = _mm512_cvtepi32_ps(_mm512_add_epi32(even[r], odd[r]));
       logits[r] = _mm512_fmadd_ps(sum, scale, logits[r]);
@@ -131,7 +131,8 @@ struct Q8Math {
                                                 size_t dim, float* sums, size_t width) {
     BlockWeights<R> of_block[N];
     for (int n = 0; n < N; ++n) {
-      scale_weights<R>(weights, q8_scales(head_dim, page.v, dim + n * kQ8Block), of_block[n]);
+      const size_t first = dim + n * kQ8Block;
+      scale_weights<R>(weights, tile_scales(KvType::kQ8_0, head_dim, page.v, first), of_block[n]);
     }
     for (int n = 0; n < N; ++n) {
       sum_block<R>(of_block[n], head_dim, page, ahead, dim + n * kQ8Block, sums + n * kQ8Block,

@@ -28,7 +28,7 @@ template <KvType type, int R, bool kRotated>
     if constexpr (kRotated) {
       keys = load_k_row<type>(head_dim, args.rope_pairs, page, pair);
     } else {
-      keys = load_pairs<type>(page.k, pair * 2 * kPageTokens, kPageTokens);
+      keys = load_pairs<type>(head_dim, page.k, pair * 2 * kPageTokens, kPageTokens);
     }
     for (int r = 0; r < R; ++r) {
       const __m512 query = broadcast_pair(q + static_cast<size_t>(r) * head_dim + 2 * pair);

@@ -292,8 +292,7 @@ void attend_pages(const AttendArgs& args, std::byte* scratch) {
 }  // namespace
 
 void attend_prefill_avx512(const AttendArgs& args, std::byte* scratch) {
-  const KvType type = args.layout->type;
-  if (type == KvType::kBF16 || type == KvType::kQ8_0) return attend_pages<Bf16Math>(args, scratch);
+  if (rounds_to_bf16(args.layout->type)) return attend_pages<Bf16Math>(args, scratch);
   attend_pages<FloatMath>(args, scratch);
 }
 

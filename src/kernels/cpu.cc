@@ -52,8 +52,8 @@ Isa detect() {
   constexpr uint32_t kYmm = 0x6, kZmm = 0xe0, kTiles = 0x60000;
   if (!has(extended.ebx, 1u << 5) || !has(state, kYmm)) return Isa::kScalar;
   constexpr uint32_t kAvx512Ebx = 1u << 16 | 1u << 17 | 1u << 30 | 1u << 31;  // F, DQ, BW, VL
-  constexpr uint32_t kVnni = 1u << 11, kBf16 = 1u << 5;
-  if (!has(extended.ebx, kAvx512Ebx) || !has(extended.ecx, kVnni) || !has(more.eax, kBf16) ||
+  constexpr uint32_t kVbmiVnni = 1u << 1 | 1u << 11, kBf16 = 1u << 5;
+  if (!has(extended.ebx, kAvx512Ebx) || !has(extended.ecx, kVbmiVnni) || !has(more.eax, kBf16) ||
       !has(state, kZmm)) {
     return Isa::kAvx2;
   }

@@ -6,7 +6,7 @@
 namespace reprise::kernels {
 
 /// Ordered: each level includes the ones before it.
-enum class Isa { kScalar, kAvx2, kAvx512, kAmx };  // kAvx512: F, BW, VL, DQ, VNNI and BF16
+enum class Isa { kScalar, kAvx2, kAvx512, kAmx };  // kAvx512: F, BW, VL, DQ, VBMI, VNNI and BF16
 
 /// The best level that CPU and kernel allow (kAmx asks the kernel for the tile state). The
 /// environment variable REPRISE_ISA (scalar, avx2, avx512, amx) can only lower it.

@@ -19,7 +19,7 @@ void score_group(const KeyLogitsArgs& args, size_t row, size_t number) {
   __m256 sums[R][2] = {};
   for (size_t step = 0; step < (count == 0 ? head_dim / 2 : count); ++step) {
     const size_t pair = count == 0 ? step : pairs[step];
-    prefetch_k_pair<type>(next, pair);
+    prefetch_k_pair<type>(head_dim, next, pair);
     add_products<R>(sums, q + 2 * pair, args.q_stride,
                     load_k_pair<type>(head_dim, args.rope_pairs, page, pair, 0),
                     load_k_pair<type>(head_dim, args.rope_pairs, page, pair, kHalf));

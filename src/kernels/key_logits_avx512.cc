@@ -64,7 +64,7 @@ void score_group(const KeyLogitsArgs& args, size_t row, const Unit& unit) {
     KeyVectors keys[kUnitPages];
     for (size_t p = 0; p < kUnitPages; ++p) {
       keys[p] = load_key<type, kRotates>(head_dim, args.rope_pairs, *unit.pages[p], pair);
-      prefetch_k_pair<type>(*unit.next[p], pair);
+      prefetch_k_pair<type>(head_dim, *unit.next[p], pair);
     }
     for (int r = 0; r < R; ++r) {
       const __m512 first = _mm512_set1_ps(q[r * args.q_stride + 2 * pair]);

@@ -1,17 +1,22 @@
 // The key logits kernels of one instruction set each; chosen in key_logits.cc.
 #pragma once
 
+#include "kernels/bf12.h"
 #include "kernels/key_logits.h"
 
 namespace reprise::kernels {
 
 // Brings a pair of dims of a K tile closer. Static: each instruction set compiles its own.
 template <KvType type>
-static inline void prefetch_k_pair(const PageSpan& page, size_t pair) {
-  constexpr size_t kLine = 64, kElement = type == KvType::kF32 ? 4 : type == KvType::kQ8_0 ? 1 : 2;
+static inline void prefetch_k_pair([[maybe_unused]] size_t head_dim, const PageSpan& page,
+                                   size_t pair) {
+  constexpr size_t kLine = 64, kElement = type == KvType::kF32 ? 4 : has_scales(type) ? 1 : 2;
   const std::byte* row = page.k + pair * 2 * kPageTokens * kElement;
   for (size_t at = 0; at < 2 * kPageTokens * kElement; at += kLine) {
     __builtin_prefetch(row + at, 0, 2);  // the second cache: see fetch_tile()
+  }
+  if constexpr (type == KvType::kBF12) {
+    __builtin_prefetch(bf12_tile(page.k, head_dim).high + pair * kPageTokens / 2, 0, 2);
   }
 }
 

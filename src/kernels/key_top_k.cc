@@ -17,8 +17,8 @@ constexpr size_t kGroupRows = 16;
 size_t block_pages(size_t rows) { return rows <= 4 ? 256 : 32; }
 
 bool uses_amx(const KeyTopKArgs& args) {
-  const bool rounds = args.layout->type == KvType::kBF16 || args.layout->type == KvType::kQ8_0;
-  return cpu_isa() == Isa::kAmx && args.phase == Phase::kPrefill && rounds;
+  return cpu_isa() == Isa::kAmx && args.phase == Phase::kPrefill &&
+         rounds_to_bf16(args.layout->type);
 }
 
 void offer(const ScoreBlock& block, size_t k, RankedKey* best) {

@@ -8,6 +8,7 @@
 #include <type_traits>
 
 #include "base/float16.h"
+#include "kernels/bf12.h"
 #include "kernels/cpu.h"
 #include "kernels/key_tile.h"
 #include "kernels/kv_page_isa.h"
@@ -82,9 +83,16 @@ void load_row(const KvLayout& layout, const std::byte* tile, size_t slot, Index 
       return copy(reinterpret_cast<const float*>(tile));
     case KvType::kQ8_0: {
       const auto* quants = reinterpret_cast<const int8_t*>(tile);
-      const auto* scales = reinterpret_cast<const float*>(tile + kPageTokens * layout.head_dim);
+      const float* scales = tile_scales(layout.type, layout.head_dim, tile, 0);
       for (size_t d = 0; d < layout.head_dim; ++d) {
         out[d] = static_cast<float>(quants[index(d)]) * scales[d / kQ8Block * kPageTokens + slot];
+      }
+      return;
+    }
+    case KvType::kBF12: {
+      const ConstBf12Tile parts = bf12_tile(tile, layout.head_dim);
+      for (size_t d = 0; d < layout.head_dim; ++d) {
+        out[d] = to_float(Bf16{bf12_element(parts, index(d))}) * parts.scales[slot];
       }
     }
   }
@@ -102,20 +110,44 @@ float quantise_block(const float* values, std::array<int8_t, kQ8Block>& quants) 
   return largest / kQ8Max;
 }
 
-float* q8_scales(std::byte* tile, size_t head_dim) {
-  return reinterpret_cast<float*>(tile + kPageTokens * head_dim);
-}
-
 // Writes one token of a tile; index gives the element of a dim.
 template <typename Index>
 void store_row_q8(std::byte* tile, size_t slot, size_t head_dim, Index index, const float* row) {
   auto* elements = reinterpret_cast<int8_t*>(tile);
   std::array<int8_t, kQ8Block> quants;
   for (size_t first = 0; first < head_dim; first += kQ8Block) {
-    q8_scales(tile, head_dim)[first / kQ8Block * kPageTokens + slot] =
-        quantise_block(row + first, quants);
+    tile_scales(KvType::kQ8_0, head_dim, tile, first)[slot] = quantise_block(row + first, quants);
     for (size_t i = 0; i < kQ8Block; ++i) elements[index(first + i)] = quants[i];
   }
+}
+
+// Likewise. What is not finite is stored as something that is.
+template <typename Index>
+void store_row_bf12(std::byte* tile, size_t slot, size_t head_dim, Index index, const float* row) {
+#if defined(__x86_64__)
+  if (cpu_isa() >= Isa::kAvx512) {
+    const size_t first = index(0);
+    return store_bf12_row_avx512({tile, head_dim, slot, first, index(1) - first, index(2) - first},
+                                 row);
+  }
+#endif
+  const Bf12Tile parts = bf12_tile(tile, head_dim);
+  const auto bits = [&](size_t d) { return to_bf16(as_finite(row[d])).bits; };
+  uint16_t largest = 0;
+  for (size_t d = 0; d < head_dim; ++d) {
+    largest = std::max(largest, static_cast<uint16_t>(bits(d) & 0x7fff));
+  }
+  const uint16_t base = bf12_base(largest);
+  parts.scales[slot] = std::bit_cast<float>(bf12_scale_bits(base));
+  for (size_t d = 0; d < head_dim; ++d) put_bf12(parts, index(d), bits(d), base);
+}
+
+// One token of a tile of a type with scales.
+template <typename Index>
+void store_scaled_row(KvType type, std::byte* tile, size_t slot, size_t head_dim, Index index,
+                      const float* row) {
+  if (type == KvType::kBF12) return store_row_bf12(tile, slot, head_dim, index, row);
+  store_row_q8(tile, slot, head_dim, index, row);
 }
 
 template <typename T>
@@ -134,12 +166,39 @@ void copy_head(const KvLayout& layout, size_t head, const std::byte* from, size_
   }
 }
 
-void copy_scales(const KvLayout& layout, const std::byte* from, size_t from_slot, std::byte* to,
-                 size_t to_slot) {
-  const std::byte* from_scales = from + kPageTokens * layout.head_dim;
-  for (size_t block = 0; block < layout.head_dim / kQ8Block; ++block) {
-    std::memcpy(q8_scales(to, layout.head_dim) + block * kPageTokens + to_slot,
-                from_scales + (block * kPageTokens + from_slot) * sizeof(float), sizeof(float));
+// Of a K tile or a V tile: from_index and to_index give the element of a dim.
+template <typename FromIndex, typename ToIndex>
+void copy_row_bf12(size_t head_dim, const std::byte* from, FromIndex from_index, std::byte* to,
+                   ToIndex to_index) {
+  const ConstBf12Tile source = bf12_tile(from, head_dim);
+  const Bf12Tile target = bf12_tile(to, head_dim);
+  for (size_t d = 0; d < head_dim; ++d) {
+    // Elements have an exponent that their bits in the tile leave out.
+    put_bf12(target, to_index(d), bf12_element(source, from_index(d)), kBf12Exponent);
+  }
+}
+
+void copy_head_bf12(const KvLayout& layout, size_t head, const std::byte* from, size_t from_slot,
+                    std::byte* to, size_t to_slot) {
+  const size_t dim = layout.head_dim, k = layout.k_offset(head), v = layout.v_offset(head);
+  copy_row_bf12(
+      dim, from + k, [&](size_t d) { return k_index(from_slot, d); }, to + k,
+      [&](size_t d) { return k_index(to_slot, d); });
+  copy_row_bf12(
+      dim, from + v, [&](size_t d) { return v_index(from_slot, d, dim); }, to + v,
+      [&](size_t d) { return v_index(to_slot, d, dim); });
+}
+
+// Of both tiles of a head.
+void copy_scales(const KvLayout& layout, size_t head, const std::byte* from, size_t from_slot,
+                 std::byte* to, size_t to_slot) {
+  constexpr size_t kBytes = kPageTokens * sizeof(float);  // of the scales of 16 tokens
+  const size_t first = scales_offset(layout.type, layout.head_dim, 0);
+  for (const size_t tile : {layout.k_offset(head), layout.v_offset(head)}) {
+    for (size_t at = tile + first; at < tile + layout.tile_bytes(); at += kBytes) {
+      std::memcpy(to + at + to_slot * sizeof(float), from + at + from_slot * sizeof(float),
+                  sizeof(float));
+    }
   }
 }
 
@@ -155,8 +214,16 @@ std::string_view kv_type_name(KvType type) {
       return "f32";
     case KvType::kQ8_0:
       return "q8_0";
+    case KvType::kBF12:
+      return "bf12";
   }
   return "";
+}
+
+KvType fastest_kv_type(uint32_t head_dim) {
+  // With AVX2 it takes longer to unpack bf12 than to read what it saves; with AMX prompts do.
+  const bool packs = cpu_isa() == Isa::kAvx512 && suits(KvType::kBF12, head_dim);
+  return packs ? KvType::kBF12 : KvType::kBF16;
 }
 
 void store_token(const KvLayout& layout, std::byte* page, size_t slot, const float* k,
@@ -178,9 +245,10 @@ void store_token(const KvLayout& layout, std::byte* page, size_t slot, const flo
                    v);
         break;
       case KvType::kQ8_0:
+      case KvType::kBF12:
         store_k(layout, k_tile, slot, k);
-        store_row_q8(
-            v_tile, slot, dim, [&](size_t d) { return v_index(slot, d, dim); }, v);
+        store_scaled_row(
+            layout.type, v_tile, slot, dim, [&](size_t d) { return v_index(slot, d, dim); }, v);
         break;
     }
   }
@@ -189,7 +257,8 @@ void store_token(const KvLayout& layout, std::byte* page, size_t slot, const flo
 void store_tokens(const KvLayout& layout, std::byte* page, size_t slot, size_t count,
                   const float* k, const float* v) {
 #if defined(__x86_64__)
-  const bool whole = count == kPageTokens && layout.type == KvType::kBF16;
+  const bool whole =
+      count == kPageTokens && (layout.type == KvType::kBF16 || layout.type == KvType::kBF12);
   if (whole && layout.head_dim % 32 == 0 && cpu_isa() >= Isa::kAvx512) {
     return store_page_avx512(layout, page, k, v);
   }
@@ -212,8 +281,10 @@ void store_k(const KvLayout& layout, std::byte* k_tile, size_t slot, const float
     case KvType::kF32:
       return copy(reinterpret_cast<float*>(k_tile));
     case KvType::kQ8_0:
-      return store_row_q8(
-          k_tile, slot, layout.head_dim, [&](size_t d) { return k_index(slot, d); }, k);
+    case KvType::kBF12:
+      return store_scaled_row(
+          layout.type, k_tile, slot, layout.head_dim, [&](size_t d) { return k_index(slot, d); },
+          k);
   }
 }
 
@@ -244,9 +315,10 @@ void copy_token(const KvLayout& layout, size_t head, const std::byte* from, size
       return copy_head<uint32_t>(layout, head, from, from_slot, to, to_slot);
     case KvType::kQ8_0:
       copy_head<uint8_t>(layout, head, from, from_slot, to, to_slot);
-      for (const size_t offset : {layout.k_offset(head), layout.v_offset(head)}) {
-        copy_scales(layout, from + offset, from_slot, to + offset, to_slot);
-      }
+      return copy_scales(layout, head, from, from_slot, to, to_slot);
+    case KvType::kBF12:
+      copy_head_bf12(layout, head, from, from_slot, to, to_slot);
+      return copy_scales(layout, head, from, from_slot, to, to_slot);
   }
 }
 

@@ -1,3 +1,4 @@
+#include "kernels/bf12.h"
 #include "kernels/kv_page_isa.h"
 #include "kernels/simd_avx512.h"
 
@@ -20,22 +21,27 @@ inline __m512i paired(__m512i low, __m512i high) {
   return _mm512_mask_blend_epi16(0xaaaaaaaa, _mm512_srli_epi32(low, 16), high);
 }
 
-// The bf16 pairs of 32 values of a row.
-inline __m512i pairs_of_row(const float* from) {
-  const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
-  const __m512i odd = _mm512_add_epi32(even, _mm512_set1_epi32(1));
-  const __m512i first = rounded(_mm512_loadu_ps(from));
-  const __m512i second = rounded(_mm512_loadu_ps(from + kLanes));
-  return paired(_mm512_permutex2var_epi32(first, even, second),
-                _mm512_permutex2var_epi32(first, odd, second));
-}
-
 // Values as they are stored: finite, see kv_page.cc.
-inline __m512i rounded_values(const float* from) {
+inline __m512 finite(const float* from) {
   const __m512 most = _mm512_set1_ps(0x1.fep127f), least = _mm512_set1_ps(-0x1.fep127f);
   const __m512 x = _mm512_loadu_ps(from);
   const __mmask16 number = _mm512_cmp_ps_mask(x, x, _CMP_ORD_Q);
-  return rounded(_mm512_maskz_max_ps(number, _mm512_min_ps(x, most), least));
+  return _mm512_maskz_max_ps(number, _mm512_min_ps(x, most), least);
+}
+
+inline __m512i rounded_values(const float* from) { return rounded(finite(from)); }
+
+// The bf16 pairs of 32 keys of a row.
+template <bool kFinite>
+inline __m512i pairs_of_row(const float* from) {
+  const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+  const __m512i odd = _mm512_add_epi32(even, _mm512_set1_epi32(1));
+  const auto load = [&](const float* at) {
+    return kFinite ? rounded_values(at) : rounded(_mm512_loadu_ps(at));
+  };
+  const __m512i first = load(from), second = load(from + kLanes);
+  return paired(_mm512_permutex2var_epi32(first, even, second),
+                _mm512_permutex2var_epi32(first, odd, second));
 }
 
 // rows[i][j] <-> rows[j][i].
@@ -63,28 +69,148 @@ inline void transpose(__m512i (&rows)[kLanes]) {
   }
 }
 
+// A tile of bf16, whose lines are stored as they are multiplied.
+struct Bf16Lines {
+  static constexpr bool kFinite = false;
+  std::byte* tile;
+
+  Bf16Lines(std::byte* to, size_t, const float*, size_t) : tile(to) {}
+  static __m512i of_tokens() { return _mm512_setzero_si512(); }
+  static __m512i of_pair(size_t) { return _mm512_setzero_si512(); }
+  void store(size_t line, __m512i pairs, __m512i) const {
+    _mm512_storeu_si512(tile + line * sizeof(__m512i), pairs);
+  }
+};
+
+// The scale of a token whose magnitudes, as floats, are at most these; what is taken from them.
+inline uint16_t store_scale(__m512 largest, float* scale) {
+  const __m512i top = rounded(_mm512_set1_ps(_mm512_reduce_max_ps(largest)));
+  const auto bits = static_cast<uint32_t>(_mm_cvtsi128_si32(_mm512_castsi512_si128(top)));
+  const uint16_t base = bf12_base(static_cast<uint16_t>(bits >> 16));
+  const uint32_t scale_bits = bf12_scale_bits(base);
+  __builtin_memcpy(scale, &scale_bits, sizeof scale_bits);
+  return base;
+}
+
+inline __m512 largest_of(const float* row, size_t head_dim) {
+  __m512 largest = _mm512_setzero_ps();
+  for (size_t d = 0; d < head_dim; d += kLanes) {
+    largest = _mm512_max_ps(largest, _mm512_abs_ps(finite(row + d)));
+  }
+  return largest;
+}
+
+// Signs, and what is left of magnitudes.
+inline __m512i bf12_codes(__m512i pairs, __m512i taken) {
+  const __m512i magnitudes = _mm512_and_si512(pairs, _mm512_set1_epi32(0x7fff7fff));
+  const __m512i signs = _mm512_xor_si512(pairs, magnitudes);
+  return _mm512_or_si512(_mm512_subs_epu16(magnitudes, taken), signs);
+}
+
+// Their upper halves where the words of four have them: left is how many bits each is turned.
+inline __m512i bf12_places(__m512i codes, __m512i left) {
+  const __m512i upper = _mm512_srli_epi16(codes, 8);
+  const __m512i right = _mm512_sub_epi16(_mm512_set1_epi16(16), left);
+  return _mm512_or_si512(_mm512_sllv_epi16(upper, left), _mm512_srlv_epi16(upper, right));
+}
+
+// A tile of bf12, with what is taken from the magnitudes of its tokens.
+struct Bf12Lines {
+  static constexpr bool kFinite = true;
+  Bf12Tile tile;
+  uint16_t bases[kPageTokens];
+
+  // rows: [16, head_dim], width floats apart.
+  Bf12Lines(std::byte* to, size_t head_dim, const float* rows, size_t width)
+      : tile(bf12_tile(to, head_dim)) {
+    for (size_t token = 0; token < kPageTokens; ++token, rows += width) {
+      bases[token] = store_scale(largest_of(rows, head_dim), tile.scales + token);
+    }
+  }
+
+  // Of a line with a pair of each token, and of one with pairs of two tokens.
+  __m512i of_tokens() const {
+    const __m256i each = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(bases));
+    return _mm512_mullo_epi32(_mm512_cvtepu16_epi32(each), _mm512_set1_epi32(0x10001));
+  }
+  __m512i of_pair(size_t token) const {
+    return _mm512_set1_epi32(static_cast<int>(uint32_t{bases[token + 1]} << 16 | bases[token]));
+  }
+
+  void store(size_t line, __m512i pairs, __m512i taken) const {
+    const size_t first = line * 2 * kLanes;
+    const __m512i codes = bf12_codes(pairs, taken);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(tile.low + first), _mm512_cvtepi16_epi8(codes));
+    const __m512i one = bf12_places(codes, _mm512_set1_epi64(0x000c'0008'0004'0000));
+    const __m512i two = _mm512_or_si512(one, _mm512_srli_epi64(one, 32));
+    const __m512i four = _mm512_or_si512(two, _mm512_srli_epi64(two, 16));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(tile.high + first / 4),
+                     _mm512_cvtepi64_epi16(four));
+  }
+};
+
+// k, v: [16, head_dim], width floats apart.
+template <typename Lines>
+void store_head(size_t dim, std::byte* k_tile, const float* k, std::byte* v_tile, const float* v,
+                size_t width) {
+  const Lines keys(k_tile, dim, k, width), values(v_tile, dim, v, width);
+  const __m512i of_tokens = keys.of_tokens();
+  for (size_t d = 0; d < dim; d += 2 * kLanes) {
+    __m512i rows[kLanes];
+    for (size_t token = 0; token < kLanes; ++token) {
+      rows[token] = pairs_of_row<Lines::kFinite>(k + token * width + d);
+    }
+    transpose(rows);
+    for (size_t pair = 0; pair < kLanes; ++pair) keys.store(d / 2 + pair, rows[pair], of_tokens);
+  }
+  size_t line = 0;
+  for (size_t token = 0; token < kPageTokens; token += 2) {
+    const __m512i of_pair = values.of_pair(token);
+    for (size_t d = 0; d < dim; d += kLanes, ++line) {
+      const float* const at = v + token * width + d;
+      values.store(line, paired(rounded_values(at), rounded_values(at + width)), of_pair);
+    }
+  }
+}
+
 }  // namespace
+
+void store_bf12_row_avx512(const Bf12Row& to, const float* row) {
+  const Bf12Tile tile = bf12_tile(to.tile, to.head_dim);
+  const size_t one = to.first % 4, other = one + to.step;
+  const uint16_t base = store_scale(largest_of(row, to.head_dim), tile.scales + to.slot);
+  const __m512i taken = _mm512_set1_epi16(static_cast<short>(base));
+  const __m512i left = _mm512_set1_epi32(static_cast<int>(4 * (other << 16 | one)));
+  constexpr uint32_t kUpper = kBf12Bits >> 8;
+  const uint32_t others = ~uint32_t{bf12_place(kUpper, one)} & ~uint32_t{bf12_place(kUpper, other)};
+  size_t element = to.first;
+  for (size_t d = 0; d < to.head_dim; d += 2 * kLanes) {
+    const __m512i codes = bf12_codes(pairs_of_row<true>(row + d), taken);
+    const __m512i placed = bf12_places(codes, left);
+    uint8_t low[2 * kLanes];
+    uint16_t high[kLanes];
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(low), _mm512_cvtepi16_epi8(codes));
+    _mm256_storeu_si256(
+        reinterpret_cast<__m256i*>(high),
+        _mm512_cvtepi32_epi16(_mm512_or_si512(placed, _mm512_srli_epi32(placed, 16))));
+    for (size_t pair = 0; pair < kLanes; ++pair, element += to.stride) {
+      tile.low[element] = low[2 * pair];
+      tile.low[element + to.step] = low[2 * pair + 1];
+      uint16_t& word = tile.high[element / 4];
+      word = static_cast<uint16_t>((word & others) | high[pair]);
+    }
+  }
+}
 
 void store_page_avx512(const KvLayout& layout, std::byte* page, const float* k, const float* v) {
   const size_t dim = layout.head_dim, width = layout.n_kv_head * dim;
   for (size_t head = 0; head < layout.n_kv_head; ++head, k += dim, v += dim) {
     std::byte* const k_tile = page + layout.k_offset(head);
-    for (size_t d = 0; d < dim; d += 2 * kLanes) {
-      __m512i rows[kLanes];
-      for (size_t token = 0; token < kLanes; ++token) {
-        rows[token] = pairs_of_row(k + token * width + d);
-      }
-      transpose(rows);
-      for (size_t pair = 0; pair < kLanes; ++pair) {
-        _mm512_storeu_si512(k_tile + (d / 2 + pair) * sizeof(__m512i), rows[pair]);
-      }
-    }
-    std::byte* v_tile = page + layout.v_offset(head);
-    for (size_t token = 0; token < kPageTokens; token += 2) {
-      for (size_t d = 0; d < dim; d += kLanes, v_tile += sizeof(__m512i)) {
-        const float* const at = v + token * width + d;
-        _mm512_storeu_si512(v_tile, paired(rounded_values(at), rounded_values(at + width)));
-      }
+    std::byte* const v_tile = page + layout.v_offset(head);
+    if (layout.type == KvType::kBF12) {
+      store_head<Bf12Lines>(dim, k_tile, k, v_tile, v, width);
+    } else {
+      store_head<Bf16Lines>(dim, k_tile, k, v_tile, v, width);
     }
   }
 }

@@ -5,7 +5,18 @@
 
 namespace reprise::kernels {
 
-/// All 16 tokens of a bf16 page, head_dim a multiple of 32. k, v: [16, n_kv_head, head_dim].
+/// All 16 tokens of a page of bf16 or bf12, head_dim a multiple of 32. k, v: [16, n_kv_head,
+/// head_dim].
 void store_page_avx512(const KvLayout& layout, std::byte* page, const float* k, const float* v);
+
+/// Where a token lies in a bf12 tile: dims d and d + 1 are elements first + d / 2 stride and step
+/// more.
+struct Bf12Row {
+  std::byte* tile;
+  size_t head_dim, slot, first, step, stride;
+};
+
+/// One token. row: [head_dim].
+void store_bf12_row_avx512(const Bf12Row& to, const float* row);
 
 }  // namespace reprise::kernels

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kernels/attention.h"
+#include "kernels/bf12.h"
 #include "kernels/simd_avx2.h"
 
 namespace reprise::kernels {
@@ -24,12 +25,34 @@ static inline __m256 widen_i8_256(const std::byte* bytes) {
   return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(eight));
 }
 
-// 8 pairs from element `first` of a tile; q8_0 without its scale.
+// 16 elements of a bf12 tile as bf16, without their scales. first: a multiple of 16.
+static inline __m256i load_bf12(const ConstBf12Tile& tile, size_t first) {
+  const auto* low = reinterpret_cast<const __m128i*>(tile.low + first);
+  const auto* high = reinterpret_cast<const double*>(tile.high + first / 4);
+  // Each word four times, turned to the right by 0, 4, 8 and 12 bits.
+  const __m256i four = _mm256_castpd_si256(_mm256_broadcast_sd(high));
+  const __m256i spread = _mm256_setr_epi8(0, 1, 0, 1, 0, 1, 0, 1, 2, 3, 2, 3, 2, 3, 2, 3, 4, 5, 4,
+                                          5, 4, 5, 4, 5, 6, 7, 6, 7, 6, 7, 6, 7);
+  const __m256i words = _mm256_shuffle_epi8(four, spread);
+  const __m256i turn = _mm256_set1_epi64x(0x0010'0100'1000'0001);
+  const __m256i upper =
+      _mm256_or_si256(_mm256_mullo_epi16(words, turn), _mm256_mulhi_epu16(words, turn));
+  const __m256i bits =
+      _mm256_or_si256(_mm256_slli_epi16(upper, 8), _mm256_cvtepu8_epi16(_mm_loadu_si128(low)));
+  return _mm256_or_si256(_mm256_and_si256(bits, _mm256_set1_epi16(static_cast<short>(kBf12Bits))),
+                         _mm256_set1_epi16(static_cast<short>(kBf12Exponent)));
+}
+
+// 8 pairs from element `first` of a tile, without their scales.
 template <KvType type>
-static inline PairVectors load_pairs(const std::byte* tile, size_t first) {
-  if constexpr (type == KvType::kBF16) {
-    const __m256i pairs =
-        _mm256_loadu_si256(reinterpret_cast<const __m256i*>(tile + first * sizeof(uint16_t)));
+static inline PairVectors load_pairs(size_t head_dim, const std::byte* tile, size_t first) {
+  if constexpr (type == KvType::kBF16 || type == KvType::kBF12) {
+    __m256i pairs;
+    if constexpr (type == KvType::kBF12) {
+      pairs = load_bf12(bf12_tile(tile, head_dim), first);
+    } else {
+      pairs = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(tile + first * sizeof(uint16_t)));
+    }
     const __m256i upper = _mm256_set1_epi32(static_cast<int>(0xffff0000u));
     return {_mm256_castsi256_ps(_mm256_slli_epi32(pairs, 16)),
             _mm256_castsi256_ps(_mm256_and_si256(pairs, upper))};
@@ -43,15 +66,6 @@ static inline PairVectors load_pairs(const std::byte* tile, size_t first) {
   } else {
     return split_pairs(widen_i8_256(tile + first), widen_i8_256(tile + first + 8));
   }
-}
-
-template <KvType type>
-static inline size_t element_bytes() {
-  return type == KvType::kF32 ? 4 : type == KvType::kQ8_0 ? 1 : 2;
-}
-
-static inline const float* q8_scales(const std::byte* tile, size_t head_dim, size_t dim) {
-  return reinterpret_cast<const float*>(tile + kPageTokens * head_dim) + dim / 32 * kPageTokens;
 }
 
 // The cosine and sine of one rotary pair for 8 tokens, stride floats apart. Gathers would load each
@@ -71,9 +85,9 @@ static inline PairVectors load_angles(const float* first, size_t stride) {
 template <KvType type, bool kRotates = true>
 static inline PairVectors load_k_pair(size_t head_dim, size_t rope_pairs, const PageSpan& page,
                                       size_t pair, size_t token) {
-  PairVectors k = load_pairs<type>(page.k, 2 * (pair * kPageTokens + token));
-  if constexpr (type == KvType::kQ8_0) {
-    const __m256 scale = _mm256_loadu_ps(q8_scales(page.k, head_dim, 2 * pair) + token);
+  PairVectors k = load_pairs<type>(head_dim, page.k, 2 * (pair * kPageTokens + token));
+  if constexpr (has_scales(type)) {
+    const __m256 scale = _mm256_loadu_ps(tile_scales(type, head_dim, page.k, 2 * pair) + token);
     k = {_mm256_mul_ps(k.first, scale), _mm256_mul_ps(k.second, scale)};
   }
   if (!kRotates || page.cos_sin == nullptr || pair >= rope_pairs) return k;
@@ -89,18 +103,18 @@ static inline PairVectors load_v_pair(size_t head_dim, const std::byte* tile, si
                                       size_t dim) {
   const size_t element = 2 * (pair * head_dim + dim);
   PairVectors v;
-  if (kWhole || dim + 8 <= head_dim) {
-    v = load_pairs<type>(tile, element);
+  if (kWhole || has_scales(type) || dim + 8 <= head_dim) {  // scales need whole vectors
+    v = load_pairs<type>(head_dim, tile, element);
   } else {
+    constexpr size_t kElement = type == KvType::kF32 ? sizeof(float) : sizeof(uint16_t);
     std::byte rest[16 * sizeof(float)] = {};
     if (dim < head_dim) {
-      __builtin_memcpy(rest, tile + element * element_bytes<type>(),
-                       2 * (head_dim - dim) * element_bytes<type>());
+      __builtin_memcpy(rest, tile + element * kElement, 2 * (head_dim - dim) * kElement);
     }
-    v = load_pairs<type>(rest, 0);
+    v = load_pairs<type>(head_dim, rest, 0);
   }
-  if constexpr (type == KvType::kQ8_0) {
-    const float* scale = q8_scales(tile, head_dim, dim < head_dim ? dim : 0) + 2 * pair;
+  if constexpr (has_scales(type)) {
+    const float* scale = tile_scales(type, head_dim, tile, dim) + 2 * pair;
     v = {_mm256_mul_ps(v.first, _mm256_set1_ps(scale[0])),
          _mm256_mul_ps(v.second, _mm256_set1_ps(scale[1]))};
   }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -35,6 +36,9 @@ Status save_session(const std::string& path, const KvIdentity& identity, const S
 /// SavedSession::state alone, of a file of any identity, whatever became of its tokens and KV.
 /// Errors: kFileNotFound, kFileUnreadable, kBadMagic, kUnsupportedVersion, kTruncated, kCorrupt.
 Result<std::string> load_session_state(const std::string& path);
+
+/// The type of the KV in a file; nothing where none can be read there.
+std::optional<kernels::KvType> session_kv_type(const std::string& path);
 
 /// Restores into sequence (empty before; left empty on error). Where memory has no room for all of
 /// it and there is a disk to page from, it rests, in part on disk. Errors: kFileNotFound,

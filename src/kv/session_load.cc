@@ -166,6 +166,17 @@ Result<bool> take_room(const SessionHeader& header, const PageMap& map, Sequence
 
 }  // namespace
 
+std::optional<kernels::KvType> session_kv_type(const std::string& path) {
+  auto file = InputFile::open(path);
+  if (!file) return std::nullopt;
+  const auto header = read_header(*file);
+  if (!header) return std::nullopt;
+  for (const kernels::KvType type : kernels::kKvTypes) {
+    if (header->kv_type == static_cast<uint32_t>(type)) return type;
+  }
+  return std::nullopt;
+}
+
 Result<std::string> load_session_state(const std::string& path) {
   REPRISE_TRY(InputFile file, InputFile::open(path));
   REPRISE_TRY(const auto header, read_header(file));

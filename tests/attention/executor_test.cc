@@ -342,9 +342,7 @@ TEST_P(ExecutorTypes, ChunksAndThreadsDoNotChangeABit) {
   EXPECT_EQ(run({333, 300, 63, 1}, 2), want);
 }
 
-INSTANTIATE_TEST_SUITE_P(Types, ExecutorTypes,
-                         ::testing::Values(kernels::KvType::kBF16, kernels::KvType::kF16,
-                                           kernels::KvType::kF32, kernels::KvType::kQ8_0));
+INSTANTIATE_TEST_SUITE_P(Types, ExecutorTypes, ::testing::ValuesIn(kernels::kKvTypes));
 
 }  // namespace
 }  // namespace reprise

@@ -27,7 +27,7 @@ uint64_t kv_bytes(const nlohmann::json& fit, const std::string& type) {
 // random:tiny: 2 layers, 2 KV heads of 64.
 TEST(Fit, TypesAreTheDevices) {
   const auto cpu = run({"fit", "-m", "random:tiny", "--memory", "1G", "--json"}).json();
-  EXPECT_EQ(kv_types(cpu), (std::set<std::string>{"bf16", "f16", "f32", "q8_0"}));
+  EXPECT_EQ(kv_types(cpu), (std::set<std::string>{"bf12", "bf16", "f16", "f32", "q8_0"}));
   EXPECT_EQ(cpu["device"], "cpu");
   EXPECT_EQ(cpu["advice"]["ctx"], 2048);
   EXPECT_FALSE(cpu.contains("read_gb_s"));

@@ -62,6 +62,16 @@ TEST_F(SessionTest, AConversationOutlivesEverySetting) {
   }
 }
 
+TEST_F(SessionTest, ItsKvTypeIsTakenUnlessOneIsNamed) {
+  for (const std::string type : {"f16", "bf16", "bf12"}) {
+    std::remove(session_.c_str());
+    said(chat("My name is Ada.\n", {"--kv-type", type}));
+    const Outcome next = chat("And mine?\n");
+    EXPECT_THAT(next.err, Not(HasSubstr("read again"))) << type;
+    EXPECT_GT(next.json()["turns"][0]["counters"]["reused_tokens"], 0) << type;
+  }
+}
+
 TEST_F(SessionTest, AConversationLargerThanMemoryIsKept) {
   const std::string long_question(3000, 'a');
   ASSERT_EQ(said(chat(long_question + "\n")).size(), 2u);

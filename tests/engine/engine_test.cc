@@ -8,6 +8,7 @@
 #include "engine/answers.h"
 #include "engine/engine_impl.h"
 #include "engine/tiny_model.h"
+#include "kernels/isa.h"
 
 namespace reprise {
 namespace {
@@ -26,7 +27,9 @@ ErrorCode code_of(Engine& engine, const Request& request) {
 }
 
 TEST(Engine, DescribesItsModel) {
-  const auto engine = tiny_engine();
+  EngineOptions options = tiny_options();
+  options.kv_type = "bf16";
+  const auto engine = tiny_engine(options);
   EXPECT_EQ(engine->info().architecture, "llama");
   EXPECT_EQ(engine->info().n_layer, 2u);
   EXPECT_EQ(engine->info().context, 2048u);
@@ -87,14 +90,30 @@ TEST(Engine, InFloatKeysAndValuesAreFloat) {
   EXPECT_THAT(engine.error().message, HasSubstr("leave out --kv-type q8_0"));
 }
 
-TEST(Engine, HeadsThatQ8BlocksDoNotFitAreRefused) {
+TEST(Engine, HeadsThatBlocksDoNotFitAreRefused) {
   EngineOptions options = tiny_options();
   options.model = test::tiny_model({80});
-  options.kv_type = "q8_0";
-  const auto engine = Engine::load(options);
-  ASSERT_FALSE(engine);
-  EXPECT_EQ(engine.error().code, ErrorCode::kUnsupported);
-  EXPECT_THAT(engine.error().message, HasSubstr("not 80; choose bf16"));
+  for (const std::string type : {"q8_0", "bf12"}) {
+    options.kv_type = type;
+    const auto engine = Engine::load(options);
+    ASSERT_FALSE(engine);
+    EXPECT_EQ(engine.error().code, ErrorCode::kUnsupported);
+    EXPECT_THAT(engine.error().message, HasSubstr(type + " needs heads"));
+    EXPECT_THAT(engine.error().message, HasSubstr("not 80; choose bf16"));
+  }
+}
+
+TEST(Engine, TheKvTypeIsTheFastestUnlessOneIsNamed) {
+  EngineOptions options = tiny_options(), wide = options;
+  wide.model = test::tiny_model({80});
+  for (const kernels::Isa isa : kernels::machine_isas()) {
+    const kernels::IsaScope scope(isa);
+    const bool packs = isa == kernels::Isa::kAvx512;
+    EXPECT_EQ(tiny_engine(options)->info().kv_type, packs ? "bf12" : "bf16");
+    EXPECT_EQ(tiny_engine(wide)->info().kv_type, "bf16");
+  }
+  options.kv_disk = test::scratch_folder();
+  EXPECT_EQ(tiny_engine(options)->info().kv_type, "bf16") << "whole blocks of the disk";
 }
 
 // Long enough for KV heads to be read together by one thread, and apart by many.

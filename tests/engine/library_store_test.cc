@@ -13,6 +13,24 @@ using test::relative_distance;
 using test::three_chunks;
 using test::tiny_prompt;
 
+// They hold the same numbers.
+TEST(LibraryStore, Bf16AndBf12ShareChunks) {
+  const PartedPrompt prompt = three_chunks();
+  for (const auto& [type, other] : {std::pair{"bf16", "bf12"}, {"bf12", "bf16"}}) {
+    Books books(type);
+    books.add(prompt);
+    EngineOptions options = test::tiny_options();
+    options.model = test::tiny_model({32, 5, ""});
+    options.kv_type = other;
+    const auto engine = test::tiny_engine(options);
+    auto library = Library::open(*engine, {.store = books.folder}, true);
+    ASSERT_TRUE(library) << library.error().message;
+    for (const auto& chunk : prompt.chunks) {
+      EXPECT_FALSE(*library->add("book", 0, chunk)) << "made by " << type;
+    }
+  }
+}
+
 // Damage that shows when a deep layer is read makes the chunk one that is computed.
 TEST(LibraryStore, DamagedChunkIsComputed) {
   for (const char* codec : {"none", "zstd", "q8_0", "q8_0+zstd"}) {

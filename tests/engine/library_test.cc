@@ -109,7 +109,7 @@ TEST_P(FusionTypes, LogitsOfTheLastRowComeWithTheOthers) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Types, FusionTypes, testing::Values("bf16", "f16", "f32", "q8_0"));
+INSTANTIATE_TEST_SUITE_P(Types, FusionTypes, testing::Values("bf16", "bf12", "f16", "f32", "q8_0"));
 
 // Pages hold keys as they are stored; reattention reads the prompt whole and chooses keys after it.
 TEST_P(FusionTypes, PositionFreePagesGetThoseOfFullPrefill) {

@@ -26,6 +26,7 @@ constexpr uint64_t kTokenBytes = kLayers * 256;
 EngineOptions ample_options() {
   EngineOptions options = tiny_options();
   options.model = tiny_model({.layers = kLayers});
+  options.kv_type = "bf16";  // of kTokenBytes
   options.prefix_cache = false;
   return options;
 }
@@ -260,7 +261,7 @@ TEST(Paging, APromptBringsNoMoreThanItReads) {
 }
 
 TEST(Paging, EveryKvTypeIsMoved) {
-  for (const std::string type : {"f16", "f32", "q8_0"}) {
+  for (const std::string type : {"bf12", "f16", "f32", "q8_0"}) {
     EngineOptions with_room = ample_options(), options = small_options("token", 900);
     with_room.kv_type = options.kv_type = type;
     const Request request = request_of(tiny_prompt(1500), 20);

@@ -39,7 +39,35 @@ TEST_P(SessionFile, RestoredKvAnswersAsTheLiveOneWould) {
   EXPECT_EQ(again.tokens, live.tokens);
 }
 
-INSTANTIATE_TEST_SUITE_P(Types, SessionFile, ::testing::Values("bf16", "f16", "f32", "q8_0"));
+TEST(SessionKvType, IsThatOfTheFileWhereTheModelSuitsIt) {
+  const std::string path = test::scratch_folder() + "/typed.kv";
+  for (const std::string type : {"f16", "q8_0", "f32"}) {
+    EngineOptions options = tiny_options();
+    options.kv_type = type;
+    {
+      const auto engine = tiny_engine(options);
+      auto session = *engine->open();
+      test::answer_of(*session, test::request_of(test::tiny_prompt(40), 2));
+      ASSERT_TRUE(session->save(path, ""));
+    }
+    options.kv_type = kAutoKvType;
+    const std::string own = tiny_engine(options)->info().kv_type;
+    options.kv_type_of = path;
+    const auto engine = tiny_engine(options);
+    EXPECT_EQ(engine->info().kv_type, type == "f32" ? own : type);
+    if (type != "f32") {
+      auto session = *engine->open();
+      EXPECT_TRUE(session->restore(path)) << type;
+    }
+    options.model = test::tiny_model({80});
+    EXPECT_EQ(tiny_engine(options)->info().kv_type, type == "f16" ? type : "bf16");
+    options.kv_type_of = path + ".none";
+    EXPECT_EQ(tiny_engine(options)->info().kv_type, "bf16");
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, SessionFile,
+                         ::testing::Values("bf16", "bf12", "f16", "f32", "q8_0"));
 
 TEST(SessionFile, AnotherPolicyOrTypeIsAMismatchAndLeavesTheSessionAlone) {
   const std::string path = test::scratch_folder() + "/mismatch";

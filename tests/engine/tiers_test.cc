@@ -141,7 +141,8 @@ TEST(Tiers, ARunningSequenceThatEvictsStillNeedsMemory) {
 // The running request's KV makes room for the documents', or for a chunk that is read.
 TEST(Tiers, DocumentsAreFusedBesideARunningRequest) {
   EngineOptions options = tiny_options();
-  options.model = tiny_model({32, 5, ""});  // of 1280 bytes a token
+  options.model = tiny_model({32, 5, ""});
+  options.kv_type = "bf16";  // of 1280 bytes a token
   Books ample(options);
   options.kv_memory = 400 * 1280;
   options.kv_disk = scratch_folder();

@@ -275,6 +275,7 @@ TEST_F(RunnerTest, FailuresAreRecordedAndCounted) {
 
 TEST_F(RunnerTest, NoMemoryIsAFailureOfTheSample) {
   EvalPlan small = plan("a", {"questions"});
+  small.engine.kv_type = "bf16";
   small.engine.kv_memory = 160 << 10;  // less than the prompts' KV
   const EvalReport report = run(small);
   EXPECT_GT(report.failed, 0u);

@@ -20,8 +20,6 @@ constexpr double kUnderflow = 0x1p-66;
 constexpr float kHidden = -std::numeric_limits<float>::infinity();
 constexpr size_t kHeads = 2, kHead = 1;  // the other head's tiles hold other numbers
 
-bool in_bf16(KvType type) { return type == KvType::kBF16 || type == KvType::kQ8_0; }
-
 void make_rows(AttentionCase& problem, std::mt19937& random) {
   const CaseOptions& options = problem.options;
   std::normal_distribution<float> normal(0.0f, options.amplitude);
@@ -96,7 +94,7 @@ void add_key(const AttentionCase& problem, size_t row, const PageSpan& page, siz
   load_v(problem.layout, page.v, slot, v.data());
   const Dot dot = key_dot(problem, row, page, slot);
   const bool rounded_key =
-      in_bf16(options.type) && (page.cos_sin != nullptr || options.type == KvType::kQ8_0);
+      rounds_to_bf16(options.type) && (page.cos_sin != nullptr || options.type == KvType::kQ8_0);
   const double scale = problem.scale;
   double unit = (static_cast<double>(options.head_dim) + 8) * kFloat;
   if (rounded_key) unit += kBf16;
@@ -202,7 +200,7 @@ Expected expected(const AttentionCase& problem) {
     want.lse.push_back(keys.logit.empty() ? kNothing : largest + std::log(total));
     want.lse_error.push_back(logit_error + kExp + n * kFloat);
     const double value_unit = options.type == KvType::kQ8_0 ? kBf16 : 0.0;
-    const double weight_unit = in_bf16(options.type) ? kBf16 : 0.0;
+    const double weight_unit = rounds_to_bf16(options.type) ? kBf16 : 0.0;
     const double factor = std::exp(2 * (logit_error + kExp)) * (1 + weight_unit) *
                               (1 + value_unit) * (1 + 2 * (n + 8) * kFloat) -
                           1;

@@ -25,7 +25,7 @@ template <typename Body>
 void for_all_kernels(Body body) {
   for (const Isa isa : machine_isas()) {
     const IsaScope scope(isa);
-    for (const KvType type : {KvType::kBF16, KvType::kF16, KvType::kF32, KvType::kQ8_0}) {
+    for (const KvType type : kKvTypes) {
       for (const Phase phase : {Phase::kDecode, Phase::kPrefill}) {
         CaseOptions options;
         options.type = type;
@@ -40,6 +40,55 @@ void expect_nothing(const AttentionCase& problem) {
   const AttendResult result = problem.attend_all();
   for (const float lse : result.lse) EXPECT_EQ(lse, kNothing) << describe(problem.options);
   for (const float x : result.out) EXPECT_EQ(x, 0.0f) << describe(problem.options);
+}
+
+// Two pages of both, whose numbers bf12 holds whole, for three rows.
+TEST(AttentionRows, PagesOfBf12AreThoseOfBf16) {
+  constexpr uint32_t kDim = 96;
+  constexpr size_t kKeys = 2 * kPageTokens, kRows = 3;
+  std::mt19937 random(4);
+  std::uniform_real_distribution<float> magnitude(0x1p-6f, 8.0f);
+  std::vector<float> q(kRows * kDim), k(kKeys * kDim), v(k.size());
+  for (std::vector<float>* all : {&q, &k, &v}) {
+    for (float& x : *all) x = (random() % 2 == 0 ? -1.0f : 1.0f) * magnitude(random);
+  }
+  const auto attended = [&](KvType type, Phase phase) {
+    const KvLayout layout = {type, 1, kDim};
+    std::vector<std::byte> pages(2 * layout.page_bytes());
+    std::vector<PageSpan> spans(2);
+    for (size_t p = 0; p < 2; ++p) {
+      std::byte* page = &pages[p * layout.page_bytes()];
+      const size_t first = p * kPageTokens * kDim;
+      store_tokens(layout, page, 0, kPageTokens, &k[first], &v[first]);
+      spans[p].k = page + layout.k_offset(0);
+      spans[p].v = page + layout.v_offset(0);
+      spans[p].index = static_cast<int32_t>(p * kPageTokens);
+    }
+    const std::vector<int32_t> begin(kRows, 0), end(kRows, 29);
+    AttendArgs args;
+    args.layout = &layout;
+    args.phase = phase;
+    args.rows = kRows;
+    args.q = q.data();
+    args.q_stride = args.out_stride = kDim;
+    args.row_begin = begin.data();
+    args.row_end = end.data();
+    args.pages = spans;
+    args.scale = 0.02f;
+    std::vector<float> out(kRows * kDim + kRows);
+    args.out = out.data();
+    args.lse = &out[kRows * kDim];
+    std::vector<std::byte> scratch(attend_scratch_bytes(args));
+    attend(args, scratch.data());
+    return out;
+  };
+  for (const Isa isa : machine_isas()) {
+    const IsaScope scope(isa);
+    if (isa == Isa::kAmx) continue;  // whose decode has kernels of its own for bf16
+    for (const Phase phase : {Phase::kDecode, Phase::kPrefill}) {
+      EXPECT_EQ(attended(KvType::kBF12, phase), attended(KvType::kBF16, phase)) << isa_name(isa);
+    }
+  }
 }
 
 TEST(AttentionRows, ResultDoesNotDependOnTheOtherRows) {

@@ -49,9 +49,7 @@ class AttentionOracle : public IsaTest<std::tuple<Isa, KvType, Phase>> {
       }
     }
   }
-  bool stored(size_t head_dim) const {
-    return options_.type != KvType::kQ8_0 || head_dim % 32 == 0;
-  }
+  bool stored(size_t head_dim) const { return !has_scales(options_.type) || head_dim % 32 == 0; }
 
   CaseOptions options_;
 };
@@ -182,8 +180,7 @@ TEST_P(AttentionOracle, RandomMixtures) {
 INSTANTIATE_TEST_SUITE_P(
     Kernels, AttentionOracle,
     testing::Combine(testing::Values(Isa::kScalar, Isa::kAvx2, Isa::kAvx512, Isa::kAmx),
-                     testing::Values(KvType::kBF16, KvType::kF16, KvType::kF32, KvType::kQ8_0),
-                     testing::Values(Phase::kDecode, Phase::kPrefill)),
+                     testing::ValuesIn(kKvTypes), testing::Values(Phase::kDecode, Phase::kPrefill)),
     [](const auto& test) {
       return std::string(isa_name(std::get<0>(test.param))) + "_" +
              std::string(kv_type_name(std::get<1>(test.param))) +

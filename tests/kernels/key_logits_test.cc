@@ -26,9 +26,7 @@ class KeyLogits : public IsaTest<std::tuple<Isa, KvType>> {
     options_.holes = true;
   }
 
-  bool stored(size_t head_dim) const {
-    return options_.type != KvType::kQ8_0 || head_dim % 32 == 0;
-  }
+  bool stored(size_t head_dim) const { return !has_scales(options_.type) || head_dim % 32 == 0; }
 
   // A problem whose q is not exact in bf16.
   AttentionCase make_case() {
@@ -267,8 +265,7 @@ TEST_P(KeyLogits, BoundsAreThoseOfTheKeysThatAreSet) {
 
 INSTANTIATE_TEST_SUITE_P(Kernels, KeyLogits,
                          testing::Combine(testing::Values(Isa::kScalar, Isa::kAvx2, Isa::kAvx512),
-                                          testing::Values(KvType::kBF16, KvType::kF16, KvType::kF32,
-                                                          KvType::kQ8_0)),
+                                          testing::ValuesIn(kKvTypes)),
                          [](const auto& test) {
                            return std::string(isa_name(std::get<0>(test.param))) + "_" +
                                   std::string(kv_type_name(std::get<1>(test.param)));

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/float16.h"
+#include "kernels/attention.h"
 #include "kernels/isa.h"
 
 namespace reprise::kernels {
@@ -22,7 +23,8 @@ std::vector<float> random_floats(size_t n, uint32_t seed) {
   return values;
 }
 
-// Largest error of storing x: half a step of the type; q8_0 has 127 steps to the block's largest.
+// Largest error of storing x: half a step of the type; q8_0 has 127 steps to the block's largest,
+// bf12 tells nothing apart that is 2^15 times smaller than the token's.
 float storing_error(KvType type, float x, float block_largest) {
   switch (type) {
     case KvType::kBF16:
@@ -33,6 +35,8 @@ float storing_error(KvType type, float x, float block_largest) {
       return 0.0f;
     case KvType::kQ8_0:
       return block_largest / 127.0f * 0.5001f;
+    case KvType::kBF12:
+      return std::fabs(x) * 0x1p-8f + block_largest * 0x1p-15f;
   }
   return 0.0f;
 }
@@ -41,7 +45,7 @@ class KvPage : public testing::TestWithParam<KvType> {};
 
 TEST_P(KvPage, TokensComeBackWithinAStepAndDoNotDisturbEachOther) {
   for (const uint32_t head_dim : {32u, 64u, 80u, 96u, 128u, 256u}) {
-    if (GetParam() == KvType::kQ8_0 && head_dim % 32 != 0) continue;
+    if (has_scales(GetParam()) && head_dim % 32 != 0) continue;
     const KvLayout layout = {GetParam(), 3, head_dim};
     const size_t width = layout.n_kv_head * head_dim;
     std::vector<std::byte> page(layout.page_bytes());
@@ -53,18 +57,16 @@ TEST_P(KvPage, TokensComeBackWithinAStepAndDoNotDisturbEachOther) {
     for (size_t slot = 0; slot < kPageTokens; ++slot) {
       load_token(layout, page.data(), slot, got_k.data(), got_v.data());
       for (size_t i = 0; i < width; ++i) {
+        const size_t size = GetParam() == KvType::kQ8_0 ? kQ8Block : head_dim;
         const auto largest = [&](const std::vector<float>& values) {
-          const float* block = &values[slot * width + i / 32 * 32];
+          const float* block = &values[slot * width + i / size * size];
           float most = 0.0f;
-          for (int j = 0; j < 32; ++j) most = std::max(most, std::fabs(block[j]));
+          for (size_t j = 0; j < size; ++j) most = std::max(most, std::fabs(block[j]));
           return most;
         };
         const float want_k = k[slot * width + i], want_v = v[slot * width + i];
-        const bool quantised = GetParam() == KvType::kQ8_0;
-        ASSERT_LE(std::fabs(got_k[i] - want_k),
-                  storing_error(GetParam(), want_k, quantised ? largest(k) : 0.0f));
-        ASSERT_LE(std::fabs(got_v[i] - want_v),
-                  storing_error(GetParam(), want_v, quantised ? largest(v) : 0.0f));
+        ASSERT_LE(std::fabs(got_k[i] - want_k), storing_error(GetParam(), want_k, largest(k)));
+        ASSERT_LE(std::fabs(got_v[i] - want_v), storing_error(GetParam(), want_v, largest(v)));
       }
     }
   }
@@ -74,7 +76,7 @@ TEST_P(KvPage, TokensComeBackWithinAStepAndDoNotDisturbEachOther) {
 // stored one by one are, bit by bit.
 TEST_P(KvPage, TokensStoredTogetherAreThoseStoredOneByOne) {
   for (const uint32_t head_dim : {32u, 64u, 80u, 96u, 128u}) {
-    if (GetParam() == KvType::kQ8_0 && head_dim % 32 != 0) continue;
+    if (has_scales(GetParam()) && head_dim % 32 != 0) continue;
     const KvLayout layout = {GetParam(), 3, head_dim};
     const size_t width = layout.n_kv_head * head_dim;
     auto k = random_floats(kPageTokens * width, 5), v = random_floats(kPageTokens * width, 6);
@@ -122,8 +124,7 @@ TEST_P(KvPage, TilesOfHeadsAreDisjointAndFillThePage) {
   EXPECT_EQ(layout.tile_bytes() % 64, 0u);
 }
 
-INSTANTIATE_TEST_SUITE_P(Types, KvPage,
-                         testing::Values(KvType::kBF16, KvType::kF16, KvType::kF32, KvType::kQ8_0),
+INSTANTIATE_TEST_SUITE_P(Types, KvPage, testing::ValuesIn(kKvTypes),
                          [](const auto& test) { return std::string(kv_type_name(test.param)); });
 
 TEST(KvLayout, ElementsLieWhereTheContractSays) {
@@ -147,6 +148,80 @@ TEST(KvLayout, ElementsLieWhereTheContractSays) {
       EXPECT_EQ(element(d / 2 * 32 + slot * 2 + d % 2), static_cast<float>(d));
       EXPECT_EQ(element(64 * 16 + slot / 2 * 128 + d * 2 + slot % 2),
                 static_cast<float>(slot * 8 + d % 8));
+    }
+  }
+}
+
+TEST(KvLayout, Bf12IsBf16UnlessFarBelowTheLargest) {
+  const KvLayout layout = {KvType::kBF12, 2, 64}, wide = {KvType::kBF16, 2, 64};
+  std::vector<std::byte> page(layout.page_bytes()), wide_page(wide.page_bytes());
+  std::vector<float> k(128), v(128), want_k(128), want_v(128), got_k(128), got_v(128);
+  std::mt19937 random(9);
+  std::uniform_real_distribution<float> exponent(-14.999f, 0.0f);
+  for (const float largest : {1e-20f, 0.3f, 1.0f, 7e4f, 1e30f}) {
+    for (size_t i = 0; i < k.size(); ++i) {
+      const float sign = random() % 2 == 0 ? -1.0f : 1.0f;
+      k[i] = sign * largest * std::exp2(exponent(random));
+      v[i] = -sign * largest * std::exp2(exponent(random));
+    }
+    for (size_t head = 0; head < 2; ++head) k[64 * head + 5] = v[64 * head + 63] = largest;
+    k[40] = largest * 0x1p-17f;
+    v[3] = 0.0f;
+    store_token(layout, page.data(), 6, k.data(), v.data());
+    load_token(layout, page.data(), 6, got_k.data(), got_v.data());
+    store_token(wide, wide_page.data(), 6, k.data(), v.data());
+    load_token(wide, wide_page.data(), 6, want_k.data(), want_v.data());
+    const float least = std::exp2(std::floor(std::log2(to_float(to_bf16(largest)))) - 15);
+    want_k[40] = want_v[3] = least;
+    EXPECT_EQ(got_k, want_k) << largest;
+    EXPECT_EQ(got_v, want_v) << largest;
+  }
+}
+
+// Tiles as they are multiplied hold what tokens hold, whatever their sizes.
+TEST(KvLayout, KernelsReadEveryScaleOfBf12) {
+  constexpr uint32_t kDim = 96;
+  const KvLayout layout = {KvType::kBF12, 1, kDim};
+  std::vector<std::byte> page(layout.page_bytes());
+  for (size_t slot = 0; slot < kPageTokens; ++slot) {
+    auto k = random_floats(kDim, static_cast<uint32_t>(slot)), v = k;
+    const float size = slot == 3 ? 0.0f : std::ldexp(1.0f, 12 * static_cast<int>(slot) - 96);
+    for (float& x : k) x *= size;
+    for (float& x : v) x *= size;
+    store_token(layout, page.data(), slot, k.data(), v.data());
+  }
+  PageSpan span;
+  span.k = page.data() + layout.k_offset(0);
+  span.v = page.data() + layout.v_offset(0);
+  const int32_t begin = 0, end = kPageTokens;
+  for (size_t slot = 0; slot < kPageTokens; ++slot) {
+    span.slots = static_cast<uint16_t>(1u << slot);
+    std::vector<float> q(kDim), k(kDim), v(kDim), out(kDim);
+    load_k(layout, span.k, slot, k.data());
+    load_v(layout, span.v, slot, v.data());
+    q[5] = k[5] == 0.0f ? 1.0f : to_float(to_bf16(1.0f / k[5]));  // a logit of about 1
+    float lse = 0.0f;
+    AttendArgs args;
+    args.layout = &layout;
+    args.rows = 1;
+    args.q = q.data();
+    args.row_begin = &begin;
+    args.row_end = &end;
+    args.pages = {&span, 1};
+    args.out = out.data();
+    args.lse = &lse;
+    std::vector<std::byte> scratch(attend_scratch_bytes(args));
+    for (const Isa isa : machine_isas()) {
+      const IsaScope scope(isa);
+      for (const Phase phase : {Phase::kDecode, Phase::kPrefill}) {
+        args.phase = phase;
+        attend(args, scratch.data());
+        EXPECT_NEAR(lse, q[5] * k[5], 0x1p-7f) << slot << isa_name(isa);
+        for (size_t d = 0; d < kDim; ++d) {
+          // The weight is one, or rounded to bf16 where its base is not its logit.
+          EXPECT_NEAR(out[d], v[d], std::fabs(v[d]) * 0x1p-7f) << slot << isa_name(isa);
+        }
+      }
     }
   }
 }

@@ -13,9 +13,6 @@
 
 namespace reprise {
 
-inline constexpr kernels::KvType kAllKvTypes[] = {kernels::KvType::kBF16, kernels::KvType::kF16,
-                                                  kernels::KvType::kF32, kernels::KvType::kQ8_0};
-
 inline kernels::KvLayout small_layout(kernels::KvType type = kernels::KvType::kBF16) {
   return {type, 2, 32};
 }
@@ -29,17 +26,17 @@ inline PagePool small_pool(uint32_t n_layer, uint64_t pages,
 }
 
 // Key (sign = 1) or value (sign = -1) of a token in a layer. The 127 makes the q8_0 scale 1 and all
-// other entries are small integers: exact in every type. value < 10^8.
+// other entries are small integers but 0: exact in every type. value < 10^8.
 inline std::vector<float> token_vector(const kernels::KvLayout& layout, uint32_t layer,
                                        int32_t value, float sign) {
-  std::vector<float> out(size_t{layout.n_kv_head} * layout.head_dim);
+  std::vector<float> out(size_t{layout.n_kv_head} * layout.head_dim, 1.0f);
   for (uint32_t head = 0; head < layout.n_kv_head; ++head) {
     float* at = &out[size_t{head} * layout.head_dim];
     at[0] = 127.0f;
     at[1] = sign * static_cast<float>(layer + 1);
     at[2] = sign * static_cast<float>(head + 1);
     for (int digit = 0, rest = value; digit < 4; ++digit, rest /= 100) {
-      at[3 + digit] = sign * static_cast<float>(rest % 100);
+      at[3 + digit] = sign * static_cast<float>(rest % 100 + 1);
     }
   }
   return out;

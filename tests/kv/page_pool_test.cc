@@ -111,7 +111,7 @@ TEST(PagePool, MoveKeepsPages) {
 }
 
 class PagePoolOfType : public testing::TestWithParam<KvType> {};
-INSTANTIATE_TEST_SUITE_P(Types, PagePoolOfType, testing::ValuesIn(kAllKvTypes));
+INSTANTIATE_TEST_SUITE_P(Types, PagePoolOfType, testing::ValuesIn(kernels::kKvTypes));
 
 // What one layer freed is given back before another layer touches new memory.
 TEST_P(PagePoolOfType, BackedMemoryStaysWithinTheLimit) {

@@ -10,7 +10,7 @@ namespace {
 using kernels::KvType;
 
 class SequenceKvOfType : public testing::TestWithParam<KvType> {};
-INSTANTIATE_TEST_SUITE_P(Types, SequenceKvOfType, testing::ValuesIn(kAllKvTypes));
+INSTANTIATE_TEST_SUITE_P(Types, SequenceKvOfType, testing::ValuesIn(kernels::kKvTypes));
 
 std::vector<int32_t> counted(int32_t begin, int32_t count) {
   std::vector<int32_t> values;

@@ -56,7 +56,7 @@ std::string small_file(const std::string& path, int32_t length = 37) {
 }
 
 class SessionOfType : public testing::TestWithParam<KvType> {};
-INSTANTIATE_TEST_SUITE_P(Types, SessionOfType, testing::ValuesIn(kAllKvTypes));
+INSTANTIATE_TEST_SUITE_P(Types, SessionOfType, testing::ValuesIn(kernels::kKvTypes));
 
 TEST_P(SessionOfType, RestoresWhatWasSaved) {
   const TemporaryFolder folder;

@@ -186,7 +186,7 @@ TEST_P(EveryMode, TruncationForgetsEveryTokenBehindIt) {
 TEST_P(EveryMode, SelectionsAreDisjointAndWithinTheBudget) {
   for (const ToyShape& shape :
        {ToyShape{1, 4, 4, 80, KvType::kF16}, ToyShape{1, 8, 1, 64, KvType::kQ8_0},
-        ToyShape{1, 4, 2, 32, KvType::kBF16, 0, 20.0f}}) {
+        ToyShape{1, 6, 2, 64, KvType::kBF12}, ToyShape{1, 4, 2, 32, KvType::kBF16, 0, 20.0f}}) {
     Toy toy(shape, 330);
     toy.prompt_end = 250;
     Recorder policy(toy, GetParam());

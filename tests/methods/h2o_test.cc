@@ -147,7 +147,7 @@ INSTANTIATE_TEST_SUITE_P(
                       ParityCase{2, options(1, 20)}));
 
 TEST(H2oPolicy, ABudgetThatFitsChangesNoBit) {
-  for (const auto type : {KvType::kBF16, KvType::kQ8_0}) {
+  for (const auto type : {KvType::kBF16, KvType::kQ8_0, KvType::kBF12}) {
     ToyShape shape;
     shape.type = type;
     Toy toy(shape, 80);

@@ -86,6 +86,7 @@ INSTANTIATE_TEST_SUITE_P(Shapes, Ladder,
                                            LadderCase{{1, 9, 3, 64, KvType::kBF16}, 200},
                                            LadderCase{{2, 4, 4, 80, KvType::kF16}, 17},
                                            LadderCase{{2, 8, 1, 128, KvType::kQ8_0}, 130},
+                                           LadderCase{{1, 9, 3, 64, KvType::kBF12}, 200},
                                            LadderCase{{3, 4, 2, 32, KvType::kBF16, 64, 30.0f},
                                                       150}));
 

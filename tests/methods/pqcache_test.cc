@@ -102,7 +102,8 @@ class Codes : public ::testing::TestWithParam<ToyShape> {};
 INSTANTIATE_TEST_SUITE_P(Shapes, Codes,
                          ::testing::Values(ToyShape{1, 2, 2, 64}, ToyShape{1, 6, 2, 80},
                                            ToyShape{1, 9, 1, 128, KvType::kBF16},
-                                           ToyShape{1, 4, 2, 64, KvType::kQ8_0}));
+                                           ToyShape{1, 4, 2, 64, KvType::kQ8_0},
+                                           ToyShape{1, 6, 2, 64, KvType::kBF12}));
 
 TEST_P(Codes, AreTheNearestCentroids) {
   const ToyShape& shape = GetParam();

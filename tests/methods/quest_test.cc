@@ -91,6 +91,7 @@ INSTANTIATE_TEST_SUITE_P(Shapes, Bounds,
                          ::testing::Values(Case{{2, 4, 2, 32, KvType::kF32}, 100},
                                            Case{{1, 9, 3, 64, KvType::kBF16}, 310},
                                            Case{{1, 4, 4, 80, KvType::kF16}, 48},
+                                           Case{{1, 6, 2, 96, KvType::kBF12}, 77},
                                            Case{{1, 9, 1, 128, KvType::kQ8_0}, 64}));
 
 TEST(Quest, ReadsThePlantedPageAndTheLastOne) {

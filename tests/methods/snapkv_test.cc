@@ -187,7 +187,7 @@ INSTANTIATE_TEST_SUITE_P(
                       QuestionCase{90, 21, options(64, 21, 5, "avg")}));  // no room for others
 
 TEST(SnapKvPolicy, ABudgetThatFitsChangesNoBit) {
-  for (const auto type : {KvType::kBF16, KvType::kQ8_0}) {
+  for (const auto type : {KvType::kBF16, KvType::kQ8_0, KvType::kBF12}) {
     ToyShape shape;
     shape.type = type;
     Toy toy(shape, 160);

@@ -105,6 +105,7 @@ INSTANTIATE_TEST_SUITE_P(Shapes, Sparq,
                                            Case{{1, 9, 1, 128}, 32, "raw"},
                                            Case{{1, 9, 3, 64, KvType::kBF16}, 16, "raw"},
                                            Case{{1, 4, 2, 64, KvType::kQ8_0}, 2, "softmax"},
+                                           Case{{1, 4, 2, 64, KvType::kBF12}, 2, "softmax"},
                                            Case{{1, 6, 2, 80, KvType::kF16}, 80, "softmax"}));
 
 TEST(Sparq, AllChannelsGiveTheExactBestKeys) {
@@ -158,6 +159,7 @@ TEST(Sparq, IndexBytesAreTheLinesOfTheChannels) {
   EXPECT_EQ(bytes(KvType::kBF16, 8), 13u * 2 * 4 * 64);
   EXPECT_EQ(bytes(KvType::kF32, 8), 13u * 2 * 4 * 128);
   EXPECT_EQ(bytes(KvType::kQ8_0, 64), 13u * 2 * (64 * 16 + 2 * 64));  // the whole tile
+  EXPECT_EQ(bytes(KvType::kBF12, 64), 13u * 2 * (64 * 16 * 3 / 2 + 64));
 }
 
 }  // namespace

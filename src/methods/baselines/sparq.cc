@@ -100,20 +100,26 @@ void SparqPolicy::score_keys(const QueryRows& rows) {
 
 // Cache lines of one K tile that hold the channels of a KV head, and their scales.
 uint64_t SparqPolicy::lines_read(const kernels::KvLayout& layout, size_t kv_head) const {
-  const bool q8 = layout.type == kernels::KvType::kQ8_0;
   const size_t dim = layout.head_dim;
-  const size_t element = q8 ? 1 : layout.tile_bytes() / (kPageTokens * dim);
-  const size_t pair_bytes = 2 * kPageTokens * element, scales = dim / 2 * pair_bytes;
+  const bool scaled = kernels::has_scales(layout.type);
+  const size_t element = scaled ? 1 : layout.tile_bytes() / (kPageTokens * dim);
+  const size_t pair_bytes = 2 * kPageTokens * element;
   uint64_t lines = 0;
-  size_t unread = 0, unread_scale = 0;  // first line past those counted
-  for (const uint16_t pair : chosen_[kv_head]) {
-    const size_t first = std::max(pair * pair_bytes / kLine, unread);
-    unread = ((pair + 1) * pair_bytes + kLine - 1) / kLine;
+  // Bytes from one on, whose lines count unless one before them in the same part did.
+  const auto count = [&](size_t from, size_t size, size_t& unread) {
+    const size_t first = std::max(from / kLine, unread);
+    unread = std::max(unread, (from + size + kLine - 1) / kLine);
     lines += unread - std::min(first, unread);
-    const size_t scale = (scales + 2 * size_t{pair} / kernels::kQ8Block * kLine) / kLine;
-    if (!q8 || scale < unread_scale) continue;
-    unread_scale = scale + 1;
-    ++lines;
+  };
+  size_t unread = 0, unread_high = 0, unread_scale = 0;  // first line past those counted
+  for (const uint16_t pair : chosen_[kv_head]) {
+    count(pair * pair_bytes, pair_bytes, unread);
+    if (layout.type == kernels::KvType::kBF12) {
+      count(dim * kPageTokens + pair * pair_bytes / 2, pair_bytes / 2, unread_high);
+    }
+    if (scaled) {
+      count(kernels::scales_offset(layout.type, dim, 2 * size_t{pair}), kLine, unread_scale);
+    }
   }
   return lines;
 }

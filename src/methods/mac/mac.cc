@@ -47,7 +47,7 @@ MacSettings settings_of(const MacOptions& options, const ModelConfig& config) {
   return s;
 }
 
-/// The first context at which reuse can pay: of 16-bit KV, where every head hits.
+/// The first context at which reuse can pay: of bf16 KV, where every head hits.
 int32_t pays_from(const MacSettings& s, const ModelConfig& config, kernels::KvType ring) {
   const auto bytes = [&](kernels::KvType type, size_t heads) {
     const size_t tiles = heads * kernels::tile_bytes(type, config.head_dim);
