@@ -23,7 +23,7 @@ size_t positions_read(const Selection& selection, int32_t length) {
   return keys;
 }
 
-constexpr size_t kTaskRows = 16;  // rows of one task, about
+constexpr size_t kTaskRows = 16;  // rows of one task, and up to a page's more
 
 // How many rows, from the first one on, lie at consecutive positions.
 size_t consecutive(std::span<const Row> rows) {

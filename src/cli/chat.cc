@@ -329,6 +329,7 @@ Inside, /help lists commands; Ctrl-C stops an answer, Ctrl-D ends.)";
   void declare(FlagSet& flags) override { add_request_flags(flags, options_); }
   Status run(Console& console) override {
     REPRISE_CHECK(check_texts(options_));
+    options_.engine.kv_type_of = options_.session;
     REPRISE_TRY(Conversation conversation, Conversation::open(options_, console));
     Chat chat(std::move(conversation), options_, console);
     REPRISE_CHECK(chat.start());

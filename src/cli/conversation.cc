@@ -27,9 +27,7 @@ Result<std::unique_ptr<Session>> open_session(Engine& engine, const std::string&
 Result<Conversation> Conversation::open(const RequestOptions& options, Console& console) {
   const bool kept = !options.session.empty();
   if (kept) REPRISE_CHECK(check_session_path("--session", options.session));
-  EngineOptions how = options.engine;
-  how.kv_type_of = options.session;
-  REPRISE_TRY(auto engine, Engine::load(how, console.progress()));
+  REPRISE_TRY(auto engine, Engine::load(options.engine, console.progress()));
   console.end_progress();
   REPRISE_TRY(auto session, open_session(*engine, options.policy, kept));
   return Conversation(std::move(engine), std::move(session), kept, console);

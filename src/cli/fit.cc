@@ -45,11 +45,14 @@ struct KvChoice {
 };
 
 /// First what an engine takes by itself; f32 alone where everything is float.
-std::vector<KvChoice> kv_choices(const ModelConfig& config, bool cuda, bool floats) {
-  if (floats) return {{"f32", kv_bytes_per_token(config, kernels::KvType::kF32)}};
+std::vector<KvChoice> kv_choices(const ModelConfig& config, const EngineOptions& options) {
+  const bool cuda = options.device == "cuda";
+  if (options.precision == "f32")
+    return {{"f32", kv_bytes_per_token(config, kernels::KvType::kF32)}};
   std::vector<KvChoice> choices;
   if (!cuda) {
-    const kernels::KvType own = kernels::fastest_kv_type(config.head_dim);
+    const kernels::KvType own = options.kv_disk.empty() ? kernels::fastest_kv_type(config.head_dim)
+                                                        : kernels::KvType::kBF16;
     const auto add = [&](kernels::KvType type) {
       choices.push_back({kv_type_name(type), kv_bytes_per_token(config, type)});
     };
@@ -278,7 +281,7 @@ class FitCommand : public Command {
     }
     const Room room{memory_ > 0 ? memory_ : roof->free_bytes(),
                     file.tensor_bytes(whole, engine_.tp, floats), kWorkspace, cuda};
-    const std::vector<KvChoice> choices = kv_choices(config, cuda, floats);
+    const std::vector<KvChoice> choices = kv_choices(config, engine_);
     const uint64_t block_bytes = choices.front().bytes_per_token * kPageTokens;
     REPRISE_CHECK(check_disk(engine_, block_bytes / config.n_layer));
     if (policy_.spec != "full") {

@@ -42,6 +42,7 @@ class RunCommand : public Command {
     REPRISE_CHECK(parse_fusion(fused_.fusion));  // also where nothing is fused: a typo is an error
     if (!fused_.library.store.empty()) return run_fused(console);
     REPRISE_TRY(const std::string text, read_prompt());
+    options_.engine.kv_type_of = options_.session;
     REPRISE_TRY(Conversation conversation, Conversation::open(options_, console));
     if (!options_.session.empty()) REPRISE_CHECK(conversation.restore(options_.session));
 

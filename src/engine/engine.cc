@@ -37,15 +37,13 @@ Result<EngineOptions> completed(EngineOptions options) {
 }
 
 // The type of keys and values where none is named.
-kernels::KvType own_kv_type(const EngineOptions& options, const ModelConfig& config) {
+kernels::KvType own_kv_type(const EngineOptions& options, const Model& model) {
   if (options.device == "cuda") return kernels::KvType::kBF16;
-  const auto saved =
-      options.kv_type_of.empty() ? std::nullopt : session_kv_type(options.kv_type_of);
-  const bool usable = saved && *saved != kernels::KvType::kF32;  // which has numerics of its own
-  if (usable && kernels::suits(*saved, config.head_dim)) return *saved;
-  // Pages of bf16 are whole blocks of a disk, which are read past the system's cache.
+  const auto saved = session_kv_type(options.kv_type_of, model.fingerprint());
+  if (saved) return *saved;
+  // Pages of bf16 are mostly whole blocks of a disk, which are read past the system's cache.
   if (!options.kv_disk.empty()) return kernels::KvType::kBF16;
-  return kernels::fastest_kv_type(config.head_dim);
+  return kernels::fastest_kv_type(model.config().head_dim);
 }
 
 struct Computing {
@@ -143,7 +141,7 @@ Result<std::unique_ptr<Engine>> Engine::load(const EngineOptions& given,
   REPRISE_TRY(auto tokenizer, Tokenizer::create(std::move(pieces)));
   const ModelConfig& config = model->config();
   if (options.kv_type == kAutoKvType) {
-    options.kv_type = kernels::kv_type_name(own_kv_type(options, config));
+    options.kv_type = kernels::kv_type_name(own_kv_type(options, *model));
   }
   PromptBuilder prompts(*tokenizer, config.architecture);
   REPRISE_TRY(Computing computing, start_backend(options, *model, *threads, progress));

@@ -20,7 +20,8 @@ namespace {
 constexpr std::string_view kChunkVersion = "isolated 1";
 
 ChunkIdentity identity_of(const Engine::Impl& engine) {
-  // bf12 holds the numbers of bf16: an engine with either takes the other's chunks.
+  // bf12 holds the numbers of bf16 but for the smallest: an engine with either takes the other's
+  // chunks.
   const bool packed = engine.kv.layout().type == kernels::KvType::kBF12;
   const auto type = packed ? kv_type_name(kernels::KvType::kBF16) : engine.options.kv_type;
   std::string numerics = fmt::format("{};{};{}", numerics_of(engine.options), kChunkVersion, type);

@@ -83,7 +83,8 @@ Status ChunkLoader::load_through(uint32_t layer) {
 }
 
 void ChunkLoader::place(uint32_t layer, const std::byte* blocks) {
-  std::vector<std::vector<Part>> tasks;  // tokens of a page are of one task
+  // Tokens of a page are of one task; loads are in the order of their positions.
+  std::vector<std::vector<Part>> tasks;
   for (size_t i = 0; i < loads_.size(); ++i) {
     for (int32_t at = loads_[i].from, end = 0; at < loads_[i].end; at = end) {
       end = std::min(loads_[i].end, (at / kTaskTokens + 1) * kTaskTokens);

@@ -37,8 +37,8 @@ Status save_session(const std::string& path, const KvIdentity& identity, const S
 /// Errors: kFileNotFound, kFileUnreadable, kBadMagic, kUnsupportedVersion, kTruncated, kCorrupt.
 Result<std::string> load_session_state(const std::string& path);
 
-/// The type of the KV in a file; nothing where none can be read there.
-std::optional<kernels::KvType> session_kv_type(const std::string& path);
+/// The type of the KV in a file of a model (Model::fingerprint); nothing where there is none.
+std::optional<kernels::KvType> session_kv_type(const std::string& path, uint64_t model);
 
 /// Restores into sequence (empty before; left empty on error). Where memory has no room for all of
 /// it and there is a disk to page from, it rests, in part on disk. Errors: kFileNotFound,

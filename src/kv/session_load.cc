@@ -166,11 +166,11 @@ Result<bool> take_room(const SessionHeader& header, const PageMap& map, Sequence
 
 }  // namespace
 
-std::optional<kernels::KvType> session_kv_type(const std::string& path) {
+std::optional<kernels::KvType> session_kv_type(const std::string& path, uint64_t model) {
   auto file = InputFile::open(path);
   if (!file) return std::nullopt;
   const auto header = read_header(*file);
-  if (!header) return std::nullopt;
+  if (!header || header->model != model) return std::nullopt;
   for (const kernels::KvType type : kernels::kKvTypes) {
     if (header->kv_type == static_cast<uint32_t>(type)) return type;
   }
