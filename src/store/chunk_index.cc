@@ -91,6 +91,7 @@ Status ChunkIndex::check() {
   if (row && check.text(0) != "ok") {
     return fail(ErrorCode::kCorrupt, "the index of chunks is damaged: {}", check.text(0));
   }
+  check.reset();  // SQLite waits for no other writer while a statement still reads
   REPRISE_TRY(const int64_t filled, version());
   if (filled == 0) return {};  // there may be no tables yet
   return database_.run("INSERT INTO texts(texts) VALUES('integrity-check')");
