@@ -58,7 +58,8 @@ struct EngineOptions {
   uint64_t kv_disk_size = 0;
   std::string kv_prefetch = "token";
   std::string kv_type = kAutoKvType;
-  /// A session file whose KV type "auto" takes, so that Session::restore can use it; no flag.
+  /// A session file whose KV type "auto" takes on a CPU, so that Session::restore can use it; no
+  /// flag.
   std::string kv_type_of;
   std::string precision = "fast";
   bool prefix_cache = true;
@@ -118,9 +119,9 @@ void visit_options(EngineOptions& o, Visitor&& visit) {
           "", 0, 0, "none|layer|layer-once|token"},
       o.kv_prefetch);
   visit(OptionSpec{"kv-type",
-                   "element type of keys and values; auto: that of --session's file, else bf12 "
-                   "where that gains (AVX-512 without AMX, and no --kv-disk), else bf16; bf12, f32 "
-                   "and q8_0: cpu, fp8: cuda",
+                   "element type of keys and values; auto: bf12 where that gains (cpu with AVX-512 "
+                   "and no AMX, no --kv-disk), else bf16; on a cpu, the type of a file that "
+                   "--session names comes first; bf12, f32 and q8_0: cpu, fp8: cuda",
                    "", 0, 0, "auto|bf16|bf12|f16|f32|q8_0|fp8"},
         o.kv_type);
   visit(OptionSpec{"precision",

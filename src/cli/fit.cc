@@ -51,8 +51,7 @@ std::vector<KvChoice> kv_choices(const ModelConfig& config, const EngineOptions&
     return {{"f32", kv_bytes_per_token(config, kernels::KvType::kF32)}};
   std::vector<KvChoice> choices;
   if (!cuda) {
-    const kernels::KvType own = options.kv_disk.empty() ? kernels::fastest_kv_type(config.head_dim)
-                                                        : kernels::KvType::kBF16;
+    const kernels::KvType own = kernels::fastest_kv_type(config.head_dim, !options.kv_disk.empty());
     const auto add = [&](kernels::KvType type) {
       choices.push_back({kv_type_name(type), kv_bytes_per_token(config, type)});
     };

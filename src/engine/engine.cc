@@ -41,9 +41,7 @@ kernels::KvType own_kv_type(const EngineOptions& options, const Model& model) {
   if (options.device == "cuda") return kernels::KvType::kBF16;
   const auto saved = session_kv_type(options.kv_type_of, model.fingerprint());
   if (saved) return *saved;
-  // Pages of bf16 are mostly whole blocks of a disk, which are read past the system's cache.
-  if (!options.kv_disk.empty()) return kernels::KvType::kBF16;
-  return kernels::fastest_kv_type(model.config().head_dim);
+  return kernels::fastest_kv_type(model.config().head_dim, !options.kv_disk.empty());
 }
 
 struct Computing {

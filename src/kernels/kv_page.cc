@@ -220,9 +220,10 @@ std::string_view kv_type_name(KvType type) {
   return "";
 }
 
-KvType fastest_kv_type(uint32_t head_dim) {
+KvType fastest_kv_type(uint32_t head_dim, bool on_disk) {
   // With AVX2 it takes longer to unpack bf12 than to read what it saves; with AMX prompts do.
-  const bool packs = cpu_isa() == Isa::kAvx512 && suits(KvType::kBF12, head_dim);
+  // Pages of bf16 are mostly whole blocks of a disk, which are read past the system's cache.
+  const bool packs = cpu_isa() == Isa::kAvx512 && suits(KvType::kBF12, head_dim) && !on_disk;
   return packs ? KvType::kBF12 : KvType::kBF16;
 }
 

@@ -83,8 +83,8 @@ struct KvLayout {
 };
 
 std::string_view kv_type_name(KvType type);
-/// bf16, or bf12 where this processor gains by it.
-KvType fastest_kv_type(uint32_t head_dim);
+/// bf16, or bf12 where this processor gains by it and pages do not go to disk.
+KvType fastest_kv_type(uint32_t head_dim, bool on_disk);
 
 /// Calls f with std::integral_constant<KvType, type>.
 template <class F>

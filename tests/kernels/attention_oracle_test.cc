@@ -49,7 +49,7 @@ class AttentionOracle : public IsaTest<std::tuple<Isa, KvType, Phase>> {
       }
     }
   }
-  bool stored(size_t head_dim) const { return !has_scales(options_.type) || head_dim % 32 == 0; }
+  bool stored(size_t head_dim) const { return suits(options_.type, head_dim); }
 
   CaseOptions options_;
 };

@@ -26,7 +26,7 @@ class KeyLogits : public IsaTest<std::tuple<Isa, KvType>> {
     options_.holes = true;
   }
 
-  bool stored(size_t head_dim) const { return !has_scales(options_.type) || head_dim % 32 == 0; }
+  bool stored(size_t head_dim) const { return suits(options_.type, head_dim); }
 
   // A problem whose q is not exact in bf16.
   AttentionCase make_case() {

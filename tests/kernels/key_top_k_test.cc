@@ -25,7 +25,7 @@ class KeyTopK : public IsaTest<std::tuple<Isa, KvType, Phase>> {
   }
 
   Phase phase() const { return std::get<2>(GetParam()); }
-  bool stored(size_t head_dim) const { return !has_scales(options_.type) || head_dim % 32 == 0; }
+  bool stored(size_t head_dim) const { return suits(options_.type, head_dim); }
 
   CaseOptions options_;
 };

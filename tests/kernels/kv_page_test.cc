@@ -45,7 +45,7 @@ class KvPage : public testing::TestWithParam<KvType> {};
 
 TEST_P(KvPage, TokensComeBackWithinAStepAndDoNotDisturbEachOther) {
   for (const uint32_t head_dim : {32u, 64u, 80u, 96u, 128u, 256u}) {
-    if (has_scales(GetParam()) && head_dim % 32 != 0) continue;
+    if (!suits(GetParam(), head_dim)) continue;
     const KvLayout layout = {GetParam(), 3, head_dim};
     const size_t width = layout.n_kv_head * head_dim;
     std::vector<std::byte> page(layout.page_bytes());
@@ -76,7 +76,7 @@ TEST_P(KvPage, TokensComeBackWithinAStepAndDoNotDisturbEachOther) {
 // stored one by one are, bit by bit.
 TEST_P(KvPage, TokensStoredTogetherAreThoseStoredOneByOne) {
   for (const uint32_t head_dim : {32u, 64u, 80u, 96u, 128u}) {
-    if (has_scales(GetParam()) && head_dim % 32 != 0) continue;
+    if (!suits(GetParam(), head_dim)) continue;
     const KvLayout layout = {GetParam(), 3, head_dim};
     const size_t width = layout.n_kv_head * head_dim;
     auto k = random_floats(kPageTokens * width, 5), v = random_floats(kPageTokens * width, 6);
