@@ -14,6 +14,9 @@
 namespace reprise::cli {
 namespace {
 
+// More than the longest context holds, whatever its tokens; devices have no end.
+constexpr size_t kMostText = size_t{1} << 30;
+
 Result<std::string> read_file(const std::string& path) {
   const bool piped = path == "-";
   const std::string name = piped ? "standard input" : path;
@@ -25,7 +28,12 @@ Result<std::string> read_file(const std::string& path) {
   std::string text;
   std::array<char, 1 << 16> buffer;
   ssize_t got = 0;
-  while ((got = input.read(buffer)) > 0) text.append(buffer.data(), static_cast<size_t>(got));
+  while (text.size() <= kMostText && (got = input.read(buffer)) > 0)
+    text.append(buffer.data(), static_cast<size_t>(got));
+  if (text.size() > kMostText) {
+    return fail(ErrorCode::kFileUnreadable, "{}: more than 1 GiB of text; split it into files",
+                name);
+  }
   if (got < 0 && errno == EINTR)
     return fail(ErrorCode::kCancelled, "stopped while reading {}", name);
   if (got < 0) return fail(ErrorCode::kFileUnreadable, "{}: {}", name, std::strerror(errno));

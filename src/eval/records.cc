@@ -134,6 +134,7 @@ Status read_run(Fields& fields, RunFile& into) {
   fields.read("machine", run.machine);
   fields.required("policy", run.policy);
   fields.read("scope", run.scope);
+  fields.read("context", run.context);
   fields.read("seed", run.seed);
   fields.read("data", run.data);
   into.runs.push_back(std::move(run));
@@ -227,6 +228,7 @@ std::string to_line(const RunRecord& run) {
                {"machine", run.machine},
                {"policy", run.policy},
                {"scope", run.scope},
+               {"context", run.context},
                {"seed", run.seed},
                {"data", data}});
 }

@@ -29,6 +29,7 @@ struct RunRecord {
   std::string machine;        // CPU model and threads
   std::string policy;         // spec as given
   std::string scope;          // decode | teacher | tail:N | teacher:N
+  uint64_t context = 0;       // limit in tokens; 0 when unknown
   uint64_t seed = 0;
   std::vector<std::pair<std::string, std::string>> data;  // task -> hash of its samples
 };

@@ -172,6 +172,7 @@ Status Runner::declare_runs() {
   run.machine = machine_name(
       static_cast<uint32_t>(ThreadPool(static_cast<int>(plan_.engine.threads)).size()));
   run.scope = plan_.eval.scope;
+  run.context = engine_->info().context;
   run.seed = plan_.eval.seed;
   for (const LoadedTask& task : tasks_) {
     std::string hash = task_identity(task.data);

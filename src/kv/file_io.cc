@@ -151,6 +151,8 @@ Status InputFile::read(Parts parts) {
 
 namespace {
 
+constexpr const char* kOwnFiles = "/proc/self/fd";  // by which a file without a name gets one
+
 // What links lead to, be it there yet or not.
 Result<std::string> behind_links(const std::string& name) {
   constexpr int kMostLinks = 40;  // that the system follows
@@ -166,11 +168,12 @@ Result<std::string> behind_links(const std::string& name) {
 
 }  // namespace
 
-ReplacementFile::ReplacementFile(std::string path, std::string temporary, int fd, int folder)
-    : path_(std::move(path)), temporary_(std::move(temporary)), fd_(fd), folder_(folder) {}
+ReplacementFile::ReplacementFile(std::string path, std::string folder)
+    : path_(std::move(path)), folder_name_(std::move(folder)) {}
 
 ReplacementFile::ReplacementFile(ReplacementFile&& other) noexcept
     : path_(std::move(other.path_)),
+      folder_name_(std::move(other.folder_name_)),
       temporary_(std::exchange(other.temporary_, {})),
       fd_(std::exchange(other.fd_, -1)),
       folder_(std::exchange(other.folder_, -1)) {}
@@ -184,19 +187,43 @@ ReplacementFile::~ReplacementFile() {
 Result<ReplacementFile> ReplacementFile::create(const std::string& name) {
   REPRISE_TRY(const std::string path, behind_links(name));
   struct stat info {};
-  if (::stat(path.c_str(), &info) == 0 && !S_ISREG(info.st_mode)) {
+  const bool exists = ::stat(path.c_str(), &info) == 0;
+  if (!exists && errno != ENOENT) return unwritable(path, "write");
+  if (exists && !S_ISREG(info.st_mode)) {
     return fail(ErrorCode::kFileUnwritable, "'{}' exists and is not a regular file", path);
   }
   const std::string folder = std::filesystem::path(path).parent_path().string();
-  ReplacementFile file(path, {}, -1, -1);
-  file.folder_ = ::open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (file.folder_ < 0) return unwritable(path, "open the folder of");
-  constexpr std::string_view kSuffix = ".tmp";
-  std::string temporary = fmt::format("{}.XXXXXX{}", path, kSuffix);
-  file.fd_ = ::mkostemps(temporary.data(), kSuffix.size(), O_CLOEXEC);
-  if (file.fd_ < 0) return unwritable(path, "create a temporary file beside");
-  file.temporary_ = std::move(temporary);
+  ReplacementFile file(path, folder.empty() ? "." : folder);
+  REPRISE_CHECK(file.open_file());
   return file;
+}
+
+Status ReplacementFile::open_file() {
+  folder_ = ::open(folder_name_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (folder_ < 0) return unwritable(path_, "open the folder of");
+  if (::access(kOwnFiles, X_OK) == 0) {
+    fd_ = ::open(folder_name_.c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, S_IRUSR | S_IWUSR);
+    if (fd_ >= 0) return {};
+  }
+  constexpr std::string_view kSuffix = ".tmp";
+  std::string temporary = fmt::format("{}.XXXXXX{}", path_, kSuffix);
+  fd_ = ::mkostemps(temporary.data(), kSuffix.size(), O_CLOEXEC);
+  if (fd_ < 0) return unwritable(path_, "create a temporary file beside");
+  temporary_ = std::move(temporary);
+  return {};
+}
+
+// One that nothing has: a link cannot replace what is there, a rename can.
+Status ReplacementFile::give_name() {
+  const std::string file = fmt::format("{}/{}", kOwnFiles, fd_);
+  for (int i = 0;; ++i) {
+    std::string name = fmt::format("{}/.reprise-{}-{}.tmp", folder_name_, ::getpid(), i);
+    if (::linkat(AT_FDCWD, file.c_str(), AT_FDCWD, name.c_str(), AT_SYMLINK_FOLLOW) == 0) {
+      temporary_ = std::move(name);
+      return {};
+    }
+    if (errno != EEXIST) return unwritable(path_, "name what will replace");
+  }
 }
 
 Status ReplacementFile::write(Parts parts) {
@@ -204,14 +231,15 @@ Status ReplacementFile::write(Parts parts) {
     const auto window = cursor.window();
     const ssize_t bytes = ::writev(fd_, window.data(), static_cast<int>(window.size()));
     if (bytes < 0 && errno == EINTR) continue;
-    if (bytes < 0) return unwritable(temporary_, "write");
+    if (bytes < 0) return unwritable(path_, "write");
     cursor.advance(static_cast<size_t>(bytes));
   }
   return {};
 }
 
 Status ReplacementFile::commit() {
-  if (::fsync(fd_) != 0) return unwritable(temporary_, "sync");
+  if (::fsync(fd_) != 0) return unwritable(path_, "sync");
+  if (temporary_.empty()) REPRISE_CHECK(give_name());
   if (::rename(temporary_.c_str(), path_.c_str()) != 0) return unwritable(path_, "replace");
   temporary_.clear();
   // EINVAL: a file system without folders to sync.

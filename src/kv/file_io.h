@@ -46,8 +46,10 @@ class InputFile {
   uint64_t size_, offset_ = 0;
 };
 
-/// A temporary file beside a path (readable by its owner only) that takes its place on commit and
-/// is removed otherwise; of a link, that of what it leads to. All errors are kFileUnwritable.
+/// A file (readable by its owner only) that takes the place of a path on commit and is gone
+/// otherwise, also where the process is killed: it has no name till then, where the file system
+/// allows that, else one beside the path. Of a link, it replaces what that leads to. All errors are
+/// kFileUnwritable.
 class ReplacementFile {
  public:
   static Result<ReplacementFile> create(const std::string& name);
@@ -61,10 +63,12 @@ class ReplacementFile {
   Status commit();
 
  private:
-  ReplacementFile(std::string path, std::string temporary, int fd, int folder);
+  ReplacementFile(std::string path, std::string folder);
+  Status open_file();
+  Status give_name();
 
-  std::string path_, temporary_;
-  int fd_, folder_;
+  std::string path_, folder_name_, temporary_;  // temporary_: empty without a name
+  int fd_ = -1, folder_ = -1;
 };
 
 }  // namespace reprise

@@ -119,6 +119,7 @@ TEST(BadPrompt, FileProblems) {
   const TemporaryFolder folder;
   expect_failure({"run", "-f", folder.file("absent.txt")}, "file_not_found", "absent.txt");
   expect_failure({"run", "-f", folder.file("")}, "file_unreadable", "directory");
+  expect_failure({"run", "-f", "/dev/zero"}, "file_unreadable", "/dev/zero: more than 1 GiB");
 }
 
 TEST(BadPrompt, InvalidUtf8NamesTheByte) {

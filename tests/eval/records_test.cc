@@ -75,6 +75,7 @@ TEST_F(RecordsFile, EveryFieldComesBack) {
                 "cpu",
                 "quest:budget=5",
                 "tail:64",
+                8192,
                 7,
                 {{"needle", "h1"}}};
   written.runs = {run};
@@ -89,6 +90,7 @@ TEST_F(RecordsFile, EveryFieldComesBack) {
   const RunRecord& r = read_back->runs.at(0);
   EXPECT_EQ(r.policy, "quest:budget=5");
   EXPECT_EQ(r.weight_bytes, 123456u);
+  EXPECT_EQ(r.context, 8192u);
   EXPECT_THAT(r.data, ElementsAre(std::pair<std::string, std::string>("needle", "h1")));
   const SampleRecord& sample = read_back->samples.at(0);
   EXPECT_EQ(sample.prediction, full_sample().prediction);

@@ -243,11 +243,12 @@ TEST_F(RunnerTest, ResumeAddsPoliciesAndRefusesOtherRuns) {
   EXPECT_EQ(count(lines("a"), "sample"), 6u);
 
   const auto before = lines("a");
-  for (int what = 0; what < 3; ++what) {
+  for (int what = 0; what < 4; ++what) {
     EvalPlan other = first;
     if (what == 0) other.eval.seed = 99;
     if (what == 1) other.eval.scope = "tail:8";
     if (what == 2) other.tasks = {"texts"};
+    if (what == 3) other.engine.ctx = 100;
     const auto refused = run_eval(other);
     ASSERT_FALSE(refused) << what;
     EXPECT_EQ(refused.error().code, ErrorCode::kInvalidArgument);

@@ -1,4 +1,5 @@
 // What becomes of the file when saving fails half-way, or the process dies.
+#include <fcntl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -156,6 +157,32 @@ TEST(SessionSave, KilledProcessLeavesAWholeFile) {
   }
   ASSERT_TRUE(two.save(path));  // temporary files left behind are in nobody's way
   EXPECT_EQ(number_in(path), 2);
+}
+
+bool allows_nameless_files(const std::string& folder) {
+  const int file = ::open(folder.c_str(), O_TMPFILE | O_WRONLY, S_IRUSR | S_IWUSR);
+  if (file >= 0) ::close(file);
+  return file >= 0;
+}
+
+TEST(SessionSave, KilledProcessLeavesNoOtherFile) {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("session");
+  if (!allows_nameless_files(folder.file(""))) GTEST_SKIP();
+  const Conversation one(1), two(2);
+  ASSERT_TRUE(one.save(path));
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    int calls = 0;
+    (void)two.save(path, [&](const Progress&) { return ++calls < 3 || ::raise(SIGKILL) != 0; });
+    ::_exit(1);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  ASSERT_TRUE(WIFSIGNALED(status));
+  EXPECT_EQ(number_in(path), 1);
+  EXPECT_EQ(folder.entries(), 1u);
 }
 
 }  // namespace
