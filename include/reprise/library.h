@@ -59,6 +59,9 @@ void visit_options(LibraryOptions& o, Visitor&& visit) {
 /// As for EngineOptions.
 Status validate(const LibraryOptions& options);
 
+/// Names of the fusions that Library::fuse() knows.
+std::vector<std::string> list_fusions();
+
 /// A chunk that search() found.
 struct Passage {
   std::string document;

@@ -1,8 +1,10 @@
 #include "base/system.h"
 
+#include <fmt/format.h>
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <fstream>
 #include <limits>
 #include <string>
@@ -36,6 +38,14 @@ uint64_t available_memory_bytes() {
     if (key == "MemAvailable:") return std::min(kib * 1024, cgroup_memory_left());
   }
   return 0;
+}
+
+std::string user_file(const char* variable, std::string_view below_home, std::string_view name) {
+  const char* folder = std::getenv(variable);
+  if (folder != nullptr && *folder != '\0') return fmt::format("{}/reprise/{}", folder, name);
+  const char* home = std::getenv("HOME");
+  if (home == nullptr || *home == '\0') return {};
+  return fmt::format("{}/{}/reprise/{}", home, below_home, name);
 }
 
 }  // namespace reprise

@@ -1,7 +1,9 @@
-// What the operating system says about memory.
+// What the operating system says about memory, and where a user's files lie.
 #pragma once
 
 #include <cstdint>
+#include <string>
+#include <string_view>
 
 namespace reprise {
 
@@ -9,5 +11,9 @@ namespace reprise {
 uint64_t peak_rss_bytes();
 /// Memory that can be taken without swapping, in bytes; 0 when unknown.
 uint64_t available_memory_bytes();
+
+/// $variable/reprise/name, or $HOME/below_home/reprise/name without it (XDG base directories);
+/// empty where neither variable is set.
+std::string user_file(const char* variable, std::string_view below_home, std::string_view name);
 
 }  // namespace reprise

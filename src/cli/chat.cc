@@ -1,12 +1,12 @@
 // `reprise chat`: a conversation of many turns, with /commands.
 #include <unistd.h>
 
-#include <cstdlib>
 #include <filesystem>
 #include <optional>
 #include <span>
 
 #include "base/nearest.h"
+#include "base/system.h"
 #include "base/try.h"
 #include "cli/answer.h"
 #include "cli/command.h"
@@ -20,21 +20,13 @@
 namespace reprise::cli {
 namespace {
 
-std::string history_path() {
-  const char* state = std::getenv("XDG_STATE_HOME");
-  if (state != nullptr && *state != '\0') return std::string(state) + "/reprise/history";
-  const char* home = std::getenv("HOME");
-  if (home == nullptr || *home == '\0') return {};
-  return std::string(home) + "/.local/state/reprise/history";
-}
-
 class Chat {
  public:
   Chat(Conversation conversation, RequestOptions options, Console& console)
       : conversation_(std::move(conversation)),
         options_(std::move(options)),
         console_(console),
-        editor_(history_path()) {}
+        editor_(user_file("XDG_STATE_HOME", ".local/state", "history")) {}
 
   Status start();
   /// Talks until the end, whatever ends it; afterwards the session file is written.

@@ -6,6 +6,7 @@
 #include "base/try.h"
 #include "cli/command.h"
 #include "reprise/engine.h"
+#include "reprise/library.h"
 
 namespace reprise::cli {
 namespace {
@@ -27,6 +28,8 @@ std::vector<std::string> choices_of(const CLI::Option& option) {
   std::vector<std::string> choices;
   if (option.check_lname("policy")) {
     for (const PolicyInfo& policy : list_policies()) choices.push_back(policy.name);
+  } else if (option.check_lname("fusion")) {
+    choices = list_fusions();
   } else if (const std::string type = option.get_type_name(); type.find('|') != std::string::npos) {
     choices = CLI::detail::split(type, '|');
   }

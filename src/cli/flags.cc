@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "base/nearest.h"
+#include "base/system.h"
 #include "base/try.h"
 
 namespace reprise::cli {
@@ -46,13 +47,6 @@ std::string placeholder(const OptionSpec& spec) {
   return word;
 }
 
-std::string user_config_path() {
-  const char* xdg = std::getenv("XDG_CONFIG_HOME");
-  if (xdg != nullptr && *xdg != '\0') return std::string(xdg) + "/reprise/config.toml";
-  const char* home = std::getenv("HOME");
-  return std::string(home == nullptr ? "" : home) + "/.config/reprise/config.toml";
-}
-
 bool any_text(const CLI::results_t&) { return true; }
 
 Error in_place(Error error, std::string_view place) {
@@ -63,7 +57,8 @@ Error in_place(Error error, std::string_view place) {
 }  // namespace
 
 Result<Config> read_config(const std::string& path) {
-  Config config = {path.empty() ? user_config_path() : path, {}};
+  const std::string own = user_file("XDG_CONFIG_HOME", ".config", "config.toml");
+  Config config = {path.empty() ? own : path, {}};
   const std::string& file = config.path;
   std::error_code ignored;
   if (!std::filesystem::exists(file, ignored)) {

@@ -1,8 +1,8 @@
 #include "engine/model_path.h"
 
-#include <cstdlib>
 #include <filesystem>
 
+#include "base/system.h"
 #include "base/try.h"
 #include "model/random_model.h"
 #include "text/byte_tokenizer.h"
@@ -12,19 +12,15 @@ namespace reprise {
 Result<std::string> resolve_model(const std::string& model) {
   std::error_code ignored;
   if (model != "smollm2" || std::filesystem::exists(model, ignored)) return model;
-  const char* cache = std::getenv("XDG_CACHE_HOME");
-  const char* home = std::getenv("HOME");
-  std::filesystem::path folder;
-  if (cache != nullptr && *cache != '\0')
-    folder = cache;
-  else if (home != nullptr)
-    folder = std::filesystem::path(home) / ".cache";
-  const auto path = folder / "reprise" / "SmolLM2-135M-Instruct.Q4_1.gguf";
-  if (std::filesystem::exists(path, ignored)) return path.string();
+  const std::string path = user_file("XDG_CACHE_HOME", ".cache", "SmolLM2-135M-Instruct.Q4_1.gguf");
+  if (path.empty()) {
+    return fail(ErrorCode::kFileNotFound,
+                "where the default model lies is unknown without HOME; name a model with --model");
+  }
+  if (std::filesystem::exists(path, ignored)) return path;
   return fail(
       ErrorCode::kFileNotFound,
-      "the default model is not at {}; fetch it with `make model`, or name one with --model",
-      path.string());
+      "the default model is not at {}; fetch it with `make model`, or name one with --model", path);
 }
 
 Result<TokenizerData> read_tokenizer(const std::string& path) {

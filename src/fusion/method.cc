@@ -5,6 +5,7 @@
 #include "attention/registry.h"
 #include "base/nearest.h"
 #include "base/try.h"
+#include "reprise/library.h"
 
 namespace reprise {
 namespace {
@@ -29,6 +30,12 @@ constexpr Entry kEntries[] = {{"none", with_options<NoFusion>},
                               {"a3-paper", with_options<PublishedA3, A3Options>}};
 
 }  // namespace
+
+std::vector<std::string> list_fusions() {
+  std::vector<std::string> names;
+  for (const Entry& entry : kEntries) names.emplace_back(entry.name);
+  return names;
+}
 
 Result<FusionMethod> parse_fusion(std::string_view text) {
   REPRISE_TRY(const MethodSpec spec, parse_spec("fusion", text));

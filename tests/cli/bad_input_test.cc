@@ -58,6 +58,12 @@ TEST(BadModel, DefaultNotFetchedSaysHowToFetchIt) {
   EXPECT_THAT(outcome.err, HasSubstr("make model"));
 }
 
+TEST(BadModel, DefaultWithoutHomeIsNowhere) {
+  const Outcome outcome = run({"run", "-p", "x"}, {.env = {{"XDG_CACHE_HOME", ""}, {"HOME", ""}}});
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_THAT(outcome.err, AllOf(HasSubstr("HOME"), HasSubstr("--model")));
+}
+
 TEST(BadModel, Truncated) {
   const TemporaryFolder folder;
   const std::string whole = small_gguf().build();

@@ -178,6 +178,7 @@ TEST(Usage, CompletionOffersValuesPoliciesAndActions) {
     return run({"-c", ask}, {.program = "/bin/bash"}).out;
   };
   EXPECT_EQ(complete("reprise run --policy stre"), "streaming\n");
+  EXPECT_EQ(complete("reprise ask --fusion cache"), "cacheblend\n");
   EXPECT_EQ(complete("reprise run --device = cu"), "cuda\n");
   EXPECT_EQ(complete("reprise run --device ="), "cpu cuda\n");
   EXPECT_EQ(complete("reprise store v"), "verify\n");
