@@ -229,7 +229,9 @@ void Scheduler::reuse_prefix(Running& running) {
   // The last prompt token is always computed: its logits are wanted.
   const auto kept = static_cast<int32_t>(std::min(common, prompt.size() - 1));
   auto observed = static_cast<size_t>(sequence.policy->observed_prompt_rows(end, kept));
-  const SharedState* known = observed > 0 ? find_state(sequence, prompt) : nullptr;
+  // What is shared was made from exact KV.
+  const bool shares = observed > 0 && !sequence.fused();
+  const SharedState* known = shares ? find_state(sequence, prompt) : nullptr;
   if (known != nullptr) {
     const auto held = static_cast<int32_t>(known->tokens.size());
     observed = static_cast<size_t>(known->policy->observed_prompt_rows(end, held));
@@ -515,7 +517,10 @@ void Scheduler::deliver_finished() {
   while (!finished_.empty()) {  // each may cancel others
     const std::unique_ptr<Running> running = std::move(finished_.front());
     finished_.pop_front();
-    running->sequence->busy = false;
+    Sequence& sequence = *running->sequence;
+    // An index that was taken from another prompt holds keys that this one did not get to.
+    if (!*running->result) sequence.policy->truncate(static_cast<int32_t>(sequence.tokens.size()));
+    sequence.busy = false;
     if (running->on_done) running->on_done(std::move(*running->result));
   }
 }

@@ -15,9 +15,17 @@ constexpr int kMaxLosses = 2;  // after the last one nothing is kept
 }  // namespace
 
 void Scheduler::wake(Running& running) {
-  if (const Status status = wake(*running.sequence); !status) {
+  Sequence& sequence = *running.sequence;
+  const size_t before = sequence.tokens.size(), prefilled = sequence.prefilled;
+  if (const Status status = wake(sequence); !status) {
     running.result = tl::unexpected<Error>(status.error());
+    return;
   }
+  // Where pages of a prompt were lost, the cell that they end in is read in one again.
+  const size_t length = sequence.tokens.size();
+  if (length == before || length >= prefilled) return;
+  const size_t begin = cell_begin(*sequence.policy, length, running.request.prompt.size());
+  if (!sequence.truncate(begin)) sequence.clear();
 }
 
 void Scheduler::recover(Running& running, const Error& error) {
@@ -29,7 +37,10 @@ void Scheduler::recover(Running& running, const Error& error) {
     running.result = tl::unexpected<Error>(error);
     return;
   }
-  if (running.losses == kMaxLosses) sequence.clear();
+  const auto length = static_cast<int32_t>(sequence.tokens.size());
+  // A policy that evicts cannot go back: what it kept of the pages of this pass is gone.
+  const bool resumes = sequence.policy->can_resume(sequence.kv, length);
+  if (running.losses == kMaxLosses || !resumes) sequence.clear();
   wake(running);
 }
 
