@@ -1,6 +1,7 @@
 // `reprise chat`: a conversation of many turns, with /commands.
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <optional>
 #include <span>
@@ -46,6 +47,9 @@ class Chat {
   Status ask(const std::string& text);
   Status answer();
   void drop_last_turn();
+  bool talked() const;
+  bool holds_something() const;
+  Status resume(const std::string& path);
   void note_restored(const std::string& path);
 
   Status help(const std::string&);
@@ -74,7 +78,8 @@ class Chat {
 std::span<const Chat::SlashCommand> Chat::slash_commands() {
   static constexpr SlashCommand kCommands[] = {
       {"/help", "", "this list", &Chat::help},
-      {"/read", "FILE", "put a document before the next question", &Chat::read},
+      {"/read", "FILE", "put a document before the next question, behind others that wait",
+       &Chat::read},
       {"/reset", "", "forget the conversation, keep the system message", &Chat::reset},
       {"/system", "TEXT", "start again with this system message", &Chat::system},
       {"/undo", "", "take back the last question and its answer", &Chat::undo},
@@ -94,18 +99,19 @@ Status Chat::start() {
   if (!options_.session.empty()) {
     const bool there =
         std::filesystem::exists(options_.session) && !is_empty_file(options_.session);
-    REPRISE_TRY(messages_, conversation_.resume(options_.session));
-    if (there && messages_.empty() && document_.empty()) {
+    REPRISE_CHECK(resume(options_.session));
+    if (there && !talked() && document_.empty()) {
       console_.warn(
           fmt::format("{} holds no conversation, and this one will take its place; -f FILE "
                       "asks about a document that was read ahead",
                       options_.session));
     }
-    if (!messages_.empty() && messages_.back().role == "user") messages_.pop_back();
-    if (!messages_.empty()) note_restored(options_.session);
+    if (talked()) note_restored(options_.session);
   }
-  if (messages_.empty() && !options_.system.empty())
-    messages_.push_back({"system", options_.system});
+  const std::string& system = options_.system;
+  if (messages_.empty() && !system.empty()) messages_.push_back({"system", system});
+  if (!system.empty() && (messages_[0].role != "system" || messages_[0].content != system))
+    console_.warn("--system: the conversation keeps what it began with; /system starts another");
   if (editor_.interactive())
     console_.note(fmt::format("[{}, context {} tokens; /help lists commands, Ctrl-D ends]",
                               conversation_.model().name, grouped(conversation_.model().context)));
@@ -123,8 +129,8 @@ Status Chat::run() {
   const Status talked = talk();
   editor_.finish();
   if (interrupted() || asked_to_end()) console_.stopped();  // saving goes on
-  const Status saved =
-      options_.session.empty() ? Status() : conversation_.save(options_.session, messages_);
+  const bool kept = !options_.session.empty() && holds_something();
+  const Status saved = kept ? conversation_.save(options_.session, messages_) : Status();
   if (!talked && !saved) console_.warn(saved.error().message);
   const Status& status = talked ? saved : talked;
   if (!console_.json()) return status;
@@ -217,6 +223,20 @@ void Chat::drop_last_turn() {
   if (!messages_.empty() && messages_.back().role == "user") messages_.pop_back();
 }
 
+bool Chat::talked() const {
+  return std::ranges::any_of(messages_, [](const Message& m) { return m.role == "assistant"; });
+}
+
+// Where KV is gone, as after another policy, the messages are still worth keeping.
+bool Chat::holds_something() const { return talked() || !conversation_.session().tokens().empty(); }
+
+// A question that nobody answered, as of a run that was stopped, is left out.
+Status Chat::resume(const std::string& path) {
+  REPRISE_TRY(messages_, conversation_.resume(path));
+  if (!messages_.empty() && messages_.back().role == "user") messages_.pop_back();
+  return {};
+}
+
 void Chat::note_restored(const std::string& path) {
   console_.note(fmt::format("[{}: {} messages, {} tokens restored]", path, messages_.size(),
                             grouped(conversation_.session().tokens().size())));
@@ -244,14 +264,15 @@ Status Chat::system(const std::string& text) {
 
 Status Chat::read(const std::string& path) {
   REPRISE_CHECK(check_document("/read", path));
-  REPRISE_TRY(document_, read_documents({path}, options_.lossy));
+  REPRISE_TRY(const std::string document, read_documents({path}, options_.lossy));
+  document_ = document_message(document_, document);
   console_.note(fmt::format("[{} bytes; ask about them]", grouped(document_.size())));
   return {};
 }
 
 Status Chat::save(const std::string& path) {
   const size_t tokens = conversation_.session().tokens().size();
-  if (tokens == 0)
+  if (!holds_something())
     return fail(ErrorCode::kInvalidArgument, "there is nothing to save yet; ask a question first");
   REPRISE_CHECK(check_session_path("/save", path));
   REPRISE_CHECK(conversation_.save(path, messages_));
@@ -261,10 +282,12 @@ Status Chat::save(const std::string& path) {
 }
 
 Status Chat::load(const std::string& path) {
-  REPRISE_TRY(std::vector<Message> messages, conversation_.resume(path));
-  if (messages.empty())
+  std::vector<Message> before = messages_;
+  REPRISE_CHECK(resume(path));
+  if (!talked()) {
+    messages_ = std::move(before);
     return fail(ErrorCode::kFileNotFound, "{}: no conversation could be restored", path);
-  messages_ = std::move(messages);
+  }
   note_restored(path);
   return {};
 }

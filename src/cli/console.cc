@@ -9,6 +9,7 @@
 #include "base/try.h"
 #include "cli/interrupt.h"
 #include "cli/standard_error.h"
+#include "cli/text.h"
 
 namespace reprise::cli {
 namespace {
@@ -58,12 +59,12 @@ void Console::note(std::string_view text) {
 
 void Console::tell(std::string_view text) {
   bar_.finish();
-  write_error(fmt::format("{}\n", text));
+  write_error(escaped(text) + "\n");
 }
 
 void Console::warn(std::string_view text) {
   bar_.finish();
-  write_error(fmt::format("reprise: {}\n", text));
+  write_error(fmt::format("reprise: {}\n", escaped(text)));
 }
 
 void Console::partly_failed(std::string_view text) {

@@ -60,11 +60,11 @@ Result<std::vector<Message>> Conversation::resume(const std::string& path) {
                 error.message);
   }
   console_->warn(fmt::format("{}; everything is read again", error.message));
+  REPRISE_CHECK(reopen(session_->impl().policy_spec));  // what was read before is another talk's
   return messages;
 }
 
 Status Conversation::save(const std::string& path, const std::vector<Message>& messages) {
-  if (session_->tokens().empty()) return {};
   const Status status = session_->save(path, pack_messages(messages), console_->progress());
   console_->end_progress();
   return status;

@@ -31,7 +31,7 @@ class Conversation {
   /// The same, and returns its messages, also those of a file whose KV cannot be used. Where they
   /// cannot be read either the error is returned: the file should not be replaced.
   Result<std::vector<Message>> resume(const std::string& path);
-  /// Writes tokens, KV and messages; nothing when there are no tokens yet.
+  /// Writes tokens, KV and messages.
   Status save(const std::string& path, const std::vector<Message>& messages);
   /// Starts again with another policy. Errors: those of Engine::open; kInvalidArgument when its
   /// sessions cannot be saved and this one is to be.

@@ -4,6 +4,7 @@
 #include "cli/command.h"
 #include "cli/conversation.h"
 #include "cli/request_flags.h"
+#include "cli/session_messages.h"
 #include "cli/text.h"
 
 namespace reprise::cli {
@@ -46,6 +47,7 @@ class IndexCommand : public Command {
     messages.push_back({"user", document});
     REPRISE_TRY(auto prompt, conversation.engine().chat_prompt(messages));
     REPRISE_TRY(const Answer answer, conversation.read(std::move(prompt)));
+    warn_of_talk(options_.session, console);
     REPRISE_CHECK(conversation.save(options_.session, {}));
     return report(answer, console);
   }

@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdint>
+#include <ctime>
 
 namespace reprise::cli {
 namespace {
@@ -17,6 +18,11 @@ std::atomic<int> pending{0};
 std::atomic<int> last_signal{SIGINT};
 static_assert(std::atomic<int>::is_always_lock_free, "written by a signal handler");
 
+// A signal that comes later than that, while the first is not obeyed yet, ends the program at once:
+// nobody waits that long twice. Sooner it is one that was sent twice.
+constexpr time_t kPatience = 1;  // seconds, up to one more
+std::atomic<time_t> first_second{0};
+
 std::atomic<bool> suspension{false};
 
 int wake = -1;  // readable from a signal on: it may come when a reader is not waiting yet
@@ -24,7 +30,13 @@ int wake = -1;  // readable from a signal on: it may come when a reader is not w
 void on_signal(int signal) {
   if (signal == SIGHUP && last_signal == SIGHUP) return;  // shells repeat what the terminal sent
   const int before = errno;
-  if (pending.exchange(signal) != 0) _exit(128 + signal);
+  timespec now = {};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  if (pending.exchange(signal) == 0) {
+    first_second = now.tv_sec;
+  } else if (now.tv_sec - first_second > kPatience) {
+    _exit(128 + signal);
+  }
   last_signal = signal;
   eventfd_write(wake, 1);
   errno = before;

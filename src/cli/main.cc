@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <clocale>
 #include <cstdlib>
+#include <deque>
 #include <memory>
 #include <span>
 #include <sstream>
@@ -85,10 +86,10 @@ class CommandLine {
     // CLI11 would give what stands behind "--" to the command or to the program by turns.
     const char* const* end = std::find(argv + 1, argv + argc, std::string_view("--"));
     rest_.assign(std::min(end + 1, argv + argc), argv + argc);
-    argc = static_cast<int>(end - argv);
-    global_.json = wants_json(argc, argv);
+    const std::vector<const char*> words = split_empty_values({argv, end});
+    global_.json = wants_json(words);
     try {
-      app_.parse(argc, argv);
+      app_.parse(static_cast<int>(words.size()), words.data());
     } catch (const CLI::Success& done) {  // --help and --version
       std::ostringstream text;
       app_.exit(done, text);
@@ -105,14 +106,29 @@ class CommandLine {
   }
 
  private:
+  // "--name=" as "--name" and "": CLI11 would take the word behind it for the value.
+  std::vector<const char*> split_empty_values(std::span<const char* const> given) {
+    std::vector<const char*> words;
+    for (const char* word : given) {
+      const std::string_view text(word);
+      if (!text.starts_with("--") || text.find('=') + 1 != text.size()) {
+        words.push_back(word);
+        continue;
+      }
+      words.push_back(names_.emplace_back(text.substr(0, text.size() - 1)).c_str());
+      words.push_back("");
+    }
+    return words;
+  }
+
   // Before options are resolved, so that errors of parsing come as JSON too.
-  static bool wants_json(int argc, const char* const* argv) {
+  static bool wants_json(std::span<const char* const> words) {
     constexpr std::string_view kFlag = "--json";
     constexpr OptionSpec kSpec = {kFlag, ""};
     bool json = false;
     const char* variable = std::getenv("REPRISE_JSON");
     if (variable != nullptr) static_cast<void>(parse_option(kSpec, variable, json));
-    for (const std::string_view word : std::span(argv, static_cast<size_t>(argc)).subspan(1)) {
+    for (const std::string_view word : words.subspan(1)) {
       if (!word.starts_with(kFlag)) continue;
       const std::string_view value = word.substr(kFlag.size());
       if (value.empty()) json = true;
@@ -198,6 +214,7 @@ class CommandLine {
   CLI::App app_;
   GlobalOptions global_;
   std::vector<std::string> rest_;  // what stands behind "--"
+  std::deque<std::string> names_;  // of options whose value is empty
   std::vector<Entry> entries_;
 };
 

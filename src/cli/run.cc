@@ -7,6 +7,7 @@
 #include "cli/conversation.h"
 #include "cli/fused.h"
 #include "cli/request_flags.h"
+#include "cli/session_messages.h"
 #include "fusion/method.h"
 
 namespace reprise::cli {
@@ -40,11 +41,16 @@ class RunCommand : public Command {
     REPRISE_CHECK(check_text("--prompt", prompt_));
     REPRISE_CHECK(check_texts(options_));
     REPRISE_CHECK(parse_fusion(fused_.fusion));  // also where nothing is fused: a typo is an error
+    if (raw_ && !options_.system.empty())
+      console.warn("--raw leaves out the chat template, and --system with it");
     if (!fused_.library.store.empty()) return run_fused(console);
     REPRISE_TRY(const std::string text, read_prompt());
     options_.engine.kv_type_of = options_.session;
     REPRISE_TRY(Conversation conversation, Conversation::open(options_, console));
-    if (!options_.session.empty()) REPRISE_CHECK(conversation.restore(options_.session));
+    if (!options_.session.empty()) {
+      REPRISE_CHECK(conversation.restore(options_.session));
+      warn_of_talk(options_.session, console);
+    }
 
     std::vector<Message> messages;
     if (!options_.system.empty()) messages.push_back({"system", options_.system});
@@ -59,7 +65,8 @@ class RunCommand : public Command {
       REPRISE_CHECK(report(*answer, conversation.model(), console));
       messages.push_back({"assistant", answer->text});
     }
-    if (!options_.session.empty() && (answer || stopped))
+    const bool read = answer || !conversation.session().tokens().empty();
+    if (!options_.session.empty() && (answer || stopped) && read)
       REPRISE_CHECK(conversation.save(options_.session, raw_ ? std::vector<Message>() : messages));
     if (!answer) return tl::unexpected(answer.error());
     return {};

@@ -1,5 +1,6 @@
 #include "cli/session_messages.h"
 
+#include <algorithm>
 #include <array>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -34,6 +35,15 @@ Result<std::vector<Message>> read_messages(const std::string& path) {
   if (is_empty_file(path)) return std::vector<Message>();
   REPRISE_TRY(const std::string note, Session::read_note(path));
   return unpack_messages(note);
+}
+
+void warn_of_talk(const std::string& path, Console& console) {
+  const auto messages = read_messages(path);
+  if (!messages || std::ranges::count(*messages, "user", &Message::role) < 2) return;
+  console.warn(
+      fmt::format("{} holds a conversation of {} messages, and this prompt will take its "
+                  "place; `reprise chat --session` goes on with it",
+                  path, messages->size()));
 }
 
 bool is_empty_file(const std::string& path) {

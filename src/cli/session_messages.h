@@ -5,6 +5,7 @@
 #include <string_view>
 #include <vector>
 
+#include "cli/console.h"
 #include "reprise/engine.h"
 
 namespace reprise::cli {
@@ -16,6 +17,9 @@ std::vector<Message> unpack_messages(const std::string& note);
 /// The messages of a session file of any model and settings, whatever became of its KV; none of an
 /// empty file. Errors: those of opening it, kBadMagic, kUnsupportedVersion, kTruncated, kCorrupt.
 Result<std::vector<Message>> read_messages(const std::string& path);
+
+/// A remark where the file holds a conversation of several questions, which is to be replaced.
+void warn_of_talk(const std::string& path, Console& console);
 
 /// Whether a regular file of no bytes is there, as `mktemp` leaves one: it is no damaged session.
 bool is_empty_file(const std::string& path);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <memory>
 #include <set>
 #include <utility>
@@ -188,6 +189,11 @@ Status Runner::declare_runs() {
   report_.out = plan_.eval.out;
   REPRISE_TRY(RunLog log, RunLog::open(plan_.eval.out, runs_, plan_.eval.resume));
   log_ = std::make_unique<RunLog>(std::move(log));
+  std::error_code neither;
+  if (std::filesystem::equivalent(plan_.eval.prompts, plan_.eval.out, neither)) {
+    return fail(ErrorCode::kInvalidArgument, "--prompts and --out are one file, {}",
+                plan_.eval.out);
+  }
   REPRISE_TRY(PromptLog prompts, PromptLog::open(plan_.eval.prompts));
   prompts_ = std::make_unique<PromptLog>(std::move(prompts));
   return {};

@@ -101,6 +101,8 @@ TEST_F(ChatTest, ReadPutsADocumentBeforeTheNextQuestionOnly) {
   EXPECT_THAT(said(outcome), ElementsAre("user: Bees dance.\n\nWhy?", "assistant",
                                          "user: And then?", "assistant"));
   EXPECT_THAT(outcome.err, HasSubstr("[11 bytes; ask about them]"));
+  EXPECT_THAT(said(chat("/read " + path + "\n/read " + path + "\nWhy?\n")),
+              ElementsAre("user: Bees dance.\n\nBees dance.\n\nWhy?", "assistant"));
   const Outcome missing = chat("/read " + folder_.file("absent.txt") + "\nWhy?\n");
   EXPECT_EQ(missing.code, 1);
   EXPECT_THAT(missing.err, HasSubstr("absent.txt"));

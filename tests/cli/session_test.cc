@@ -140,6 +140,29 @@ TEST_F(SessionTest, APolicyThatCannotBeSavedIsRefusedBeforeReading) {
   EXPECT_EQ(said(chat("")).size(), 2u);
 }
 
+TEST_F(SessionTest, MessagesAreKeptWithoutTheirKv) {
+  EXPECT_EQ(chat("Hello\n/policy streaming:window=64\n").code, 0);
+  const auto kept = said(chat(""));
+  ASSERT_EQ(kept.size(), 2u);
+  EXPECT_EQ(kept[0]["content"], "Hello");
+}
+
+TEST_F(SessionTest, ATalkIsNotReplacedWithoutAWord) {
+  ASSERT_EQ(chat("Hello\nAgain\n").code, 0);
+  const std::string document = folder_.write("doc.txt", "Bees dance.");
+  const Outcome indexed = with_session({"index", document});
+  EXPECT_THAT(indexed.err, HasSubstr("talk.kv holds a conversation of 4 messages"));
+  EXPECT_THAT(with_session({"index", document}).err, Not(HasSubstr("conversation")));
+}
+
+TEST_F(SessionTest, ItsSystemMessageIsKeptWithAWord) {
+  ASSERT_EQ(chat("Hello\n", {"--system", "Be brief."}).code, 0);
+  EXPECT_THAT(chat("", {"--system", "Be brief."}).err, Not(HasSubstr("--system")));
+  const Outcome other = chat("", {"--system", "Be long."});
+  EXPECT_THAT(other.err, HasSubstr("--system: the conversation keeps what it began with"));
+  EXPECT_EQ(said(other)[0]["content"], "Be brief.");
+}
+
 TEST_F(SessionTest, AScriptThatFailsKeepsWhatWasAnswered) {
   for (const std::string& wrong : {std::string("/bogus"), "/read " + folder_.file("absent.txt")}) {
     const size_t before = std::ifstream(session_).good() ? said(chat("")).size() : 0;

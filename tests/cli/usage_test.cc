@@ -137,6 +137,16 @@ TEST(Usage, VariablesAndConfigurationAreCheckedAsFlagsAre) {
   EXPECT_EQ(run({"run", "-p", "x", "--config", folder.file("absent.toml")}).code, 1);
 }
 
+TEST(Usage, AnEmptyValueIsNotTheNextWord) {
+  const Outcome counted = run({"tokenize", "-m", "random:tiny", "-p", "x", "--prompt=", "--count"});
+  EXPECT_THAT(counted.err, HasSubstr("there is no text"));
+  EXPECT_EQ(run({"tokenize", "-m", "random:tiny", "--prompt=a=", "--count"}).code, 0);
+}
+
+TEST(Usage, FileNamesSendNoEscapes) {
+  EXPECT_THAT(run({"run", "-f", "\x1b[31mred"}).err, HasSubstr("\\x1b[31mred"));
+}
+
 TEST(Usage, Policies) {
   const Outcome text = run({"policies"});
   EXPECT_EQ(text.code, 0);

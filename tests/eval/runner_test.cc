@@ -217,6 +217,23 @@ TEST_F(RunnerTest, WhatACrashCutShortIsDoneAgain) {
   }
 }
 
+TEST_F(RunnerTest, WhatIsNoRunFileStaysAsItIs) {
+  EvalPlan again = plan("notes");
+  again.eval.resume = true;
+  for (const std::string notes : {"my notes", "my notes\nof today"}) {
+    std::ofstream(path("notes"), std::ios::binary | std::ios::trunc) << notes;
+    const auto refused = run_eval(again);
+    ASSERT_FALSE(refused);
+    EXPECT_THAT(refused.error().message, HasSubstr("is no run file"));
+    std::stringstream left;
+    left << std::ifstream(path("notes"), std::ios::binary).rdbuf();
+    EXPECT_EQ(left.str(), notes);
+  }
+  EvalPlan both = plan("run");
+  both.eval.prompts = both.eval.out;
+  EXPECT_FALSE(run_eval(both));
+}
+
 TEST_F(RunnerTest, AResumedRunWritesEveryPrompt) {
   EvalPlan again = plan("a");
   again.eval.resume = true;

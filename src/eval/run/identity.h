@@ -10,7 +10,8 @@
 namespace reprise::eval {
 
 /// 16 hex digits from the bytes of a GGUF file, or of a folder's weights and configuration: their
-/// sizes, beginnings and ends, and pieces in between, so that large models take no time.
+/// sizes, beginnings and ends, and pieces in between, so that large models take no time. Of a
+/// random model, from its name.
 /// Errors: those of MappedFile::open.
 Result<std::string> weights_identity(const std::string& path);
 

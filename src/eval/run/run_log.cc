@@ -28,11 +28,16 @@ size_t complete_size(std::string_view text) {
 }
 
 Status cut_incomplete(const std::string& path) {
+  constexpr std::string_view kRun = "{\"type\":\"run\"";
   size_t size = 0, complete = 0;
   {
     REPRISE_TRY(const MappedFile file, MappedFile::open(path));
     size = file.bytes().size();
-    complete = complete_size({reinterpret_cast<const char*>(file.bytes().data()), size});
+    const std::string_view text(reinterpret_cast<const char*>(file.bytes().data()), size);
+    if (!text.starts_with(kRun)) {
+      return fail(ErrorCode::kInvalidArgument, "{} is no run file; choose another --out", path);
+    }
+    complete = complete_size(text);
   }
   if (complete == size) return {};
   std::error_code error;
