@@ -3,15 +3,10 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <cstdlib>
-#include <cstring>
-#include <filesystem>
-#include <fstream>
 #include <utility>
 
 #include "base/nearest.h"
-#include "base/system.h"
 #include "base/try.h"
 
 namespace reprise::cli {
@@ -55,36 +50,6 @@ Error in_place(Error error, std::string_view place) {
 }
 
 }  // namespace
-
-Result<Config> read_config(const std::string& path) {
-  const std::string own = user_file("XDG_CONFIG_HOME", ".config", "config.toml");
-  Config config = {path.empty() ? own : path, {}};
-  const std::string& file = config.path;
-  std::error_code ignored;
-  if (!std::filesystem::exists(file, ignored)) {
-    if (path.empty()) return config;
-    return fail(ErrorCode::kFileNotFound, "{}: no such configuration file", file);
-  }
-  if (std::filesystem::is_directory(file, ignored))
-    return fail(ErrorCode::kFileUnreadable, "{}: is a folder, not a configuration file", file);
-  std::ifstream stream(file);
-  if (!stream) return fail(ErrorCode::kFileUnreadable, "{}: {}", file, std::strerror(errno));
-  if (stream.peek() == 0xef) stream.ignore(3);  // the mark that Windows puts before UTF-8
-  try {
-    for (const CLI::ConfigItem& item : CLI::ConfigTOML().from_config(stream)) {
-      if (item.name == "++" || item.name == "--")
-        continue;  // where CLI11 sees a section begin, end
-      if (item.parents.size() > 1 || item.inputs.size() != 1)
-        return fail(ErrorCode::kInvalidArgument, "{}: {} needs one value", file, item.fullname());
-      std::string name = item.name;
-      std::replace(name.begin(), name.end(), '_', '-');
-      config.entries.push_back({item.parents.empty() ? "" : item.parents[0], name, item.inputs[0]});
-    }
-  } catch (const CLI::Error& error) {
-    return fail(ErrorCode::kFileUnreadable, "{}: {}", file, error.what());
-  }
-  return config;
-}
 
 // CLI11 collects texts; resolve() reads them.
 void FlagSet::bind(const OptionSpec& spec, bool is_switch, const std::string& default_value,

@@ -9,6 +9,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "cli/config.h"
 #include "reprise/options.h"
 
 namespace CLI {
@@ -17,19 +18,6 @@ class Option;
 }  // namespace CLI
 
 namespace reprise::cli {
-
-/// One key of the configuration file; section is a subcommand's name or empty.
-struct ConfigEntry {
-  std::string section, name, value;
-};
-
-struct Config {
-  std::string path;
-  std::vector<ConfigEntry> entries;
-};
-
-/// Reads `key = value` lines and [section]s. path empty: the user's own file, which may be absent.
-Result<Config> read_config(const std::string& path);
 
 class FlagSet {
  public:

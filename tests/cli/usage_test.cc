@@ -204,6 +204,16 @@ TEST(Usage, ConfigurationIsAnyFileThatCanBeRead) {
   EXPECT_EQ(code("/dev/null"), 0) << "none at all";
   EXPECT_EQ(code(folder.write("mark.toml", "\xef\xbb\xbfquiet = true\n")), 0);
   EXPECT_EQ(code(folder.file("")), 1);
+  const std::string texts = "# all\nprompt = \"a # b\\tc\" # text\nmodel = 'random:tiny'\n";
+  const Outcome counted = run({"tokenize", "--json", "--config", folder.write("t.toml", texts)});
+  EXPECT_EQ(
+      counted.json()["tokens"].size(),
+      run({"tokenize", "-m", "random:tiny", "-p", "a # b\tc", "--json"}).json()["tokens"].size())
+      << counted.err;
+  const Outcome wrong = run({"completion", "--config", folder.write("w.toml", "\nmodel = tiny\n")});
+  EXPECT_THAT(wrong.err, AllOf(HasSubstr("w.toml: line 2"), HasSubstr("quotes")));
+  const Outcome list = run({"completion", "--config", folder.write("l.toml", "stop = [\"a\"]\n")});
+  EXPECT_THAT(list.err, HasSubstr("stop needs one value"));
   const std::string ask = std::string(REPRISE_BINARY) + " completion --config <(echo quiet = true)";
   EXPECT_EQ(run({"-c", ask}, {.program = "/bin/bash"}).code, 0);
 }
