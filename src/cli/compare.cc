@@ -30,6 +30,7 @@ class CompareCommand : public Command {
     flags.add({"html", "write an HTML page with plots too", "file"}, html_);
   }
   Status run(Console& console) override {
+    REPRISE_CHECK(compare_.check_output("--html", html_));
     REPRISE_TRY(const eval::Settings settings, compare_.read());
     REPRISE_TRY(const eval::Comparison comparison,
                 eval::compare(settings, compare_.options(), console.progress()));

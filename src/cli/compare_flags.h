@@ -6,6 +6,7 @@
 
 #include "cli/console.h"
 #include "cli/flags.h"
+#include "cli/output_file.h"
 #include "eval/compare.h"
 #include "eval/settings.h"
 
@@ -17,6 +18,10 @@ class CompareFlags {
   /// Reads the files and joins their runs; the settings stay valid as long as this object.
   Result<eval::Settings> read();
   eval::CompareOptions options() const;
+  /// That an option's file is none of the runs.
+  Status check_output(std::string_view option, const std::string& path) const {
+    return check_not_read(option, path, paths_);
+  }
 
  private:
   std::vector<std::string> paths_;

@@ -2,9 +2,21 @@
 
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 
 namespace reprise::cli {
+
+Status check_not_read(std::string_view option, const std::string& path,
+                      std::span<const std::string> read) {
+  std::error_code neither;
+  for (const std::string& name : read) {
+    if (!std::filesystem::equivalent(path, name, neither)) continue;
+    return fail(ErrorCode::kInvalidArgument, "{}: {} is read, too; choose another name", option,
+                path);
+  }
+  return {};
+}
 
 Status write_text_file(const std::string& path, std::string_view text) {
   std::ofstream file(path, std::ios::binary);

@@ -35,6 +35,8 @@ class ReportCommand : public Command {
     flags.add({"svg", "write the plots as files to this folder", "folder"}, svg_);
   }
   Status run(Console& console) override {
+    REPRISE_CHECK(compare_.check_output("--md", markdown_));
+    REPRISE_CHECK(compare_.check_output("--html", html_));
     REPRISE_TRY(const eval::Settings settings, compare_.read());
     REPRISE_TRY(const eval::Comparison comparison,
                 eval::compare(settings, compare_.options(), console.progress()));

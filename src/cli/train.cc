@@ -123,6 +123,7 @@ class TrainCommand : public Command {
     training.validation.budget = share_budget(options_.length, kTrainedShare);
     training.validation.warm = std::max(training.validation.warm, training.rows);
     largest_ = training.published;
+    REPRISE_CHECK(check_not_read("--out", options_.out, options_.texts));
     return check_writable("--out", options_.out);
   }
 

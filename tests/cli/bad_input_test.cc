@@ -45,6 +45,8 @@ TEST(BadTraining, SaysWhatIsMissing) {
   expect_failure(
       {"train", "predictor", "-m", "random:tiny", "--text", text, "-o", folder.file("net")},
       "invalid_argument", "--length 4096: the model was trained on 2048 tokens", 2);
+  expect_failure({"train", "predictor", "--text", text, "-o", text}, "invalid_argument",
+                 "is read, too", 2);
   expect_failure({"train", "predictor", "--text", "x", "-o", "x", "--rows", "4"},
                  "invalid_argument", "5 rows at least", 2);
   expect_failure({"train", "predictor", "--text", "x", "-o", "x", "--form", "other"},
