@@ -24,6 +24,7 @@ bool Sequence::truncate(size_t length) {
   tokens.resize(length);
   logits.clear();
   prefilled = std::min(prefilled, length);
+  restored = restored && length > 0;
   if (!fused()) exact = kAll;
   return true;
 }
@@ -34,6 +35,7 @@ void Sequence::clear() {
   tokens.clear();
   logits.clear();
   prefilled = 0;
+  restored = false;
   exact = kAll;
 }
 
@@ -284,7 +286,8 @@ void Scheduler::use_cached(Sequence& sequence, std::span<const int32_t> prompt, 
   PrefixCache* cache = prefix_cache(*sequence.policy);
   if (cache == nullptr) return;
   // A session goes on from what it decoded or kept, whatever others have read since.
-  const bool own = sequence.prefilled < sequence.tokens.size() || sequence.policy->evicts();
+  const bool own =
+      sequence.prefilled < sequence.tokens.size() || sequence.restored || sequence.policy->evicts();
   if (own && !sequence.tokens.empty()) return;
   SequenceKv found = cache->match(prompt, limit);
   const auto length = static_cast<size_t>(found.length());

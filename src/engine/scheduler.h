@@ -29,7 +29,8 @@ struct Sequence {
   Sequence(PagePool& pool, std::unique_ptr<Policy> how) : kv(pool), policy(std::move(how)) {}
 
   std::vector<int32_t> tokens;  // kv.length() of them
-  size_t prefilled = 0;         // leading tokens whose KV has prefill numerics, which can be shared
+  size_t prefilled = 0;         // leading tokens whose KV has prefill numerics
+  bool restored = false;        // from a file: other sessions do not get its KV
   size_t exact = kAll;          // leading tokens before KV that was loaded from a store
   SequenceKv kv;
   std::unique_ptr<Policy> policy;

@@ -65,7 +65,8 @@ void Scheduler::finish_prefill(Running& running) {
       static_cast<double>(answer.counters.prompt_tokens - answer.counters.reused_tokens);
   answer.timings.prefill_ms = ms_between(running.prefill_start, now);
   answer.timings.prefill_tok_s = computed * 1000.0 / answer.timings.prefill_ms;
-  if (PrefixCache* cache = prefix_cache(*sequence.policy); cache && sequence.prefilled > 0) {
+  PrefixCache* cache = prefix_cache(*sequence.policy);
+  if (cache != nullptr && sequence.prefilled > 0 && !sequence.restored) {
     cache->insert(std::span(sequence.tokens).first(sequence.prefilled), sequence.kv);
     share_state(sequence, answer.counters.prompt_tokens);
   }

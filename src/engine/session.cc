@@ -1,5 +1,6 @@
 #include <xxhash.h>
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
 
@@ -9,18 +10,26 @@
 namespace reprise {
 namespace {
 
-// State of a session file: length of the note, note, state of the policy.
-std::string pack_state(std::string_view note, std::string_view policy) {
-  const uint64_t length = note.size();
-  std::string state(reinterpret_cast<const char*>(&length), sizeof length);
-  state += note;
-  state += policy;
-  return state;
+std::string_view bytes_of(const uint64_t& number) {
+  return {reinterpret_cast<const char*>(&number), sizeof number};
 }
 
 struct SessionState {
-  std::string_view note, policy;  // into what they were unpacked from
+  std::string_view note;  // as the next, into what it was unpacked from
+  std::string_view policy;
+  uint64_t prefilled = 0;
 };
+
+// State of a session file: length of the note, note, tokens that were prefilled, state of the
+// policy.
+std::string pack_state(const SessionState& state) {
+  const uint64_t length = state.note.size();
+  std::string packed;
+  for (const std::string_view part :
+       {bytes_of(length), state.note, bytes_of(state.prefilled), state.policy})
+    packed += part;
+  return packed;
+}
 
 Result<SessionState> unpack_state(const std::string& path, std::string_view state) {
   uint64_t length = 0;
@@ -28,7 +37,13 @@ Result<SessionState> unpack_state(const std::string& path, std::string_view stat
   if (state.size() < sizeof length || length > state.size() - sizeof length)
     return fail(ErrorCode::kCorrupt, "{}: {} bytes of state are too few", path, state.size());
   state.remove_prefix(sizeof length);
-  return SessionState{state.substr(0, length), state.substr(length)};
+  SessionState unpacked{state.substr(0, length), state.substr(length)};
+  std::string_view& rest = unpacked.policy;  // without a number: of an earlier version
+  if (rest.size() >= sizeof unpacked.prefilled) {
+    std::memcpy(&unpacked.prefilled, rest.data(), sizeof unpacked.prefilled);
+    rest.remove_prefix(sizeof unpacked.prefilled);
+  }
+  return unpacked;
 }
 
 }  // namespace
@@ -82,6 +97,7 @@ std::unique_ptr<Session> Session::fork() const {
   copy->sequence.kv.rest();
   copy->sequence.tokens = from.tokens;
   copy->sequence.prefilled = from.prefilled;
+  copy->sequence.restored = from.restored;
   copy->sequence.exact = from.exact;
   return std::make_unique<Session>(std::move(copy));
 }
@@ -111,8 +127,9 @@ Status Session::save(const std::string& path, std::string_view note,
                 "token {} on; truncate to that, or read the prompt without the store",
                 sequence.exact);
   }
+  const std::string policy = sequence.policy->save_state();
   return save_session(path, impl_->identity(),
-                      {sequence.tokens, pack_state(note, sequence.policy->save_state())},
+                      {sequence.tokens, pack_state({note, policy, sequence.prefilled})},
                       sequence.kv, progress);
 }
 
@@ -149,7 +166,8 @@ Result<std::string> Session::restore(const std::string& path, const ProgressFn& 
   sequence.kv.rest();
   sequence.tokens = std::move(saved.tokens);
   sequence.logits.clear();
-  sequence.prefilled = 0;  // the file does not say which tokens were prefilled
+  sequence.prefilled = std::min<size_t>(state.prefilled, sequence.tokens.size());
+  sequence.restored = true;
   sequence.exact = Sequence::kAll;
   return std::string(state.note);
 }

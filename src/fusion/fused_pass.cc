@@ -9,10 +9,6 @@ namespace reprise {
 
 Result<uint32_t> check_layer(const RowCheck& check, const ModelConfig& config, int32_t prompt_end) {
   const uint32_t wanted = check.layer > 0 ? check.layer : std::max(1u, config.n_layer / 5);
-  if (check.layer > 1 && check.layer >= config.n_layer) {
-    return fail(ErrorCode::kInvalidArgument, "fusion: layer {} of a model that has layers 0 to {}",
-                check.layer, config.n_layer - 1);
-  }
   const uint32_t named = std::min(wanted, config.n_layer - 1);
   const auto serves = [&](uint32_t layer) {
     const uint32_t window = config.window[layer];

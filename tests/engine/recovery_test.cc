@@ -101,6 +101,30 @@ TEST(Recovery, ALostCellOfAPromptIsReadInOne) {
   }
 }
 
+TEST(Recovery, ACellThatAFileWasCutInIsReadInOne) {
+  const std::string spec =
+      "reattention:local=32,sink=16,span=8,spans=4,chunk=32,alone=8,activate=128,early=64,agree=0,"
+      "stride=4";
+  EngineOptions options = tiny_options();
+  options.kv_type = "f32";
+  const auto engine = tiny_engine(options);
+  const std::string file = scratch_folder() + "/cut.kv";
+  for (const size_t cut : {210u, 224u, 252u}) {
+    const auto live = *engine->open(spec), restored = *engine->open(spec);
+    Request request = request_of(tiny_prompt(300, 5), 4);
+    answer_of(*live, request);
+    ASSERT_TRUE(live->save(file, ""));
+    ASSERT_TRUE(restored->restore(file));
+    request = request_of(tiny_prompt(300, 5));
+    request.prompt.resize(cut);
+    const std::vector<int32_t> more = tiny_prompt(60, 99);
+    request.prompt.insert(request.prompt.end(), more.begin(), more.end());
+    const Answer want = answer_of(*live, request), got = answer_of(*restored, request);
+    EXPECT_EQ(got.tokens, want.tokens) << cut;
+    EXPECT_EQ(got.counters.reused_tokens, want.counters.reused_tokens);
+  }
+}
+
 TEST(Recovery, AnIndexOfAPromptThatWasCancelledEndsWithItsKv) {
   const std::string spec = "probe+csattention:budget=64";
   EngineOptions options = tiny_options();
