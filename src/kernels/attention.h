@@ -5,7 +5,9 @@
 // keys and values that are rotated or scaled at read are rounded. Decode over q8_0 with AVX-512
 // rounds q and the weights to 16 bits of a row's and a page's largest instead, and keys and values
 // not at all. A row's result depends on its own q, its phase and on the list of pages in order, not
-// on the other rows of the call; pages that it does not see change nothing.
+// on the other rows of the call; pages that it does not see change nothing, but for the last bits
+// with AMX, whose decode sums pages by fours of the list and whose prefill ends a block at a page
+// that comes again.
 #pragma once
 
 #include <cstddef>
@@ -53,7 +55,7 @@ struct AttendArgs {
 
 /// out = softmax(scale q K^T) V and lse (Milakov & Gimelshein 2018, online softmax; Dao et al.
 /// 2022, FlashAttention). Called from inside a parallel region: uses no threads itself; scratch is
-/// [attend_scratch_bytes(args)], any alignment. Slots of a page that are not read may hold anything
+/// [attend_scratch_bytes(args)], aligned as floats. Slots of a page that are not read may hold anything
 /// finite.
 void attend(const AttendArgs& args, std::byte* scratch);
 size_t attend_scratch_bytes(const AttendArgs& args);

@@ -35,7 +35,7 @@ struct KeyTopKArgs {
 /// of bf16 where the instruction set has them and the pages are bf16 or q8_0; sums are in float. A
 /// row's result does not depend on the other rows, nor on how a scan is split into calls whose
 /// lists are merged by ranks_before. Keys whose score is NaN or -inf are never found. Uses no
-/// threads; scratch is [key_top_k_scratch_bytes(args)], any alignment.
+/// threads; scratch is [key_top_k_scratch_bytes(args)], aligned as floats.
 void key_top_k(const KeyTopKArgs& args, std::byte* scratch);
 size_t key_top_k_scratch_bytes(const KeyTopKArgs& args);
 

@@ -85,7 +85,29 @@ void make_pages(AttentionCase& problem, std::mt19937& random) {
 struct RowKeys {
   std::vector<double> logit, error;
   std::vector<std::vector<float>> value;
+  std::vector<int32_t> page;  // where they lie
 };
+
+// Decode over q8_0 rounds weights times the scales of values to steps of a page's largest: the
+// error of every dim of a block of 32.
+std::vector<double> weight_steps(const RowKeys& keys, std::span<const double> weights,
+                                 size_t head_dim) {
+  constexpr size_t kBlock = 32;
+  constexpr double kStep = 1.01 / (2 * 32767);  // and of float
+  std::vector<double> steps(head_dim / kBlock, 0.0);
+  for (size_t first = 0, end = 0; first < weights.size(); first = end) {
+    while (end < weights.size() && keys.page[end] == keys.page[first]) ++end;
+    for (size_t block = 0; block < steps.size(); ++block) {
+      double largest = 0;
+      for (size_t i = first; i < end; ++i) {
+        for (size_t d = block * kBlock; d < (block + 1) * kBlock; ++d)
+          largest = std::max(largest, weights[i] * std::fabs(keys.value[i][d]));
+      }
+      steps[block] += static_cast<double>(end - first) * kStep * largest;
+    }
+  }
+  return steps;
+}
 
 void add_key(const AttentionCase& problem, size_t row, const PageSpan& page, size_t slot,
              RowKeys& keys) {
@@ -111,6 +133,7 @@ void add_key(const AttentionCase& problem, size_t row, const PageSpan& page, siz
   keys.logit.push_back(logit);
   keys.error.push_back(error);
   keys.value.push_back(v);
+  keys.page.push_back(page.index);
 }
 
 }  // namespace
@@ -204,12 +227,16 @@ Expected expected(const AttentionCase& problem) {
     const double factor = std::exp(2 * (logit_error + kExp)) * (1 + weight_unit) *
                               (1 + value_unit) * (1 + 2 * (n + 8) * kFloat) -
                           1;
+    std::vector<double> weights;
+    for (const double logit : keys.logit) weights.push_back(std::exp(logit - largest) / total);
+    std::vector<double> steps;
+    if (options.type == KvType::kQ8_0 && options.phase == Phase::kDecode)
+      steps = weight_steps(keys, weights, options.head_dim);
     for (size_t d = 0; d < options.head_dim; ++d) {
-      double sum = 0, magnitude = 0, lost = 0;
-      for (size_t i = 0; i < keys.logit.size(); ++i) {
-        const double weight = std::exp(keys.logit[i] - largest) / total;
-        sum += weight * keys.value[i][d];
-        magnitude += weight * std::fabs(keys.value[i][d]);
+      double sum = 0, magnitude = 0, lost = steps.empty() ? 0.0 : steps[d / 32];
+      for (size_t i = 0; i < weights.size(); ++i) {
+        sum += weights[i] * keys.value[i][d];
+        magnitude += weights[i] * std::fabs(keys.value[i][d]);
         lost += kUnderflow * std::fabs(keys.value[i][d]);
       }
       want.out.push_back(sum);
