@@ -30,7 +30,7 @@ class AskCommand : public Command {
                1, 1000},
               passages_);
     visit_options(fused_, flags);
-    add_request_flags(flags, options_);
+    add_answer_flags(flags, options_);
   }
 
   Status run(Console& console) override {
@@ -38,10 +38,6 @@ class AskCommand : public Command {
     REPRISE_CHECK(check_texts(options_));
     REPRISE_CHECK(parse_fusion(fused_.fusion));
     if (question_.empty()) return fail(ErrorCode::kEmptyPrompt, "what is the question?");
-    if (!options_.session.empty() || !options_.files.empty()) {
-      return fail(ErrorCode::kInvalidArgument,
-                  "ask reads the store only: leave out --session and --file");
-    }
     REPRISE_TRY(Conversation conversation, Conversation::open(options_, console));
     REPRISE_TRY(Library library, Library::open(conversation.engine(), fused_.library, false));
     REPRISE_TRY(auto passages, library.search(question_, passages_));

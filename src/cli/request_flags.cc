@@ -40,13 +40,24 @@ Result<std::string> read_file(const std::string& path) {
   return text;
 }
 
+void add_stop(FlagSet& flags, RequestOptions& options) {
+  flags.add_list({"stop", "end the answer before this text; repeatable", "text"}, options.stop);
+}
+
 }  // namespace
 
 void add_request_flags(FlagSet& flags, RequestOptions& options) {
   flags.add_list({"file", "document to read first; repeatable, - is standard input", "file"},
                  options.files);
-  flags.add_list({"stop", "end the answer before this text; repeatable", "text"}, options.stop);
+  add_stop(flags, options);
   visit_options(options, flags);
+}
+
+void add_answer_flags(FlagSet& flags, RequestOptions& options) {
+  add_stop(flags, options);
+  visit_options(options, [&](const OptionSpec& spec, auto& field) {
+    if (spec.name != "session" && spec.name != "lossy") flags.add(spec, field);
+  });
 }
 
 Result<std::string> read_documents(const std::vector<std::string>& files, bool lossy) {

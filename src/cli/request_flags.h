@@ -39,6 +39,8 @@ void visit_options(RequestOptions& o, Visitor&& visit) {
 }
 
 void add_request_flags(FlagSet& flags, RequestOptions& options);
+/// The same but for what is read and kept: --file, --lossy and --session.
+void add_answer_flags(FlagSet& flags, RequestOptions& options);
 
 /// Contents of the files in order, separated by blank lines; "-" is standard input. kBadString
 /// names the file and the byte that is not UTF-8, unless lossy.
