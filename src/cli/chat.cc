@@ -47,8 +47,10 @@ class Chat {
   Status ask(const std::string& text);
   Status answer();
   void drop_last_turn();
-  bool talked() const;
+  static bool talked(const std::vector<Message>& messages);
+  bool talked() const { return talked(messages_); }
   bool holds_something() const;
+  bool must_save() const;
   Status resume(const std::string& path);
   void note_restored(const std::string& path);
 
@@ -69,6 +71,7 @@ class Chat {
   Console& console_;
   LineEditor editor_;
   std::vector<Message> messages_;
+  std::string resumed_;   // messages of the session file, packed
   std::string document_;  // goes before the next question
   std::optional<Answer> last_;
   nlohmann::ordered_json turns_ = nlohmann::ordered_json::array();
@@ -107,8 +110,10 @@ Status Chat::start() {
                       options_.session));
     }
     if (talked()) note_restored(options_.session);
+    resumed_ = pack_messages(messages_);
   }
   const std::string& system = options_.system;
+  if (!talked() && !system.empty()) messages_.clear();
   if (messages_.empty() && !system.empty()) messages_.push_back({"system", system});
   if (!system.empty() && (messages_[0].role != "system" || messages_[0].content != system))
     console_.warn("--system: the conversation keeps what it began with; /system starts another");
@@ -129,8 +134,7 @@ Status Chat::run() {
   const Status talked = talk();
   editor_.finish();
   if (interrupted() || asked_to_end()) console_.stopped();  // saving goes on
-  const bool kept = !options_.session.empty() && holds_something();
-  const Status saved = kept ? conversation_.save(options_.session, messages_) : Status();
+  const Status saved = must_save() ? conversation_.save(options_.session, messages_) : Status();
   if (!talked && !saved) console_.warn(saved.error().message);
   const Status& status = talked ? saved : talked;
   if (!console_.json()) return status;
@@ -223,12 +227,18 @@ void Chat::drop_last_turn() {
   if (!messages_.empty() && messages_.back().role == "user") messages_.pop_back();
 }
 
-bool Chat::talked() const {
-  return std::ranges::any_of(messages_, [](const Message& m) { return m.role == "assistant"; });
+bool Chat::talked(const std::vector<Message>& messages) {
+  return std::ranges::any_of(messages, [](const Message& m) { return m.role == "assistant"; });
 }
 
 // Where KV is gone, as after another policy, the messages are still worth keeping.
 bool Chat::holds_something() const { return talked() || !conversation_.session().tokens().empty(); }
+
+// The file's KV may be of other settings, and is worth more than none.
+bool Chat::must_save() const {
+  if (options_.session.empty() || !holds_something()) return false;
+  return !conversation_.session().tokens().empty() || pack_messages(messages_) != resumed_;
+}
 
 // A question that nobody answered, as of a run that was stopped, is left out.
 Status Chat::resume(const std::string& path) {
@@ -282,12 +292,11 @@ Status Chat::save(const std::string& path) {
 }
 
 Status Chat::load(const std::string& path) {
-  std::vector<Message> before = messages_;
-  REPRISE_CHECK(resume(path));
-  if (!talked()) {
-    messages_ = std::move(before);
+  const auto there = read_messages(path);  // before what is at hand is given up
+  const bool absent = !there && there.error().code == ErrorCode::kFileNotFound;
+  if (absent || (there && !talked(*there)))
     return fail(ErrorCode::kFileNotFound, "{}: no conversation could be restored", path);
-  }
+  REPRISE_CHECK(resume(path));
   note_restored(path);
   return {};
 }

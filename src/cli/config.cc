@@ -19,7 +19,10 @@
 namespace reprise::cli {
 namespace {
 
+// A value as a flag would have it; also of a list of one.
 std::optional<std::string> text_of(const toml::node& node) {
+  if (const auto* list = node.as_array(); list != nullptr && list->size() == 1)
+    return text_of(*list->get(0));
   if (const auto* text = node.as_string()) return text->get();
   if (const auto* number = node.as_integer()) return fmt::format("{}", number->get());
   if (const auto* number = node.as_floating_point()) return fmt::format("{}", number->get());
@@ -39,6 +42,13 @@ Status add_entries(const toml::table& table, const std::string& section, Config&
     if (!value) {
       return fail(ErrorCode::kInvalidArgument, "{}: {}{}{} needs one value", config.path, section,
                   section.empty() ? "" : ".", name);
+    }
+    const bool twice = std::ranges::any_of(config.entries, [&](const ConfigEntry& entry) {
+      return entry.section == section && entry.name == name;
+    });
+    if (twice) {
+      return fail(ErrorCode::kInvalidArgument, "{}: {} is there twice, with \"-\" and with \"_\"",
+                  config.path, name);
     }
     config.entries.push_back({section, std::move(name), std::move(*value)});
   }
@@ -63,8 +73,11 @@ Result<Config> read_config(const std::string& path) {
   const toml::parse_result parsed = toml::parse(stream, file);
   if (!parsed) {
     const toml::parse_error& error = parsed.error();
-    return fail(ErrorCode::kBadValue, "{}: line {}: {}; texts stand in quotes", file,
-                error.source().begin.line, error.description());
+    const std::string_view what = error.description();
+    const auto says = [&](std::string_view part) { return what.find(part) != what.npos; };
+    const bool bare = says("value type") || says("parsing boolean");
+    return fail(ErrorCode::kBadValue, "{}: line {}: {}{}", file, error.source().begin.line, what,
+                bare ? "; texts stand in quotes" : "");
   }
   REPRISE_CHECK(add_entries(parsed.table(), "", config));
   return config;

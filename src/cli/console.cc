@@ -82,7 +82,7 @@ ProgressFn Console::progress() {
 void Console::stopped() {
   bar_.finish();
   stopped_at_ = state();  // what is saved from then on has stages of its own
-  acknowledge_interrupt();
+  end_after_interrupt();
   exit_code_ = interrupt_exit_code();
 }
 

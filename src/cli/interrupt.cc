@@ -18,28 +18,32 @@ std::atomic<int> pending{0};
 std::atomic<int> last_signal{SIGINT};
 static_assert(std::atomic<int>::is_always_lock_free, "written by a signal handler");
 
-// A signal that comes later than that, while the first is not obeyed yet, ends the program at once:
-// nobody waits that long twice. Sooner it is one that was sent twice.
-constexpr time_t kPatience = 1;  // seconds, up to one more
-std::atomic<time_t> first_second{0};
+// A signal that comes sooner after another was sent twice, if it asks for no more than that one: it
+// does not stop what the first one saves. One that comes later, when the first is not obeyed yet,
+// ends the program at once: nobody waits that long twice.
+constexpr time_t kPatience = 1;                   // seconds, up to one more
+std::atomic<time_t> last_second{-1 - kPatience};  // of a clock that starts from 0
+static_assert(std::atomic<time_t>::is_always_lock_free, "written by a signal handler");
 
+std::atomic<bool> ending{false};  // what was asked for is under way
 std::atomic<bool> suspension{false};
 
 int wake = -1;  // readable from a signal on: it may come when a reader is not waiting yet
 
 void on_signal(int signal) {
   if (signal == SIGHUP && last_signal == SIGHUP) return;  // shells repeat what the terminal sent
-  const int before = errno;
+  const int error = errno;
   timespec now = {};
   clock_gettime(CLOCK_MONOTONIC, &now);
-  if (pending.exchange(signal) == 0) {
-    first_second = now.tv_sec;
-  } else if (now.tv_sec - first_second > kPatience) {
-    _exit(128 + signal);
-  }
+  const time_t before = last_second.load();
+  const bool soon = now.tv_sec - before <= kPatience;
+  const bool obeyed = pending == 0 && !ending;
+  if (soon && !obeyed && (signal == last_signal || last_signal != SIGINT)) return;
+  last_second = now.tv_sec;
+  if (pending.exchange(signal) != 0 && !soon) _exit(128 + signal);
   last_signal = signal;
   eventfd_write(wake, 1);
-  errno = before;
+  errno = error;
 }
 
 void on_suspension(int) {
@@ -74,6 +78,11 @@ void catch_interrupts() {
 bool interrupted() { return pending.load() != 0; }
 
 void acknowledge_interrupt() { pending = 0; }
+
+void end_after_interrupt() {
+  ending = true;
+  pending = 0;
+}
 
 void catch_suspension(bool on) {
   struct sigaction action = {};

@@ -4,8 +4,8 @@
 
 namespace reprise::cli {
 
-/// Takes over SIGINT, SIGTERM and SIGHUP and ignores SIGPIPE. A second signal that nobody has
-/// acknowledged ends the program at once.
+/// Takes over SIGINT, SIGTERM and SIGHUP and ignores SIGPIPE. A second signal, a second or two
+/// after one that nobody has acknowledged, ends the program at once; sooner it counts as the same.
 void catch_interrupts();
 
 /// True from a signal until acknowledge_interrupt().
@@ -13,6 +13,8 @@ bool interrupted();
 
 /// The stop was carried out; later work may run again.
 void acknowledge_interrupt();
+/// The same, and what follows ends the program: the signal sent again soon does not stop it.
+void end_after_interrupt();
 
 /// Whether the last signal was meant for the program, not for what it is doing: any but Ctrl-C.
 bool asked_to_end();

@@ -109,16 +109,29 @@ class CommandLine {
   // "--name=" as "--name" and "": CLI11 would take the word behind it for the value.
   std::vector<const char*> split_empty_values(std::span<const char* const> given) {
     std::vector<const char*> words;
+    const CLI::App* command = nullptr;
+    bool is_value = false;  // of the option before
     for (const char* word : given) {
-      const std::string_view text(word);
-      if (!text.starts_with("--") || text.find('=') + 1 != text.size()) {
-        words.push_back(word);
+      const std::string text(word);
+      const std::string name = text.substr(0, text.find('='));
+      const bool empty = name.size() + 1 == text.size();
+      if (empty && !is_value && takes_value(command, name)) {
+        words.push_back(names_.emplace_back(name).c_str());
+        words.push_back("");
         continue;
       }
-      words.push_back(names_.emplace_back(text.substr(0, text.size() - 1)).c_str());
-      words.push_back("");
+      words.push_back(word);
+      is_value = !is_value && takes_value(command, text);
+      for (const Entry& entry : entries_)
+        if (command == nullptr && entry.command->name() == text) command = entry.app;
     }
     return words;
+  }
+
+  static bool takes_value(const CLI::App* command, const std::string& flag) {
+    if (command == nullptr || !flag.starts_with('-')) return false;
+    const CLI::Option* option = command->get_option_no_throw(flag);
+    return option != nullptr && option->get_items_expected_max() > 0;
   }
 
   // Before options are resolved, so that errors of parsing come as JSON too.

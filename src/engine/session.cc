@@ -52,6 +52,7 @@ KvIdentity Session::Impl::identity() const {
   std::string numerics =
       fmt::format("{};{};ctx={}", numerics_of(engine.options), policy_spec, engine.info.context);
   const EngineOptions& options = engine.options;
+  numerics += ";state=2";  // what a session file's state is made of
   if (options.device != "cpu") numerics += fmt::format(";{}:{}", options.device, options.kv_type);
   return {engine.model->fingerprint(), engine.tokenizer->fingerprint(),
           XXH3_64bits(numerics.data(), numerics.size())};
@@ -167,7 +168,7 @@ Result<std::string> Session::restore(const std::string& path, const ProgressFn& 
   sequence.tokens = std::move(saved.tokens);
   sequence.logits.clear();
   sequence.prefilled = std::min<size_t>(state.prefilled, sequence.tokens.size());
-  sequence.restored = true;
+  sequence.restored = !sequence.tokens.empty();
   sequence.exact = Sequence::kAll;
   return std::string(state.note);
 }

@@ -90,9 +90,16 @@ Result<EvalReport> Runner::run() {
 }
 
 Status Runner::check_plan() {
+  namespace fs = std::filesystem;
+  std::error_code unusable;  // is told when the files are opened
   REPRISE_TRY(scope_, Scope::parse(plan_.eval.scope));
   if (plan_.eval.out.empty())
     return fail(ErrorCode::kInvalidArgument, "--out FILE is missing: where to write the run");
+  if (!plan_.eval.prompts.empty() && fs::weakly_canonical(plan_.eval.prompts, unusable) ==
+                                         fs::weakly_canonical(plan_.eval.out, unusable)) {
+    return fail(ErrorCode::kInvalidArgument, "--prompts and --out are one file, {}",
+                plan_.eval.out);
+  }
   if (plan_.tasks.empty())
     return fail(ErrorCode::kInvalidArgument, "--tasks is missing: which tasks, as ppl,needle");
   std::vector<std::string_view> names;
@@ -189,11 +196,6 @@ Status Runner::declare_runs() {
   report_.out = plan_.eval.out;
   REPRISE_TRY(RunLog log, RunLog::open(plan_.eval.out, runs_, plan_.eval.resume));
   log_ = std::make_unique<RunLog>(std::move(log));
-  std::error_code neither;
-  if (std::filesystem::equivalent(plan_.eval.prompts, plan_.eval.out, neither)) {
-    return fail(ErrorCode::kInvalidArgument, "--prompts and --out are one file, {}",
-                plan_.eval.out);
-  }
   REPRISE_TRY(PromptLog prompts, PromptLog::open(plan_.eval.prompts));
   prompts_ = std::make_unique<PromptLog>(std::move(prompts));
   return {};

@@ -55,8 +55,8 @@ struct AttendArgs {
 
 /// out = softmax(scale q K^T) V and lse (Milakov & Gimelshein 2018, online softmax; Dao et al.
 /// 2022, FlashAttention). Called from inside a parallel region: uses no threads itself; scratch is
-/// [attend_scratch_bytes(args)], aligned as floats. Slots of a page that are not read may hold anything
-/// finite.
+/// [attend_scratch_bytes(args)], aligned as floats. Slots of a page that are not read may hold
+/// anything finite.
 void attend(const AttendArgs& args, std::byte* scratch);
 size_t attend_scratch_bytes(const AttendArgs& args);
 

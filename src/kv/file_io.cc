@@ -151,7 +151,30 @@ Status InputFile::read(Parts parts) {
 
 namespace {
 
-constexpr const char* kOwnFiles = "/proc/self/fd";  // by which a file without a name gets one
+int open_nameless(const std::string& folder) {
+  return ::open(folder.c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, S_IRUSR | S_IWUSR);
+}
+
+// The name under which such a file is in its folder from now on; empty with errno set: it is not. A
+// link cannot replace what is there, so it is a name that nothing has.
+std::string give_name(int file, const std::string& folder) {
+  const std::string own = fmt::format("/proc/self/fd/{}", file);
+  for (int i = 0;; ++i) {
+    std::string name = fmt::format("{}/.reprise-{}-{}.tmp", folder, ::getpid(), i);
+    if (::linkat(AT_FDCWD, own.c_str(), AT_FDCWD, name.c_str(), AT_SYMLINK_FOLLOW) == 0)
+      return name;
+    if (errno != EEXIST) return {};
+  }
+}
+
+// Whether they can be made and named: known before gigabytes are written.
+bool allows_nameless_files(const std::string& folder) {
+  const int file = open_nameless(folder);
+  if (file < 0) return false;
+  const std::string name = give_name(file, folder);
+  ::close(file);
+  return !name.empty() && ::unlink(name.c_str()) == 0;
+}
 
 // What links lead to, be it there yet or not.
 Result<std::string> behind_links(const std::string& name) {
@@ -201,29 +224,14 @@ Result<ReplacementFile> ReplacementFile::create(const std::string& name) {
 Status ReplacementFile::open_file() {
   folder_ = ::open(folder_name_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (folder_ < 0) return unwritable(path_, "open the folder of");
-  if (::access(kOwnFiles, X_OK) == 0) {
-    fd_ = ::open(folder_name_.c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, S_IRUSR | S_IWUSR);
-    if (fd_ >= 0) return {};
-  }
+  if (allows_nameless_files(folder_name_)) fd_ = open_nameless(folder_name_);
+  if (fd_ >= 0) return {};
   constexpr std::string_view kSuffix = ".tmp";
   std::string temporary = fmt::format("{}.XXXXXX{}", path_, kSuffix);
   fd_ = ::mkostemps(temporary.data(), kSuffix.size(), O_CLOEXEC);
   if (fd_ < 0) return unwritable(path_, "create a temporary file beside");
   temporary_ = std::move(temporary);
   return {};
-}
-
-// One that nothing has: a link cannot replace what is there, a rename can.
-Status ReplacementFile::give_name() {
-  const std::string file = fmt::format("{}/{}", kOwnFiles, fd_);
-  for (int i = 0;; ++i) {
-    std::string name = fmt::format("{}/.reprise-{}-{}.tmp", folder_name_, ::getpid(), i);
-    if (::linkat(AT_FDCWD, file.c_str(), AT_FDCWD, name.c_str(), AT_SYMLINK_FOLLOW) == 0) {
-      temporary_ = std::move(name);
-      return {};
-    }
-    if (errno != EEXIST) return unwritable(path_, "name what will replace");
-  }
 }
 
 Status ReplacementFile::write(Parts parts) {
@@ -239,7 +247,8 @@ Status ReplacementFile::write(Parts parts) {
 
 Status ReplacementFile::commit() {
   if (::fsync(fd_) != 0) return unwritable(path_, "sync");
-  if (temporary_.empty()) REPRISE_CHECK(give_name());
+  if (temporary_.empty()) temporary_ = give_name(fd_, folder_name_);
+  if (temporary_.empty()) return unwritable(path_, "name what will replace");
   if (::rename(temporary_.c_str(), path_.c_str()) != 0) return unwritable(path_, "replace");
   temporary_.clear();
   // EINVAL: a file system without folders to sync.

@@ -47,9 +47,9 @@ class InputFile {
 };
 
 /// A file (readable by its owner only) that takes the place of a path on commit and is gone
-/// otherwise, also where the process is killed: it has no name till then, where the file system
-/// allows that, else one beside the path. Of a link, it replaces what that leads to. All errors are
-/// kFileUnwritable.
+/// otherwise, also where the process is killed before: it has no name till then, where the file
+/// system allows that, else one beside the path. Of a link, it replaces what that leads to. All
+/// errors are kFileUnwritable.
 class ReplacementFile {
  public:
   static Result<ReplacementFile> create(const std::string& name);
@@ -65,7 +65,6 @@ class ReplacementFile {
  private:
   ReplacementFile(std::string path, std::string folder);
   Status open_file();
-  Status give_name();
 
   std::string path_, folder_name_, temporary_;  // temporary_: empty without a name
   int fd_ = -1, folder_ = -1;

@@ -147,6 +147,25 @@ TEST_F(SessionTest, MessagesAreKeptWithoutTheirKv) {
   EXPECT_EQ(kept[0]["content"], "Hello");
 }
 
+TEST_F(SessionTest, ALookWithOtherSettingsLeavesItsKv) {
+  ASSERT_EQ(chat("Hello\n").code, 0);
+  const std::string before = bytes();
+  const Outcome look = chat("", {"--kv-type", "f32"});
+  EXPECT_EQ(said(look).size(), 2u);
+  EXPECT_EQ(bytes(), before);
+}
+
+TEST_F(SessionTest, LoadingWhatIsNoTalkLeavesTheTalk) {
+  const std::string index = folder_.file("index.kv"), document = folder_.write("d.txt", "Bees.");
+  ASSERT_EQ(run({"index", document, "--session", index, "-m", "random:tiny", "--ctx", "8K"}).code,
+            0);
+  ASSERT_EQ(chat("Hello\n").code, 0);
+  const std::string before = bytes();
+  const Outcome loaded = chat("/load " + index + "\n");
+  EXPECT_THAT(loaded.err, HasSubstr("index.kv: no conversation could be restored"));
+  EXPECT_EQ(bytes().size(), before.size());
+}
+
 TEST_F(SessionTest, ATalkIsNotReplacedWithoutAWord) {
   ASSERT_EQ(chat("Hello\nAgain\n").code, 0);
   const std::string document = folder_.write("doc.txt", "Bees dance.");

@@ -140,7 +140,10 @@ TEST(Usage, VariablesAndConfigurationAreCheckedAsFlagsAre) {
 TEST(Usage, AnEmptyValueIsNotTheNextWord) {
   const Outcome counted = run({"tokenize", "-m", "random:tiny", "-p", "x", "--prompt=", "--count"});
   EXPECT_THAT(counted.err, HasSubstr("there is no text"));
-  EXPECT_EQ(run({"tokenize", "-m", "random:tiny", "--prompt=a=", "--count"}).code, 0);
+  for (const std::string text : {"a=", "--x=", "--count="}) {
+    EXPECT_EQ(run({"tokenize", "-m", "random:tiny", "--prompt=" + text, "--count"}).code, 0);
+    EXPECT_EQ(run({"tokenize", "-m", "random:tiny", "-p", text, "--count"}).code, 0) << text;
+  }
 }
 
 TEST(Usage, FileNamesSendNoEscapes) {
@@ -212,7 +215,8 @@ TEST(Usage, ConfigurationIsAnyFileThatCanBeRead) {
       << counted.err;
   const Outcome wrong = run({"completion", "--config", folder.write("w.toml", "\nmodel = tiny\n")});
   EXPECT_THAT(wrong.err, AllOf(HasSubstr("w.toml: line 2"), HasSubstr("quotes")));
-  const Outcome list = run({"completion", "--config", folder.write("l.toml", "stop = [\"a\"]\n")});
+  const Outcome list =
+      run({"completion", "--config", folder.write("l.toml", "stop = [\"a\", \"b\"]\n")});
   EXPECT_THAT(list.err, HasSubstr("stop needs one value"));
   const std::string ask = std::string(REPRISE_BINARY) + " completion --config <(echo quiet = true)";
   EXPECT_EQ(run({"-c", ask}, {.program = "/bin/bash"}).code, 0);

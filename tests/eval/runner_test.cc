@@ -231,7 +231,10 @@ TEST_F(RunnerTest, WhatIsNoRunFileStaysAsItIs) {
   }
   EvalPlan both = plan("run");
   both.eval.prompts = both.eval.out;
-  EXPECT_FALSE(run_eval(both));
+  const auto refused = run_eval(both);
+  ASSERT_FALSE(refused);
+  EXPECT_THAT(refused.error().message, HasSubstr("are one file"));
+  EXPECT_FALSE(std::ifstream(path("run")).good());
 }
 
 TEST_F(RunnerTest, AResumedRunWritesEveryPrompt) {

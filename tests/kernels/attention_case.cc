@@ -88,8 +88,8 @@ struct RowKeys {
   std::vector<int32_t> page;  // where they lie
 };
 
-// Decode over q8_0 rounds weights times the scales of values to steps of a page's largest: the
-// error of every dim of a block of 32.
+// With AVX-512 decode over q8_0 rounds weights times the scales of values to steps of a page's
+// largest: the error of every dim of a block of 32.
 std::vector<double> weight_steps(const RowKeys& keys, std::span<const double> weights,
                                  size_t head_dim) {
   constexpr size_t kBlock = 32;
@@ -230,7 +230,8 @@ Expected expected(const AttentionCase& problem) {
     std::vector<double> weights;
     for (const double logit : keys.logit) weights.push_back(std::exp(logit - largest) / total);
     std::vector<double> steps;
-    if (options.type == KvType::kQ8_0 && options.phase == Phase::kDecode)
+    const bool decode = options.phase == Phase::kDecode && cpu_isa() >= Isa::kAvx512;
+    if (options.type == KvType::kQ8_0 && decode)
       steps = weight_steps(keys, weights, options.head_dim);
     for (size_t d = 0; d < options.head_dim; ++d) {
       double sum = 0, magnitude = 0, lost = steps.empty() ? 0.0 : steps[d / 32];
