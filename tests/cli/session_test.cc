@@ -2,8 +2,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <fstream>
 #include <sstream>
+#include <thread>
 
 #include "cli/process.h"
 
@@ -201,7 +203,10 @@ TEST_F(SessionTest, AStopWhileReadingIsToldAndSaved) {
                    "1", "--session", session_},
                   {});
   ASSERT_TRUE(process.wait_for_errors("reading the prompt"));
-  process.interrupt();
+  for (int i = 0; i < 20; ++i) {  // a key that is held down
+    process.interrupt();
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
   const Outcome outcome = process.finish();
   EXPECT_EQ(outcome.code, 130);
   EXPECT_THAT(outcome.err, HasSubstr("stopped while reading the prompt"));
