@@ -37,8 +37,8 @@ void on_signal(int signal) {
   clock_gettime(CLOCK_MONOTONIC, &now);
   const time_t before = last_second.load();
   const bool soon = now.tv_sec - before <= kPatience;
-  const bool obeyed = pending == 0 && !ending;
-  if (soon && !obeyed && (signal == last_signal || last_signal != SIGINT)) return;
+  const bool asks_no_more = signal == last_signal || last_signal != SIGINT;
+  if (soon && (ending || (pending != 0 && asks_no_more))) return;
   last_second = now.tv_sec;
   if (pending.exchange(signal) != 0 && !soon) _exit(128 + signal);
   last_signal = signal;
