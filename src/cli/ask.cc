@@ -5,7 +5,6 @@
 #include "cli/command.h"
 #include "cli/fused.h"
 #include "cli/request_flags.h"
-#include "cli/text.h"
 #include "fusion/method.h"
 
 namespace reprise::cli {
@@ -62,7 +61,7 @@ class AskCommand : public Command {
         answer_fused(conversation, library, prompt, fused_.fusion, options_, extra, console);
     if (!answered) return explained(answered.error(), prompt, conversation.model());
     for (const Passage& passage : passages) {
-      console.note(fmt::format("[source: {} part {}, score {:.2f}]", escaped(passage.document),
+      console.note(fmt::format("[source: {} part {}, score {:.2f}]", passage.document,
                                passage.part + 1, passage.score));
     }
     return {};

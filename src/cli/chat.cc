@@ -131,12 +131,12 @@ Status Chat::check_document(std::string_view option, const std::string& file) co
 }
 
 Status Chat::run() {
-  const Status talked = talk();
+  const Status ended = talk();
   editor_.finish();
   if (interrupted() || asked_to_end()) console_.stopped();  // saving goes on
   const Status saved = must_save() ? conversation_.save(options_.session, messages_) : Status();
-  if (!talked && !saved) console_.warn(saved.error().message);
-  const Status& status = talked ? saved : talked;
+  if (!ended && !saved) console_.warn(saved.error().message);
+  const Status& status = ended ? saved : ended;
   if (!console_.json()) return status;
   auto json = nlohmann::ordered_json::object();
   if (!status) json["error"] = console_.error_json(status.error());

@@ -20,7 +20,8 @@ struct Config {
 
 /// Reads a TOML file of keys and [section]s; values as a flag would have them. path empty: the
 /// user's own file, which may be absent. kFileNotFound, kFileUnreadable, kBadValue where it is not
-/// TOML, kInvalidArgument where a value is no text, number or boolean.
+/// TOML, kInvalidArgument where a value is no text, number or boolean, or
+/// a key is there with "-" and with "_".
 Result<Config> read_config(const std::string& path);
 
 }  // namespace reprise::cli

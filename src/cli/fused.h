@@ -6,7 +6,6 @@
 #include <string_view>
 
 #include "cli/conversation.h"
-#include "cli/text.h"
 #include "reprise/library.h"
 
 namespace reprise::cli {
@@ -26,10 +25,10 @@ void visit_options(FusedOptions& o, Visitor&& visit) {
         o.fusion);
 }
 
-/// Says what take_warning() of a Library or a ChunkStore has to say. It has names of files.
+/// Says what take_warning() of a Library or a ChunkStore has to say.
 template <class Store>
 void warn_of(Store& store, Console& console) {
-  const std::string warning = escaped(store.take_warning());
+  const std::string warning = store.take_warning();
   if (!warning.empty()) console.warn(warning);
 }
 

@@ -256,7 +256,7 @@ class StoreCommand : public Command {
     REPRISE_TRY(ChunkStore store, open());
     REPRISE_TRY(const auto bad, store.verify());
     REPRISE_TRY(const StoreStats stats, store.stats());
-    const std::string index = escaped(store.take_warning());
+    const std::string index = store.take_warning();
     if (!index.empty()) console.partly_failed(index);
     if (console.json()) {
       REPRISE_CHECK(console.print_json(
@@ -269,7 +269,7 @@ class StoreCommand : public Command {
       console.partly_failed(fmt::format(
           "{} chunks are damaged, the first of '{}'; they are read anew when they are needed, and "
           "`reprise store gc` drops them",
-          bad.size(), escaped(bad.front().document)));
+          bad.size(), bad.front().document));
     }
     return {};
   }

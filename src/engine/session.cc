@@ -49,10 +49,9 @@ Result<SessionState> unpack_state(const std::string& path, std::string_view stat
 }  // namespace
 
 KvIdentity Session::Impl::identity() const {
-  std::string numerics =
-      fmt::format("{};{};ctx={}", numerics_of(engine.options), policy_spec, engine.info.context);
+  std::string numerics = fmt::format("{};{};ctx={};state=2",  // of the layout of SessionState
+                                     numerics_of(engine.options), policy_spec, engine.info.context);
   const EngineOptions& options = engine.options;
-  numerics += ";state=2";  // what a session file's state is made of
   if (options.device != "cpu") numerics += fmt::format(";{}:{}", options.device, options.kv_type);
   return {engine.model->fingerprint(), engine.tokenizer->fingerprint(),
           XXH3_64bits(numerics.data(), numerics.size())};

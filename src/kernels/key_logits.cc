@@ -24,12 +24,11 @@ void best_rows(const KeyLogitsArgs& args, const float* offsets, int32_t* best) {
 #endif
   constexpr size_t kPiecePages = 16;  // whose products with all rows stay in the cache
   std::vector<float> products(args.rows * kPiecePages * kPageTokens);
-  KeyLogitsArgs piece;
-  piece.layout = args.layout;
-  piece.rows = args.rows;
-  piece.q = args.q;
-  piece.q_stride = args.q_stride;
-  piece.pairs = args.pairs;
+  KeyLogitsArgs piece = args;
+  piece.scale = 1.0f;
+  piece.soft_cap = 0.0f;
+  piece.rope_pairs = 0;
+  piece.accumulate = false;
   piece.out = products.data();
   for (size_t first = 0; first < args.pages.size(); first += kPiecePages) {
     piece.pages = args.pages.subspan(first, std::min(kPiecePages, args.pages.size() - first));

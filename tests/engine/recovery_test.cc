@@ -15,6 +15,10 @@ namespace reprise::test {
 namespace {
 
 constexpr uint32_t kLayers = 3;
+/// Reads prompts in cells.
+const std::string kCells =
+    "reattention:local=32,sink=16,span=8,spans=4,chunk=32,alone=8,activate=128,early=64,agree=0,"
+    "stride=4";
 
 uint64_t page_bytes(uint64_t element) { return 2 * 32 * 2 * element * 16; }
 
@@ -79,19 +83,16 @@ TEST(Recovery, APolicyThatEvictsReadsAllAgain) {
 }
 
 TEST(Recovery, ALostCellOfAPromptIsReadInOne) {
-  const std::string spec =
-      "reattention:local=32,sink=16,span=8,spans=4,chunk=32,alone=8,activate=128,early=64,agree=0,"
-      "stride=4";
   Request request = request_of(tiny_prompt(400, 5)), longer = request;
   const std::vector<int32_t> more = tiny_prompt(60, 9);
   longer.prompt.insert(longer.prompt.end(), more.begin(), more.end());
   request.max_tokens = 0;
   EngineOptions ample = disk_options("f32", 4000);
   ample.kv_disk.clear();
-  const auto want = answer_of(*tiny_engine(ample), longer, spec).tokens;
+  const auto want = answer_of(*tiny_engine(ample), longer, kCells).tokens;
   for (uint32_t seed = 0; seed < 6; ++seed) {
     const auto engine = tiny_engine(disk_options("f32", 120));
-    const auto session = *engine->open(spec);
+    const auto session = *engine->open(kCells);
     answer_of(*session, request);
     answer_of(*engine, request_of(tiny_prompt(600, 6), 0));
     damage_pages(seed, 4, page_bytes(4));
@@ -102,15 +103,12 @@ TEST(Recovery, ALostCellOfAPromptIsReadInOne) {
 }
 
 TEST(Recovery, ACellThatAFileWasCutInIsReadInOne) {
-  const std::string spec =
-      "reattention:local=32,sink=16,span=8,spans=4,chunk=32,alone=8,activate=128,early=64,agree=0,"
-      "stride=4";
   EngineOptions options = tiny_options();
   options.kv_type = "f32";
   const auto engine = tiny_engine(options);
   const std::string file = scratch_folder() + "/cut.kv";
   for (const size_t cut : {210u, 224u, 252u}) {
-    const auto live = *engine->open(spec), restored = *engine->open(spec);
+    const auto live = *engine->open(kCells), restored = *engine->open(kCells);
     Request request = request_of(tiny_prompt(300, 5), 4);
     answer_of(*live, request);
     ASSERT_TRUE(live->save(file, ""));

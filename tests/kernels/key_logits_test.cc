@@ -131,7 +131,11 @@ TEST_P(KeyLogits, BestRowsHaveTheLargestProducts) {
       std::vector<float> offsets(rows);
       for (float& offset : offsets) offset = normal(random);
       std::vector<int32_t> best(args.pages.size() * kPageTokens, -1);
-      best_rows(args, offsets.data(), best.data());
+      KeyLogitsArgs others = args;  // none of them counts
+      others.scale = 0.1f;
+      others.soft_cap = 0.5f;
+      others.accumulate = true;
+      best_rows(others, offsets.data(), best.data());
       const Logits products = run(args);
       for (size_t i = 0; i < best.size(); ++i) {
         if ((args.pages[i / kPageTokens].slots >> i % kPageTokens & 1) == 0) continue;

@@ -50,7 +50,8 @@ Status cut_incomplete(const std::string& path) {
 std::string difference(const RunRecord& a, const RunRecord& b) {
   if (a.model_sha256 != b.model_sha256) return "another model";
   if (a.scope != b.scope) return fmt::format("scope {}", a.scope);
-  if (a.context != b.context && a.context > 0) return fmt::format("a context of {} tokens", a.context);
+  if (a.context != b.context && a.context > 0)
+    return fmt::format("a context of {} tokens", a.context);
   if (a.seed != b.seed) return fmt::format("seed {}", a.seed);
   if (a.data != b.data) return "other tasks or samples";
   return "another version, machine or KV type";
