@@ -245,9 +245,10 @@ void CpuExecutor::group_jobs() {
   };
   groups_.clear();
   for (uint32_t i = 0; i < jobs.size(); ++i) {
+    const SequenceStep& step = steps_[jobs[i].step];
     const bool joins = i > 0 && same_keys(jobs[i - 1], jobs[i]) &&
                        i - groups_.back() < config_.n_kv_head &&
-                       steps_[jobs[i].step].phase == kernels::Phase::kDecode;
+                       kernels::streams_heads(step.kv->pool().layout(), step.phase);
     if (!joins) groups_.push_back(i);
   }
   if (groups_.size() < kGroupsPerThread * static_cast<size_t>(pool_.size())) {

@@ -25,15 +25,10 @@ void clear_logits(const AttendArgs& args) {
 #if defined(__x86_64__)
 // Whether AMX computes a call. It would have to widen tiles that are not bf16 for the few rows of
 // decode, which takes longer than to multiply them in registers.
-bool on_tiles(const AttendArgs& args, Isa isa) {
+bool on_tiles(const KvLayout& layout, Phase phase, Isa isa) {
   if (isa != Isa::kAmx) return false;
-  if (args.phase == Phase::kPrefill) return rounds_to_bf16(args.layout->type);
-  return args.layout->type == KvType::kBF16 && args.layout->head_dim % 32 == 0;
-}
-
-// Whether attend_stream() does.
-bool streams(const AttendArgs& args, Isa isa) {
-  return args.phase == Phase::kDecode && isa >= Isa::kAvx2 && !on_tiles(args, isa);
+  if (phase == Phase::kPrefill) return rounds_to_bf16(layout.type);
+  return layout.type == KvType::kBF16 && layout.head_dim % 32 == 0;
 }
 
 void attend_stream(std::span<const AttendArgs> heads, Isa isa, std::byte* scratch) {
@@ -48,22 +43,31 @@ void attend(const AttendArgs& args, std::byte* scratch) {
   clear_logits(args);
 #if defined(__x86_64__)
   const Isa isa = cpu_isa();
-  if (on_tiles(args, isa)) {
+  if (on_tiles(*args.layout, args.phase, isa)) {
     if (args.phase == Phase::kPrefill) return attend_prefill_amx(args, scratch);
     return attend_decode_amx(args, scratch);
   }
-  if (streams(args, isa)) return attend_stream({&args, 1}, isa, scratch);
+  if (streams_heads(*args.layout, args.phase)) return attend_stream({&args, 1}, isa, scratch);
   if (isa >= Isa::kAvx512) return attend_prefill_avx512(args, scratch);
   if (isa >= Isa::kAvx2) return attend_prefill_avx2(args, scratch);
 #endif
   attend_ref(args, scratch);
 }
 
+bool streams_heads([[maybe_unused]] const KvLayout& layout, [[maybe_unused]] Phase phase) {
+#if defined(__x86_64__)
+  const Isa isa = cpu_isa();
+  return phase == Phase::kDecode && isa >= Isa::kAvx2 && !on_tiles(layout, phase, isa);
+#else
+  return false;
+#endif
+}
+
 void attend_heads(std::span<const AttendArgs> heads, std::byte* scratch) {
 #if defined(__x86_64__)
-  if (const Isa isa = cpu_isa(); streams(heads[0], isa)) {
+  if (streams_heads(*heads[0].layout, heads[0].phase)) {
     for (const AttendArgs& args : heads) clear_logits(args);
-    return attend_stream(heads, isa, scratch);
+    return attend_stream(heads, cpu_isa(), scratch);
   }
 #endif
   for (const AttendArgs& args : heads) attend(args, scratch);

@@ -62,8 +62,10 @@ size_t attend_scratch_bytes(const AttendArgs& args);
 
 /// The same of several KV heads whose lists have equally many pages, at least one call: equal bits,
 /// and where tiles of a page lie side by side they are read in that order, at the speed of a
-/// stream. scratch: the sum of what the calls need.
+/// stream, if streams_heads(). scratch: the sum of what the calls need.
 void attend_heads(std::span<const AttendArgs> heads, std::byte* scratch);
+/// Whether it does so with this instruction set; else it makes one call after the other.
+bool streams_heads(const KvLayout& layout, Phase phase);
 
 /// Merges partial b into a over the same query, in place: (out_a, lse_a) <- merge with (out_b,
 /// lse_b). Empty partials (lse = -inf) are the identity.

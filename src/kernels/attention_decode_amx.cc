@@ -30,11 +30,13 @@ struct Unit {
   bool adjusted = false;  // the logits are masked or biased
 };
 
-// The tiles of the pages after a unit, as many rows at a time as are read.
+// The tiles of the pages after a unit.
 using Ahead = TilesAhead<kUnitPages>;
 
-inline void fetch_rows(Ahead& ahead) {
-  if (!ahead.done()) fetch_lines<kTileRows, 2>(ahead.take(kTileRows));
+// Few at a time and between all steps: those that wait for memory hold up the loads behind them.
+inline void fetch_ahead(Ahead& ahead) {
+  constexpr size_t kLines = 8;
+  if (!ahead.done()) fetch_lines<kLines, 2>(ahead.take(kLines));
 }
 
 // Tiles 0 to 3: sums [rows][16]. 4: q [rows][32]. 5: K [16 pairs of dims][16 tokens].
@@ -98,16 +100,16 @@ void multiply_keys(const Unit& unit, size_t head_dim, const Buffers& b, Ahead& a
     _tile_loadd(4, b.q + dim, head_dim * sizeof(uint16_t));
     _tile_loadd(5, unit.k[0] + offset, kTileRowBytes);
     _tile_dpbf16ps(0, 4, 5);
-    fetch_rows(ahead);
+    fetch_ahead(ahead);
     _tile_loadd(5, unit.k[1] + offset, kTileRowBytes);
     _tile_dpbf16ps(1, 4, 5);
-    fetch_rows(ahead);
+    fetch_ahead(ahead);
     _tile_loadd(5, unit.k[2] + offset, kTileRowBytes);
     _tile_dpbf16ps(2, 4, 5);
-    fetch_rows(ahead);
+    fetch_ahead(ahead);
     _tile_loadd(5, unit.k[3] + offset, kTileRowBytes);
     _tile_dpbf16ps(3, 4, 5);
-    fetch_rows(ahead);
+    fetch_ahead(ahead);
   }
   _tile_stored(0, b.logits, stride);
   _tile_stored(1, b.logits + kPageTokens, stride);
@@ -131,15 +133,17 @@ void multiply_values(const Unit& unit, size_t head_dim, size_t dim, const Buffer
     _tile_loadd(6, b.weights + p * kPageTokens, kUnitKeys * sizeof(uint16_t));
     _tile_loadd(7, v, value_bytes);
     _tile_dpbf16ps(0, 6, 7);
+    fetch_ahead(ahead);
     _tile_loadd(7, v + kTileFloats, value_bytes);
     _tile_dpbf16ps(1, 6, 7);
-    fetch_rows(ahead);
+    fetch_ahead(ahead);
     if constexpr (N > 2) {
       _tile_loadd(7, v + 2 * kTileFloats, value_bytes);
       _tile_dpbf16ps(2, 6, 7);
+      fetch_ahead(ahead);
       _tile_loadd(7, v + 3 * kTileFloats, value_bytes);
       _tile_dpbf16ps(3, 6, 7);
-      fetch_rows(ahead);
+      fetch_ahead(ahead);
     }
   }
   _tile_stored(0, sums, sum_bytes);
@@ -186,12 +190,17 @@ void attend_rows(const AttendArgs& args, size_t row, size_t rows, const Buffers&
     const Unit unit = make_unit(args, page, window, b);
     Ahead ahead(args, page + kUnitPages);
     multiply_keys(unit, head_dim, b, ahead);
-    for (size_t r = 0; r < rows; ++r) weigh(args, row + r, r, unit, b);
+    for (size_t r = 0; r < rows; ++r) {
+      weigh(args, row + r, r, unit, b);
+      fetch_ahead(ahead);
+      fetch_ahead(ahead);
+    }
     size_t dim = 0;
     for (; dim + 4 * kTileFloats <= head_dim; dim += 4 * kTileFloats) {
       multiply_values<4>(unit, head_dim, dim, b, ahead);
     }
     if (dim < head_dim) multiply_values<2>(unit, head_dim, dim, b, ahead);
+    while (!ahead.done()) fetch_ahead(ahead);
   }
   _tile_release();
   for (size_t r = 0; r < rows; ++r) {

@@ -47,12 +47,17 @@ inline constexpr float kSmallestMagnitude = 1e-30f;
   return rows_left >= 8 ? 8 : rows_left >= 4 ? 4 : rows_left >= 2 ? 2 : 1;
 }
 
-/// Brings kBytes of a panel, far enough ahead of those that are multiplied, into the first cache.
+/// Brings kBytes of a panel closer, ahead of those that are multiplied: from far enough into the
+/// second cache, then into the first. From far away into the first cache alone, weights that no
+/// cache held came at 20 GB/s instead of 26, of 33 that memory gave.
 /// Every line of the stream has to be fetched: leaving the scales out made it half as fast.
 template <size_t kBytes>
 [[gnu::always_inline]] inline void prefetch_weights(const std::byte* at) {
-  constexpr size_t kAhead = 8192, kLine = 64;  // nearer is too late, farther is evicted
-  for (size_t line = 0; line < kBytes; line += kLine) __builtin_prefetch(at + kAhead + line);
+  constexpr size_t kNear = 1024, kFar = 8192, kLine = 64;
+  for (size_t line = 0; line < kBytes; line += kLine) {
+    __builtin_prefetch(at + kNear + line);
+    __builtin_prefetch(at + kFar + line, 0, 2);
+  }
 }
 
 struct MatmulOut {
