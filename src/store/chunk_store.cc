@@ -23,13 +23,12 @@ int64_t now_seconds() {
   return std::chrono::duration_cast<std::chrono::seconds>(now).count();
 }
 
-// Whether an error says that this chunk is damaged, and not that reading fails as such.
+}  // namespace
+
 bool is_damage(const Error& error) {
   return error.code == ErrorCode::kCorrupt || error.code == ErrorCode::kTruncated ||
          error.code == ErrorCode::kUnsupportedVersion || error.code == ErrorCode::kFileNotFound;
 }
-
-}  // namespace
 
 Status StoredChunk::read_stored(uint32_t layer, std::span<std::byte> out) const {
   const StoredBlock& block = record_.blocks[layer];

@@ -22,6 +22,9 @@ struct StoreLimits {
   uint64_t segment_bytes = uint64_t{1} << 30;
 };
 
+/// Whether an error says that a chunk is damaged, and not that reading fails as such.
+bool is_damage(const Error& error);
+
 /// A chunk that was found. Reading is thread-safe, and works on when the store drops the chunk.
 class StoredChunk {
  public:

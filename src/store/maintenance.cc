@@ -79,12 +79,14 @@ Result<std::vector<uint32_t>> ChunkStore::by_live_bytes(const Ids& evicted) {
   return order;
 }
 
-// Copies records to a segment behind theirs, and names those that cannot be read.
+// Copies records to a segment behind theirs, and names those that are damaged.
 Status ChunkStore::copy_live(std::span<const ChunkRow> rows, std::vector<ChunkIndex::Move>& moves,
                              std::vector<ChunkRow>& gone) {
   for (const ChunkRow& row : rows) {
     REPRISE_TRY(const auto chunk, read(row));
-    if (!chunk || !chunk->check()) {
+    const Status whole = chunk ? chunk->check() : Status();
+    if (!whole && !is_damage(whole.error())) return whole;
+    if (!chunk || !whole) {
       gone.push_back(row);
       continue;
     }

@@ -1,4 +1,5 @@
 // Damage of any file of a store is found, and never gives wrong KV.
+#include "kv/read_faults.h"
 #include "store/store_testing.h"
 
 namespace reprise {
@@ -263,6 +264,26 @@ TEST_P(Damaged, CollectDropsWhatCannotBeRead) {
   ASSERT_TRUE(store.collect(1.0));
   EXPECT_EQ(look_up(store, 1, codec), Found::kMissing);
   EXPECT_EQ(look_up(store, 2, codec), Found::kRight);
+}
+
+// A disk that fails to read says nothing of what lies on it.
+TEST_P(Damaged, CollectKeepsWhatADiskFailsToRead) {
+  int failed = 0;
+  for (int every = 1; every <= 16; ++every) {
+    const TemporaryFolder other;
+    const std::string at = other.file("store");
+    {
+      ChunkStore store = open_store(at);
+      for (uint32_t n = 0; n < kChunks; ++n) ASSERT_TRUE(add_chunk(store, n, codec));
+      ASSERT_TRUE(store.remove({&store.list()->front(), 1}));
+      const ReadFault fault(ReadFault::kBroken, every);
+      failed += store.collect(1.0) ? 0 : 1;
+    }
+    ChunkStore store = open_store(at);
+    EXPECT_EQ(look_up(store, 1, codec), Found::kRight) << every;
+    EXPECT_EQ(look_up(store, 2, codec), Found::kRight) << every;
+  }
+  EXPECT_GT(failed, 2);
 }
 
 constexpr BlockCodec kTried[] = {{}, {.q8_0 = true, .zstd = true}};
