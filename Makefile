@@ -5,8 +5,9 @@ DOCUMENT ?= /usr/share/common-licenses/GPL-3
 QUESTION ?= Summarise the document in three sentences.
 FUZZ_SECONDS ?= 60
 PEER ?= llama-cpp-python==0.3.36
-CMAKE_FLAGS ?= $(if $(shell command -v ccache),-DCMAKE_CXX_COMPILER_LAUNCHER=ccache) \
-  $(if $(CI),-DREPRISE_WERROR=ON)
+# ccache does not know precompiled headers.
+CMAKE_FLAGS ?= $(if $(shell command -v ccache),-DCMAKE_CXX_COMPILER_LAUNCHER=ccache \
+  -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON) $(if $(CI),-DREPRISE_WERROR=ON)
 CPP_FILES = $(shell find include src tests examples tools \
   -name '*.h' -o -name '*.cc' -o -name '*.cu' -o -name '*.cuh')
 FUZZ_TARGETS = $(basename $(notdir $(wildcard tests/fuzz/fuzz_*.cc)))
