@@ -81,7 +81,7 @@ nlohmann::ordered_json fusion_json(const FusionReport& report) {
 Status answer_fused(Conversation& conversation, Library& library, const PartedPrompt& prompt,
                     const std::string& fusion, const RequestOptions& options,
                     const nlohmann::ordered_json& extra, Console& console) {
-  const auto fused = library.fuse(conversation.session(), prompt, fusion, console.progress());
+  auto fused = library.fuse(conversation.session(), prompt, fusion, console.progress());
   console.end_progress();
   warn_of(library, console);
   REPRISE_TRY(const FusionReport report, fused);
