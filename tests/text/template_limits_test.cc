@@ -1,6 +1,7 @@
 // What a hostile template may not do: exhaust the stack, memory or time.
 #include <pthread.h>
 
+#include "base/sanitizers.h"
 #include "template_fixtures.h"
 
 namespace reprise::test {
@@ -163,22 +164,10 @@ TEST(TemplateLimits, LooksAtLongTextsArePaidFor) {
   EXPECT_EQ(error_of(call + "'}').format(n) }}", limits), "template_limit");
 }
 
-#if defined(__SANITIZE_ADDRESS__)
-#define REPRISE_TEST_ASAN 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer)
-#define REPRISE_TEST_ASAN 1
-#endif
-#endif
-
 // Whatever the depth limit lets through must fit in a quarter of an ordinary thread's stack, and
-// in a whole one where the address sanitizer widens every frame.
+// in a whole one where a sanitizer widens every frame.
 TEST(TemplateLimits, DeepestTemplateFitsInTheStack) {
-#ifdef REPRISE_TEST_ASAN
-  constexpr size_t kStack = size_t{8} << 20;
-#else
-  constexpr size_t kStack = size_t{2} << 20;
-#endif
+  constexpr size_t kStack = size_t{kSanitized ? 8 : 2} << 20;
   pthread_attr_t attributes;
   ASSERT_EQ(pthread_attr_init(&attributes), 0);
   ASSERT_EQ(pthread_attr_setstacksize(&attributes, kStack), 0);
