@@ -4,9 +4,9 @@
 set -euo pipefail
 
 packages=(build-essential cmake ninja-build pkg-config python3 python3-venv ca-certificates
-          libcli11-dev libtomlplusplus-dev libfmt-dev nlohmann-json3-dev libsimdjson-dev libpcre2-dev libxxhash-dev
-          libexpected-dev libutf8proc-dev libsqlite3-dev libzstd-dev libhiredis-dev libedit-dev
-          libgtest-dev libgmock-dev librapidcheck-dev)
+          libcli11-dev libtomlplusplus-dev libfmt-dev nlohmann-json3-dev libsimdjson-dev
+          libpcre2-dev libxxhash-dev libexpected-dev libutf8proc-dev libsqlite3-dev libzstd-dev
+          libhiredis-dev libedit-dev libgtest-dev libgmock-dev librapidcheck-dev)
 if [[ ${1:-} == --dev ]]; then
   packages+=(clang clang-tidy clang-format redis-server)
 fi
