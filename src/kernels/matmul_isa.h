@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "kernels/cpu.h"
+#include "kernels/expand_ahead.h"
 #include "kernels/ops.h"
 #include "kernels/packed_layout.h"
 
@@ -124,8 +125,9 @@ struct MultiplyJob {
   const std::byte* w = nullptr;  // [2 panels][steps] tiles
   TensorType type{};             // of the weights, which integer tiles do not tell
   size_t steps = 0;
-  float* sums = nullptr;  // [row tiles][kSumElements]
-  bool first = false;     // the sums start from zero
+  float* sums = nullptr;         // [row tiles][kSumElements]
+  bool first = false;            // the sums start from zero
+  ExpandAhead* ahead = nullptr;  // stepped by products on tiles, or null
 };
 
 /// Complete sums of some rows and 2 panels.
@@ -168,6 +170,10 @@ struct PrefillForm {
   /// Around calls of multiply on one thread; null where nothing is to be done.
   void (*begin_multiply)() = nullptr;
   void (*end_multiply)() = nullptr;
+  /// Products on tiles, or null: expands part [0, kTileParts) of the tile of a step.
+  ExpandAhead::ExpandPart expand_part = nullptr;
+
+  bool on_tiles() const { return expand_part != nullptr; }
 };
 
 struct MatmulKernels {
@@ -212,6 +218,8 @@ void decode_avx512(const DecodeJob& job);
 void round_bf16_avx512(const float* x, size_t count, size_t row, std::byte* tiles);
 void expand_avx512(const PackedLayout& layout, const std::byte* panel, size_t step_begin,
                    size_t step_end, std::byte* tiles);
+void expand_part_avx512(const PackedLayout& layout, const std::byte* panel, size_t step,
+                        size_t part, std::byte* tile);
 void multiply_avx512(const MultiplyJob& job);
 void write_avx512(const WriteJob& job);
 

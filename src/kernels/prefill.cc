@@ -1,4 +1,5 @@
 #include <cstring>
+#include <optional>
 
 #include "kernels/matmul_phase.h"
 
@@ -7,7 +8,7 @@ namespace {
 
 constexpr size_t kUnitPanels = 2, kUnitCols = kUnitPanels * kPanelRows;
 constexpr size_t kBlockSums = kBlockRows / 16 * kSumElements;
-constexpr size_t kMaxUnitsPerTask = 8;    // whose sums of 512 rows fit the second-level cache
+constexpr size_t kMaxUnitsPerTask = 8;    // so that the last task of a call is not waited for long
 constexpr size_t kMinTasksPerThread = 2;  // enough to even out the threads' speeds
 constexpr size_t kMinRowsPerTask = 128;   // fewer would expand the weights too often
 
@@ -142,52 +143,75 @@ struct PrefillTask {
   RowTiles x{};
   size_t pass_steps = 0;
   size_t row_begin = 0, row_end = 0;
-  std::byte* w = nullptr;  // room for a unit's tiles of one pass
-  float* sums = nullptr;   // [units of the task][blocks][kBlockSums], of all units if one pass
+  std::byte* w = nullptr;  // [rooms] a unit's tiles of one pass
+  float* sums = nullptr;   // [sum_blocks][kBlockSums] of one unit
 
   size_t blocks() const { return ceil_div(row_end - row_begin, kBlockRows); }
   size_t block_rows(size_t row) const { return std::min(kBlockRows, row_end - row); }
+  size_t portion_bytes() const { return kUnitPanels * pass_steps * x.form->tile_bytes; }
+  size_t rooms() const { return x.form->on_tiles() ? 2 : 1; }
   // One pass needs no more than the sums of two blocks: one is written while the other is summed.
-  bool keeps_sums() const { return pass_steps < x.steps; }
-  size_t unit_sums() const { return keeps_sums() ? blocks() * kBlockSums : 0; }
-  size_t block_sums(size_t row) const {
-    const size_t block = (row - row_begin) / kBlockRows;
-    return (keeps_sums() ? block : block % 2) * kBlockSums;
+  size_t sum_blocks() const { return pass_steps < x.steps ? blocks() : 2; }
+  float* block_sums(size_t row) const {
+    return sums + (row - row_begin) / kBlockRows % sum_blocks() * kBlockSums;
   }
 };
 
-// One pass over k, from step, for one unit; the last one writes.
-void multiply_unit(const PrefillTask& task, size_t unit, size_t step, float* sums) {
+// The steps of one pass for one unit.
+struct Portion {
+  size_t unit = 0, step = 0, steps = 0;
+};
+
+// Tiles of a portion, [panels][steps].
+void expand(const PrefillTask& task, const Portion& portion, std::byte* w) {
   const PrefillForm& form = *task.x.form;
-  const size_t count = std::min(task.pass_steps, task.x.steps - step);
-  MultiplyJob job;
-  for (size_t i = 0; i < kUnitPanels; ++i) {
-    const Panel panel = task.units->panel(unit, i);
-    std::byte* w = task.w + i * count * form.tile_bytes;
+  for (size_t i = 0; i < kUnitPanels; ++i, w += portion.steps * form.tile_bytes) {
+    const Panel panel = task.units->panel(portion.unit, i);
     if (panel.data != nullptr) {
-      job.type = panel.layout->type;
-      form.expand(*panel.layout, panel.data, step, step + count, w);
+      form.expand(*panel.layout, panel.data, portion.step, portion.step + portion.steps, w);
     } else {
-      std::memset(w, 0, count * form.tile_bytes);
+      std::memset(w, 0, portion.steps * form.tile_bytes);
     }
   }
+}
+
+// The same within some steps of products, if that is possible.
+std::optional<ExpandAhead> expand_ahead(const PrefillTask& task, const Portion& portion,
+                                        std::byte* w, size_t within) {
+  const PrefillForm& form = *task.x.form;
+  const Panel first = task.units->panel(portion.unit, 0),
+              second = task.units->panel(portion.unit, 1);
+  if (!form.on_tiles() || first.data == nullptr || second.data == nullptr) return {};
+  const size_t step = portion.step, end = portion.step + portion.steps;
+  return ExpandAhead(form.expand_part, form.tile_bytes, {first.layout, first.data, step, end, w},
+                     {second.layout, second.data, step, end, w + portion.steps * form.tile_bytes},
+                     within);
+}
+
+// Multiplies the rows with w; the last pass of a unit writes.
+void multiply_portion(const PrefillTask& task, const Portion& portion, const std::byte* w,
+                      ExpandAhead* ahead) {
+  const PrefillForm& form = *task.x.form;
+  MultiplyJob job;
+  job.type = task.units->panel(portion.unit, 0).layout->type;
   job.x_row_tile = task.x.stride();
-  job.w = task.w;
-  job.steps = count;
-  job.first = step == 0;
-  const bool last = step + count == task.x.steps;
+  job.w = w;
+  job.steps = portion.steps;
+  job.first = portion.step == 0;
+  job.ahead = ahead;
+  const bool last = portion.step + portion.steps == task.x.steps;
   // The sums of a block are written after the next block's product has started, which does not wait
   // for them.
   size_t unwritten = task.row_end;
   const auto write = [&] {
     if (!last || unwritten >= task.row_end) return;
-    task.units->write(unit, unwritten,
-                      {sums + task.block_sums(unwritten), task.block_rows(unwritten)});
+    task.units->write(portion.unit, unwritten,
+                      {task.block_sums(unwritten), task.block_rows(unwritten)});
   };
   for (size_t row = task.row_begin; row < task.row_end; row += kBlockRows) {
-    job.x = task.x.data + row / 16 * job.x_row_tile + step * form.tile_bytes;
+    job.x = task.x.data + row / 16 * job.x_row_tile + portion.step * form.tile_bytes;
     job.rows = task.block_rows(row);
-    job.sums = sums + task.block_sums(row);
+    job.sums = task.block_sums(row);
     form.multiply(job);
     write();
     unwritten = row;
@@ -197,12 +221,25 @@ void multiply_unit(const PrefillTask& task, size_t unit, size_t step, float* sum
 
 void run_task(const PrefillTask& task, size_t begin, size_t end) {
   const PrefillForm& form = *task.x.form;
+  const auto portion_at = [&](size_t unit, size_t step) {
+    return Portion{unit, step, std::min(task.pass_steps, task.x.steps - step)};
+  };
+  const auto portion_after = [&](const Portion& p) {
+    const size_t step = p.step + p.steps;
+    return step < task.x.steps ? portion_at(p.unit, step) : portion_at(p.unit + 1, 0);
+  };
   if (form.begin_multiply != nullptr) form.begin_multiply();
-  for (size_t step = 0; step < task.x.steps; step += task.pass_steps) {
-    float* sums = task.sums;
-    for (size_t unit = begin; unit < end; ++unit, sums += task.unit_sums()) {
-      multiply_unit(task, unit, step, sums);
-    }
+  std::byte *w = task.w, *next_w = task.w + (task.rooms() - 1) * task.portion_bytes();
+  Portion next = portion_at(begin, 0);
+  expand(task, next, next_w);
+  while (next.unit < end) {
+    const Portion portion = next;
+    std::swap(w, next_w);
+    next = portion_after(portion);
+    std::optional<ExpandAhead> ahead;
+    if (next.unit < end) ahead = expand_ahead(task, next, next_w, task.blocks() * portion.steps);
+    multiply_portion(task, portion, w, ahead ? &*ahead : nullptr);
+    if (next.unit < end && !ahead) expand(task, next, next_w);
   }
   if (form.end_multiply != nullptr) form.end_multiply();
 }
@@ -215,9 +252,8 @@ void run_units(const Units& units, const RowTiles& x, const MatmulInput& input) 
   PrefillTask task{&units, x};
   task.pass_steps = ceil_div(x.steps, passes);
   task.row_end = c.rows_per_block;
-  const size_t w_floats = kUnitPanels * task.pass_steps * x.form->tile_bytes / sizeof(float);
-  const size_t sum_floats =
-      std::max(2 * kBlockSums, ceil_div(units.count(), c.chunks) * task.unit_sums());
+  const size_t w_floats = task.rooms() * task.portion_bytes() / sizeof(float);
+  const size_t sum_floats = task.sum_blocks() * kBlockSums;
   auto* rooms = reserve<float>(input.scratch->panels, threads * (w_floats + sum_floats));
   input.pool->run(c.chunks * c.row_blocks, [&](size_t index, int thread) {
     PrefillTask mine = task;

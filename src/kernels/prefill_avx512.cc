@@ -40,42 +40,60 @@ inline __m512i round_columns(__m512 even, __m512 odd) {
   return _mm512_ternarylogic_epi32(_mm512_set1_epi32(-65536), high, low, kSelect);
 }
 
-template <TensorType kType>
-void expand_quantized(const PackedLayout& layout, const std::byte* panel, size_t begin, size_t end,
-                      uint16_t* out) {
+// Words kFirst, kFirst + kStride and so on, of four columns each, of a tile.
+template <TensorType kType, size_t kFirst, size_t kStride>
+inline void expand_words(const std::byte* plane, ScaleReader<kType>& scales, uint16_t* out) {
   constexpr QuantFormat kFormat = *quant_format(kType);
   constexpr size_t kGroups = ScaleReader<kType>::kGroups;
   const __m512 unit = _mm512_set1_ps(256.0f);
-  const std::byte* plane = panel + layout.codes_offset + begin * code_bytes(kFormat);
-  ScaleReader<kType> scales(panel, begin);
-  for (size_t step = begin; step < end; ++step, out += kTileElements) {
-    __m512i codes[8];
-    load_codes<kType>(plane, codes);
-    plane += code_bytes(kFormat);
-    __m512 scale[kGroups], min[kGroups];
-    scales.next(scale, min);
-    for (size_t g = 0; g < kGroups; ++g) {
-      const auto zero = static_cast<float>(kFormat.zero());
-      if constexpr (!kFormat.has_min) min[g] = _mm512_mul_ps(scale[g], _mm512_set1_ps(-zero));
-      min[g] = _mm512_fnmadd_ps(scale[g], unit, min[g]);
-      scale[g] = _mm512_mul_ps(scale[g], unit);
-    }
-    for (size_t j = 0; j < 8; ++j) {
-      const __m512 s = scale[j * kGroups / 8], m = min[j * kGroups / 8];
-      const __m512 c0 = _mm512_fmadd_ps(code_column<0>(codes[j]), s, m);
-      const __m512 c1 = _mm512_fmadd_ps(code_column<1>(codes[j]), s, m);
-      const __m512 c2 = _mm512_fmadd_ps(code_column<2>(codes[j]), s, m);
-      const __m512 c3 = _mm512_fmadd_ps(code_column<3>(codes[j]), s, m);
-      _mm512_store_si512(out + 64 * j, round_columns(c0, c1));
-      _mm512_store_si512(out + 64 * j + 32, round_columns(c2, c3));
-    }
+  __m512i codes[8];
+  load_codes<kType>(plane, codes);
+  __m512 scale[kGroups], min[kGroups];
+  scales.next(scale, min);
+  for (size_t g = 0; g < kGroups; ++g) {
+    const auto zero = static_cast<float>(kFormat.zero());
+    if constexpr (!kFormat.has_min) min[g] = _mm512_mul_ps(scale[g], _mm512_set1_ps(-zero));
+    min[g] = _mm512_fnmadd_ps(scale[g], unit, min[g]);
+    scale[g] = _mm512_mul_ps(scale[g], unit);
+  }
+  for (size_t j = kFirst; j < 8; j += kStride) {
+    const __m512 s = scale[j * kGroups / 8], m = min[j * kGroups / 8];
+    const __m512 c0 = _mm512_fmadd_ps(code_column<0>(codes[j]), s, m);
+    const __m512 c1 = _mm512_fmadd_ps(code_column<1>(codes[j]), s, m);
+    const __m512 c2 = _mm512_fmadd_ps(code_column<2>(codes[j]), s, m);
+    const __m512 c3 = _mm512_fmadd_ps(code_column<3>(codes[j]), s, m);
+    _mm512_store_si512(out + 64 * j, round_columns(c0, c1));
+    _mm512_store_si512(out + 64 * j + 32, round_columns(c2, c3));
   }
 }
 
 template <TensorType kType>
+void expand_quantized(const PackedLayout& layout, const std::byte* panel, size_t begin, size_t end,
+                      uint16_t* out) {
+  constexpr size_t kBytes = code_bytes(*quant_format(kType));
+  ScaleReader<kType> scales(panel, begin);
+  for (size_t step = begin; step < end; ++step, out += kTileElements) {
+    expand_words<kType, 0, 1>(panel + layout.codes_offset + step * kBytes, scales, out);
+  }
+}
+
+// Words part and part + 4, whose codes of four bits lie in the same bytes.
+template <TensorType kType>
+void expand_quantized_part(const PackedLayout& layout, const std::byte* panel, size_t step,
+                           size_t part, uint16_t* out) {
+  const auto* plane = panel + layout.codes_offset + step * code_bytes(*quant_format(kType));
+  ScaleReader<kType> scales(panel, step);
+  if (part == 0) return expand_words<kType, 0, kTileParts>(plane, scales, out);
+  if (part == 1) return expand_words<kType, 1, kTileParts>(plane, scales, out);
+  if (part == 2) return expand_words<kType, 2, kTileParts>(plane, scales, out);
+  expand_words<kType, 3, kTileParts>(plane, scales, out);
+}
+
+// Columns [begin, end).
+template <TensorType kType>
 void expand_float(const PackedLayout& layout, const std::byte* panel, size_t begin, size_t end,
                   uint16_t* out) {
-  for (size_t column = begin * kBlockCols; column < end * kBlockCols; column += 2, out += 32) {
+  for (size_t column = begin; column < end; column += 2, out += 32) {
     __m512i pairs = _mm512_setzero_si512();
     if (column < layout.cols) {
       if constexpr (kType == TensorType::kBF16) {
@@ -89,6 +107,19 @@ void expand_float(const PackedLayout& layout, const std::byte* panel, size_t beg
     }
     _mm512_store_si512(out, pairs);
   }
+}
+
+// False where the type is none of floats.
+inline bool expand_floats(const PackedLayout& layout, const std::byte* panel, size_t begin,
+                          size_t end, uint16_t* out) {
+  if (layout.type == TensorType::kF16) {
+    expand_float<TensorType::kF16>(layout, panel, begin, end, out);
+  } else if (layout.type == TensorType::kBF16) {
+    expand_float<TensorType::kBF16>(layout, panel, begin, end, out);
+  } else {
+    return false;
+  }
+  return true;
 }
 
 // 8 rows times 2 panels; sums points at the rows' sums of the first panel.
@@ -119,6 +150,21 @@ void multiply_half(const MultiplyJob& job, const uint16_t* x, float* sums) {
   }
 }
 
+// Whole panels without a bias.
+template <bool kAdds>
+inline void write_whole(const WriteJob& job) {
+  float* out = job.out.data + job.column;
+  for (size_t row = 0; row < job.sums.rows; ++row, out += job.out.stride) {
+    __m512 left = _mm512_load_ps(job.sums.at(row, 0)), right = _mm512_load_ps(job.sums.at(row, 1));
+    if constexpr (kAdds) {
+      left = _mm512_add_ps(_mm512_loadu_ps(out), left);
+      right = _mm512_add_ps(_mm512_loadu_ps(out + kPanelRows), right);
+    }
+    _mm512_storeu_ps(out, left);
+    _mm512_storeu_ps(out + kPanelRows, right);
+  }
+}
+
 }  // namespace
 
 void round_bf16_avx512(const float* x, size_t count, size_t row, std::byte* tiles) {
@@ -137,14 +183,20 @@ void round_bf16_avx512(const float* x, size_t count, size_t row, std::byte* tile
 void expand_avx512(const PackedLayout& layout, const std::byte* panel, size_t step_begin,
                    size_t step_end, std::byte* tiles) {
   uint16_t* out = bf16_tile(tiles);
-  if (layout.type == TensorType::kF16) {
-    return expand_float<TensorType::kF16>(layout, panel, step_begin, step_end, out);
-  }
-  if (layout.type == TensorType::kBF16) {
-    return expand_float<TensorType::kBF16>(layout, panel, step_begin, step_end, out);
-  }
+  if (expand_floats(layout, panel, step_begin * kBlockCols, step_end * kBlockCols, out)) return;
   for_quantized(layout.type, [&](auto type) {
     expand_quantized<decltype(type)::value>(layout, panel, step_begin, step_end, out);
+  });
+}
+
+void expand_part_avx512(const PackedLayout& layout, const std::byte* panel, size_t step,
+                        size_t part, std::byte* tile) {
+  constexpr size_t kCols = kBlockCols / kTileParts, kElements = kTileElements / kTileParts;
+  uint16_t* out = bf16_tile(tile);
+  const size_t column = step * kBlockCols + part * kCols;
+  if (expand_floats(layout, panel, column, column + kCols, out + part * kElements)) return;
+  for_quantized(layout.type, [&](auto type) {
+    expand_quantized_part<decltype(type)::value>(layout, panel, step, part, out);
   });
 }
 
@@ -158,6 +210,9 @@ void multiply_avx512(const MultiplyJob& job) {
 }
 
 void write_avx512(const WriteJob& job) {
+  if (job.out.bias == nullptr && job.column + 2 * kPanelRows <= job.out.cols) {
+    return job.out.accumulate ? write_whole<true>(job) : write_whole<false>(job);
+  }
   for (size_t row = 0; row < job.sums.rows; ++row) {
     write_panel(job.out, row, job.column, _mm512_load_ps(job.sums.at(row, 0)));
     write_panel(job.out, row, job.column + kPanelRows, _mm512_load_ps(job.sums.at(row, 1)));
