@@ -148,7 +148,7 @@ void Pager::finish(uint32_t layer) {
   for (size_t i = 0; i < steps_.size(); ++i) {
     SequenceKv& kv = *steps_[i].kv;
     const uint64_t stamp = kv.pool().now();
-    for (const uint32_t block : held_[i]) kv.pool().rest(layer, kv.pages(layer)[block], stamp);
+    for (const uint32_t block : held_[i]) kv.pool().let_go(layer, kv.pages(layer)[block], stamp);
     const bool decodes = kv.paged() && steps_[i].phase == kernels::Phase::kDecode;
     if (decodes && mode_ == Prefetch::kToken) {
       expect_next_token(layer, i);

@@ -308,6 +308,7 @@ Scheduler::Pass Scheduler::plan() {
   paged_out_ = false;
   Pass pass = plan_rows();
   while (std::exchange(paged_out_, false)) pass = plan_rows();  // other rows fit now
+  pool_.promise(pass.paged);
   return pass;
 }
 

@@ -141,11 +141,22 @@ Status PagePool::bring(uint32_t layer, std::vector<PageId> away, std::span<const
               lost.size(), layer);
 }
 
+void PagePool::let_go(uint32_t layer, PageId page, uint64_t stamp) {
+  --fetched_;
+  rest(layer, page, stamp);
+}
+
+bool PagePool::claim(uint64_t pages) {
+  if (promised_ > 0 && pageable() + fetched_ < promised_ + pages) return false;
+  return make_room(pages);
+}
+
 Status PagePool::fetch(uint32_t layer, std::span<const PageId> pages) {
   std::vector<PageId> away, late;
   bool lost = false;
   for (const PageId id : pages) {
     hold(layer, id);
+    ++fetched_;
     Page& page = at(layer, id);
     page.expected = false;
     if (!has(layer, id))
@@ -167,7 +178,7 @@ Status PagePool::fetch(uint32_t layer, std::span<const PageId> pages) {
   const std::chrono::duration<double, std::milli> waited = std::chrono::steady_clock::now() - start;
   paging_.wait_ms += waited.count();
   if (!status) {
-    for (const PageId id : pages) rest(layer, id, at(layer, id).stamp);
+    for (const PageId id : pages) let_go(layer, id, at(layer, id).stamp);
   }
   return status;
 }

@@ -83,9 +83,15 @@ class PagePool {
     if (free_pages() == 0) return 0;
     return tiers_.free(Tier::kMemory) + resting_[0] + under_way_.size();
   }
-  /// Brings pages to memory and holds them there until rest(). Errors, after which none is held:
+  /// Brings pages to memory and holds them there until let_go(). Errors, after which none is held:
   /// kOutOfMemory; kCorrupt: some could not be read back and are lost.
   Status fetch(uint32_t layer, std::span<const PageId> pages);
+  /// rest() of a page that fetch() holds.
+  void let_go(uint32_t layer, PageId page, uint64_t stamp);
+  /// So many may be held at a time, until told otherwise: claim() leaves them room.
+  void promise(uint64_t pages) { promised_ = pages; }
+  /// make_room() for what nobody has planned for.
+  bool claim(uint64_t pages);
   /// To be called before a page that fetch() holds is written.
   void will_write(uint32_t layer, PageId page) { forget_copy(layer, at(layer, page)); }
   /// Starts to bring pages to memory that fetch() is expected to want: as many as there is room for
@@ -200,7 +206,8 @@ class PagePool {
   uint64_t resting_[kTiers] = {};  // pages
   std::vector<Named> cold_[2];     // [tiers above kDisk] what find_cold() said; some no longer rest
   uint64_t clock_ = 0, moves_ = 0;
-  uint64_t copies_ = 0;  // slots of pages that are in memory
+  uint64_t copies_ = 0;                  // slots of pages that are in memory
+  uint64_t fetched_ = 0, promised_ = 0;  // pages that fetch() holds, and may hold
   KvPaging paging_;
   std::function<void(uint64_t pages)> reclaim_;
 };

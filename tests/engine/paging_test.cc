@@ -510,6 +510,27 @@ TEST(Paging, ThoseThatCannotBePagedOutLeaveALongPromptItsTurn) {
   EXPECT_LT(others.size(), 16u);
 }
 
+// What policies keep of their own would take the room that a layer of the other needs.
+TEST(Paging, ThoseThatCompressLeaveRoomForALayerOfOthers) {
+  const Request large = request_of(tiny_prompt(900, 5), 20),
+                small = request_of(tiny_prompt(300), 20);
+  for (const std::string spec : {"h2o:budget=64", "snapkv:budget=64,window=16"}) {
+    for (uint64_t tokens = 344; tokens <= 412; tokens += 16) {
+      const auto engine = tiny_engine(small_options("none", tokens));
+      const auto paged = *engine->open(), evicting = *engine->open(spec);
+      size_t answers = 0;
+      const auto count = [&](const Result<Answer>& answer) {
+        ASSERT_TRUE(answer) << spec << ", " << tokens << ": " << answer.error().message;
+        ++answers;
+      };
+      ASSERT_TRUE(engine->submit(*paged, large, count));
+      ASSERT_TRUE(engine->submit(*evicting, small, count));
+      while (engine->step()) continue;
+      EXPECT_EQ(answers, 2u);
+    }
+  }
+}
+
 TEST(Paging, PrefixesAreGivenUpForWhatIsReadFromDisk) {
   const auto ample = tiny_engine(ample_options());
   for (const std::string prefetch : {"none", "token"}) {

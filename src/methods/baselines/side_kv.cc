@@ -25,7 +25,7 @@ bool SideKv::own_blocks(PagePool& pool, uint32_t layer, const std::vector<bool>&
     fresh += wanted[block] && !own ? 1 : 0;
   }
   if (fresh == 0) return true;
-  if (!pool.make_room(fresh)) return false;
+  if (!pool.claim(fresh)) return false;
   for (size_t block = 0; block < table.size(); ++block) {
     if (wanted[block] && !pages_->own_page(layer, block)) return false;
   }
