@@ -8,7 +8,7 @@ namespace {
 
 constexpr size_t kUnitPanels = 2, kUnitCols = kUnitPanels * kPanelRows;
 constexpr size_t kBlockSums = kBlockRows / 16 * kSumElements;
-constexpr size_t kMaxUnitsPerTask = 8;    // so that the last task of a call is not waited for long
+constexpr size_t kMaxUnitsPerTask = 8;    // whose sums of 512 rows fit the second-level cache
 constexpr size_t kMinTasksPerThread = 2;  // enough to even out the threads' speeds
 constexpr size_t kMinRowsPerTask = 128;   // fewer would expand the weights too often
 
@@ -48,14 +48,14 @@ RowTiles round_input(const PrefillForm& form, const MatmulInput& input, size_t c
   return tiles;
 }
 
-// 16 rows of a weight; absent beyond the last row.
+// 16 rows of a weight; no data beyond the last row.
 struct Panel {
   const PackedLayout* layout = nullptr;
   const std::byte* data = nullptr;
 };
 
 Panel panel_of(const Part& part, size_t index) {
-  if (index >= part.panels) return {};
+  if (index >= part.panels) return {&part.layout, nullptr};
   return {&part.layout, part.projection.weight->data() + index * part.layout.panel_bytes};
 }
 
@@ -142,18 +142,21 @@ struct PrefillTask {
   const Units* units = nullptr;
   RowTiles x{};
   size_t pass_steps = 0;
-  size_t row_begin = 0, row_end = 0;
+  size_t unit_begin = 0, unit_end = 0, row_begin = 0, row_end = 0;
   std::byte* w = nullptr;  // [rooms] a unit's tiles of one pass
-  float* sums = nullptr;   // [sum_blocks][kBlockSums] of one unit
+  float* sums = nullptr;   // [sum_blocks][kBlockSums]
 
   size_t blocks() const { return ceil_div(row_end - row_begin, kBlockRows); }
   size_t block_rows(size_t row) const { return std::min(kBlockRows, row_end - row); }
   size_t portion_bytes() const { return kUnitPanels * pass_steps * x.form->tile_bytes; }
   size_t rooms() const { return x.form->on_tiles() ? 2 : 1; }
   // One pass needs no more than the sums of two blocks: one is written while the other is summed.
-  size_t sum_blocks() const { return pass_steps < x.steps ? blocks() : 2; }
-  float* block_sums(size_t row) const {
-    return sums + (row - row_begin) / kBlockRows % sum_blocks() * kBlockSums;
+  size_t sum_blocks() const {
+    return pass_steps < x.steps ? (unit_end - unit_begin) * blocks() : 2;
+  }
+  float* block_sums(size_t unit, size_t row) const {
+    const size_t block = (unit - unit_begin) * blocks() + (row - row_begin) / kBlockRows;
+    return sums + block % sum_blocks() * kBlockSums;
   }
 };
 
@@ -206,12 +209,12 @@ void multiply_portion(const PrefillTask& task, const Portion& portion, const std
   const auto write = [&] {
     if (!last || unwritten >= task.row_end) return;
     task.units->write(portion.unit, unwritten,
-                      {task.block_sums(unwritten), task.block_rows(unwritten)});
+                      {task.block_sums(portion.unit, unwritten), task.block_rows(unwritten)});
   };
   for (size_t row = task.row_begin; row < task.row_end; row += kBlockRows) {
     job.x = task.x.data + row / 16 * job.x_row_tile + portion.step * form.tile_bytes;
     job.rows = task.block_rows(row);
-    job.sums = task.block_sums(row);
+    job.sums = task.block_sums(portion.unit, row);
     form.multiply(job);
     write();
     unwritten = row;
@@ -219,27 +222,26 @@ void multiply_portion(const PrefillTask& task, const Portion& portion, const std
   write();
 }
 
-void run_task(const PrefillTask& task, size_t begin, size_t end) {
+// All units in one pass before the next, so that they find its part of x in the cache.
+void run_task(const PrefillTask& task) {
   const PrefillForm& form = *task.x.form;
   const auto portion_at = [&](size_t unit, size_t step) {
     return Portion{unit, step, std::min(task.pass_steps, task.x.steps - step)};
   };
-  const auto portion_after = [&](const Portion& p) {
-    const size_t step = p.step + p.steps;
-    return step < task.x.steps ? portion_at(p.unit, step) : portion_at(p.unit + 1, 0);
-  };
   if (form.begin_multiply != nullptr) form.begin_multiply();
   std::byte *w = task.w, *next_w = task.w + (task.rooms() - 1) * task.portion_bytes();
-  Portion next = portion_at(begin, 0);
+  Portion next = portion_at(task.unit_begin, 0);
   expand(task, next, next_w);
-  while (next.unit < end) {
+  while (next.steps > 0) {
     const Portion portion = next;
     std::swap(w, next_w);
-    next = portion_after(portion);
+    next = portion.unit + 1 < task.unit_end
+               ? portion_at(portion.unit + 1, portion.step)
+               : portion_at(task.unit_begin, portion.step + portion.steps);
     std::optional<ExpandAhead> ahead;
-    if (next.unit < end) ahead = expand_ahead(task, next, next_w, task.blocks() * portion.steps);
+    if (next.steps > 0) ahead = expand_ahead(task, next, next_w, task.blocks() * portion.steps);
     multiply_portion(task, portion, w, ahead ? &*ahead : nullptr);
-    if (next.unit < end && !ahead) expand(task, next, next_w);
+    if (!ahead) expand(task, next, next_w);
   }
   if (form.end_multiply != nullptr) form.end_multiply();
 }
@@ -251,6 +253,7 @@ void run_units(const Units& units, const RowTiles& x, const MatmulInput& input) 
   const size_t passes = ceil_div(x.steps, x.form->max_pass_steps);
   PrefillTask task{&units, x};
   task.pass_steps = ceil_div(x.steps, passes);
+  task.unit_end = ceil_div(units.count(), c.chunks);
   task.row_end = c.rows_per_block;
   const size_t w_floats = task.rooms() * task.portion_bytes() / sizeof(float);
   const size_t sum_floats = task.sum_blocks() * kBlockSums;
@@ -262,7 +265,9 @@ void run_units(const Units& units, const RowTiles& x, const MatmulInput& input) 
     mine.sums = rooms + static_cast<size_t>(thread) * (w_floats + sum_floats);
     mine.w = reinterpret_cast<std::byte*>(mine.sums + sum_floats);
     const size_t chunk = index % c.chunks;
-    run_task(mine, units.count() * chunk / c.chunks, units.count() * (chunk + 1) / c.chunks);
+    mine.unit_begin = units.count() * chunk / c.chunks;
+    mine.unit_end = units.count() * (chunk + 1) / c.chunks;
+    run_task(mine);
   });
 }
 

@@ -39,7 +39,7 @@ inline void store_sums(const MultiplyJob& job) {
 template <bool kTwo>
 void multiply_rows(const MultiplyJob& job) {
   load_sums<kTwo>(job);
-  const uint16_t *x0 = bf16_tile(job.x), *x1 = bf16_tile(job.x + job.x_row_tile);
+  const uint16_t *x0 = bf16_tile(job.x), *x1 = bf16_tile(job.x + (kTwo ? job.x_row_tile : 0));
   const uint16_t *w0 = bf16_tile(job.w), *w1 = w0 + job.steps * kTileElements;
   for (size_t i = 0; i < job.steps * kTileElements; i += kTileElements) {
     _tile_loadd(6, w0 + i, kTileRowBytes);

@@ -172,13 +172,16 @@ TEST(MatmulGroup, EqualsSeparateCalls) {
 }
 
 // A feed-forward layer of 21 rows whose inner width is no whole number of tiles where the type
-// allows that.
+// allows that, and of one more panel than a whole number of steps.
 TEST(GatedMlp, EqualsItsParts) {
   ThreadPool pool(2);
   MatmulScratch scratch;
   constexpr size_t kRows = 21, kHidden = 64;
-  for (const TensorType type : {TensorType::kQ4_1, TensorType::kBF16, TensorType::kF32}) {
-    const size_t width = type == TensorType::kQ4_1 ? 96 : 81;
+  const std::pair<TensorType, size_t> layers[] = {{TensorType::kQ4_1, 96},
+                                                  {TensorType::kBF16, 81},
+                                                  {TensorType::kBF16, 40},
+                                                  {TensorType::kF32, 81}};
+  for (const auto& [type, width] : layers) {
     const PackedMatrix gate = packed({type, width, kHidden, 1}, pool);
     const PackedMatrix up = packed({type, width, kHidden, 2}, pool);
     const PackedMatrix down = packed({type, kHidden, width, 3}, pool);
