@@ -56,7 +56,8 @@ class Session {
   std::span<const int32_t> tokens() const;
   /// A copy that shares KV pages.
   std::unique_ptr<Session> fork() const;
-  /// Drops tokens from the end. kUnsupported when the policy has given up KV that this would need.
+  /// Drops tokens from the end. kUnsupported when the policy has given up KV that this would need;
+  /// kInvalidArgument beyond the end, or while a request is running.
   Status truncate(size_t length);
   /// Writes tokens and KV to a file, with text of the caller's own; see docs/kv.md. kUnsupported
   /// for KV that Library::fuse loaded, or of policies that keep what a file does not hold.
@@ -66,7 +67,8 @@ class Session {
   /// KV beside it. Errors: as restore(), but no kSessionMismatch.
   static Result<std::string> read_note(const std::string& path);
   /// Replaces this session's content; returns the note. On error the session is unchanged.
-  /// kSessionMismatch where model, policy or KV type differ (EngineOptions::kv_type_of).
+  /// kSessionMismatch where model, KV type (EngineOptions::kv_type_of) or policy, as it is spelled,
+  /// differ; kInvalidArgument while a request is running.
   Result<std::string> restore(const std::string& path, const ProgressFn& progress = {});
 
   struct Impl;

@@ -42,7 +42,7 @@ enum class ErrorCode {
   kTemplateRuntime,       ///< a chat template failed while rendering (raise_exception included)
   kTemplateLimit,         ///< a chat template exceeded its depth, size or step limit
   kEmptyPrompt,           ///< there is nothing to read
-  kContextExceeded,       ///< prompt plus answer do not fit in the context
+  kContextExceeded,       ///< the prompt does not fit in the context
   kOutOfMemory,           ///< the memory budget or the machine has no room
   kSessionMismatch,       ///< a session file belongs to another model, tokenizer or layout
   kCorrupt,               ///< a checksum does not match

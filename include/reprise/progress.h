@@ -16,7 +16,8 @@ struct Progress {
 };
 
 /// Called from the calling thread, at least once per prefill chunk; returns false to stop, which
-/// makes the work return kCancelled with nothing half-done.
+/// makes the work return kCancelled: files are as before, a session holds what was read of a
+/// prompt.
 using ProgressFn = std::function<bool(const Progress&)>;
 
 }  // namespace reprise

@@ -25,7 +25,7 @@ enum class FinishReason { kEnd, kLength, kStop, kContext, kCancelled };
 /// is full), "cancelled".
 std::string_view finish_reason_name(FinishReason reason);
 
-/// One new token, as it is made.
+/// One new token, as it is made; not the one that ends the answer.
 struct TokenEvent {
   int32_t token = 0;
   std::string_view text;  ///< text that became complete with it; never splits UTF-8; may be empty
@@ -37,7 +37,7 @@ using LogitsFn = std::function<void(std::span<const float>)>;
 struct Request {
   std::vector<int32_t> prompt;  ///< the whole sequence so far; what is held is not re-read
   uint32_t max_tokens = 256;
-  std::vector<std::string> stop;  ///< the answer ends before any of these
+  std::vector<std::string> stop;  ///< UTF-8; the answer ends before any of these
   bool ignore_end = false;        ///< go on past end-of-turn tokens (benchmarks)
   SamplingOptions sampling;
   std::vector<int32_t> forced;  ///< the first tokens of the answer, whatever the model would say

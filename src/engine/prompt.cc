@@ -15,14 +15,17 @@ constexpr std::string_view kNonCharacter = "\uFDD0", kMarkEnd = "\uFDD1";
 // Text that no message contains: a number between noncharacters. Linear in the messages.
 std::string unused_mark(std::span<const Message> messages) {
   std::set<std::string, std::less<>> used;
-  for (const Message& message : messages) {
-    const std::string_view text = message.content;
+  const auto note = [&](std::string_view text) {
     constexpr size_t kMaxDigits = 20;
     for (size_t at = text.find(kNonCharacter); at != std::string_view::npos;
          at = text.find(kNonCharacter, at + 1)) {
       const std::string_view rest = text.substr(at + kNonCharacter.size(), kMaxDigits);
       used.emplace(rest.substr(0, rest.find_first_not_of("0123456789")));
     }
+  };
+  for (const Message& message : messages) {
+    note(message.role);
+    note(message.content);
   }
   size_t number = 0;
   while (used.contains(std::to_string(number))) ++number;
@@ -86,7 +89,8 @@ Result<std::string> PromptBuilder::render(std::span<const Message> messages, std
   for (const Message& message : messages) {
     std::string content = mark_special(message.content, special_, mark);
     if (&message == &messages.back()) content.insert(0, before_last);
-    context["messages"].push_back({{"role", message.role}, {"content", std::move(content)}});
+    std::string role = mark_special(message.role, special_, mark);
+    context["messages"].push_back({{"role", std::move(role)}, {"content", std::move(content)}});
   }
   context["add_generation_prompt"] = true;
   context["bos_token"] = token_text(*tokenizer_, tokenizer_->data().bos);

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/try.h"
+#include "text/utf8.h"
 
 namespace reprise {
 namespace {
@@ -14,6 +15,11 @@ constexpr size_t kSharedStates = 16;  // of policies, of a few per cent of their
 constexpr int kMostPassedOver = 8;    // passes in a row
 
 }  // namespace
+
+Status Sequence::check_idle() const {
+  if (!busy) return {};
+  return fail(ErrorCode::kInvalidArgument, "the session is still answering another request");
+}
 
 bool Sequence::truncate(size_t length) {
   if (length > tokens.size()) return false;
@@ -76,9 +82,7 @@ Status Scheduler::check(const Sequence& sequence, std::span<const int32_t> promp
   if (prompt.empty()) {
     return fail(ErrorCode::kEmptyPrompt, "the prompt is empty; give text with -p or -f");
   }
-  if (sequence.busy) {
-    return fail(ErrorCode::kInvalidArgument, "the session is still answering another request");
-  }
+  REPRISE_CHECK(sequence.check_idle());
   REPRISE_CHECK(check_tokens(prompt));
   if (prompt.size() > limits_.context && !sequence.policy->unbounded()) {
     return fail(
@@ -105,6 +109,10 @@ Status Scheduler::submit(Sequence& sequence, Request request, DoneFn on_done) {
   REPRISE_CHECK(check(sequence, request.prompt));
   REPRISE_CHECK(check_tokens(request.forced));
   REPRISE_CHECK(validate(request.sampling));
+  for (const std::string& stop : request.stop) {
+    if (valid_utf8_prefix(stop) != stop.size())
+      return fail(ErrorCode::kInvalidArgument, "a stop string is not valid UTF-8");
+  }
   sequence.busy = true;
   waiting_.push_back(
       std::make_unique<Running>(sequence, std::move(request), std::move(on_done), tokenizer_));

@@ -37,6 +37,8 @@ struct Sequence {
   std::vector<float> logits;  // [vocab] behind the last token, or empty: not known
   bool busy = false;          // a request is running on it
 
+  /// kInvalidArgument while a request is running on it.
+  Status check_idle() const;
   /// Drops tokens from the end; false when the policy cannot go on from there.
   bool truncate(size_t length);
   void clear();

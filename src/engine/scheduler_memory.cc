@@ -158,6 +158,8 @@ Status Scheduler::reserve(Sequence& sequence, size_t rows) {
     first = "raise --kv-disk-size, ";
   else if (paged && rows > 1 && sequence.policy->prefill_grid() > 0)
     first = "give the policy a smaller chunk, ";
+  else if (rows > kPageTokens && sequence.policy->evicts() && sequence.policy->prefill_grid() == 0)
+    first = "lower --chunk, ";
   return fail(ErrorCode::kOutOfMemory,
               "no KV memory for {} more tokens ({} MiB of {} MiB in use); {}{}{}", rows,
               memory.bytes >> 20, memory.limit_bytes >> 20, first, kMoreRoom, pool_.disk_trouble());

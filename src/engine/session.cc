@@ -103,6 +103,7 @@ std::unique_ptr<Session> Session::fork() const {
 }
 
 Status Session::truncate(size_t length) {
+  REPRISE_CHECK(impl_->sequence.check_idle());
   if (length > impl_->sequence.tokens.size()) {
     return fail(ErrorCode::kInvalidArgument, "cannot truncate {} tokens to {}",
                 impl_->sequence.tokens.size(), length);
@@ -140,6 +141,7 @@ Result<std::string> Session::read_note(const std::string& path) {
 }
 
 Result<std::string> Session::restore(const std::string& path, const ProgressFn& progress) {
+  REPRISE_CHECK(impl_->sequence.check_idle());
   Engine::Impl& engine = impl_->engine;
   const KvIdentity identity = impl_->identity();
   SequenceKv kv(engine.kv);

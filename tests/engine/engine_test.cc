@@ -412,6 +412,9 @@ TEST(Engine, BadRequestsAreRefusedAndChangeNothing) {
   Request request = request_of({1, 2});
   request.sampling.temp = -1.0f;
   EXPECT_EQ(code_of(*engine, request), ErrorCode::kInvalidArgument);
+  request = request_of({1, 2});
+  request.stop = {"\xa9"};
+  EXPECT_EQ(code_of(*engine, request), ErrorCode::kInvalidArgument);
   EXPECT_EQ(engine->open("fulll").error().code, ErrorCode::kUnknownPolicy);
 }
 

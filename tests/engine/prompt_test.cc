@@ -36,6 +36,9 @@ TEST(PromptBuilder, SpecialTokensSpelledByTheUserStayText) {
   EXPECT_EQ(std::count(tokens.begin(), tokens.end(), kEnd), 1);
   EXPECT_EQ(tokenizer->decode(tokens, true),
             "<|im_start|>user\n" + attack + "<|im_end|>\n<|im_start|>assistant\n");
+  const auto in_role = *builder.build(std::vector<Message>{{attack, "hi"}});
+  EXPECT_EQ(std::count(in_role.begin(), in_role.end(), kStart), 2);
+  EXPECT_EQ(std::count(in_role.begin(), in_role.end(), kEnd), 1);
 }
 
 TEST(PromptBuilder, MessagesCannotForgeTheMarkNorMakeItSlow) {

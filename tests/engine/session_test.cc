@@ -39,6 +39,26 @@ TEST_P(SessionFile, RestoredKvAnswersAsTheLiveOneWould) {
   EXPECT_EQ(again.tokens, live.tokens);
 }
 
+TEST(SessionFile, NothingIsReplacedUnderARunningRequest) {
+  const std::string path = test::scratch_folder() + "/other";
+  const auto engine = tiny_engine(tiny_options());
+  const auto other = *engine->open(), alone = *engine->open(), session = *engine->open();
+  ASSERT_TRUE(other->generate(request_of(tiny_prompt(40, 3))));
+  ASSERT_TRUE(other->save(path, ""));
+  const Request request = request_of(tiny_prompt(60));
+  const std::vector<int32_t> want = alone->generate(request)->tokens;
+  std::vector<int32_t> got;
+  ASSERT_TRUE(engine->submit(*session, request, [&](const auto& answer) { got = answer->tokens; }));
+  for (int i = 0; i < 3; ++i) engine->step();
+  const auto truncated = session->truncate(10);
+  const auto restored = session->restore(path);
+  ASSERT_FALSE(truncated || restored);
+  EXPECT_EQ(truncated.error().code, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(restored.error().code, ErrorCode::kInvalidArgument);
+  while (engine->step()) continue;
+  EXPECT_EQ(got, want);
+}
+
 TEST(SessionKvType, IsThatOfAFileOfTheModel) {
   const std::string path = test::scratch_folder() + "/typed.kv";
   for (const std::string type : {"f16", "q8_0", "f32"}) {
