@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <limits>
 #include <string>
@@ -46,6 +47,12 @@ std::string user_file(const char* variable, std::string_view below_home, std::st
   const char* home = std::getenv("HOME");
   if (home == nullptr || *home == '\0') return {};
   return fmt::format("{}/{}/reprise/{}", home, below_home, name);
+}
+
+bool is_one_file(const std::string& path, const std::string& other) {
+  std::error_code unusable;  // is told when the files are opened
+  return std::filesystem::weakly_canonical(path, unusable) ==
+         std::filesystem::weakly_canonical(other, unusable);
 }
 
 }  // namespace reprise

@@ -16,4 +16,7 @@ uint64_t available_memory_bytes();
 /// empty where neither variable is set.
 std::string user_file(const char* variable, std::string_view below_home, std::string_view name);
 
+/// Whether two names, of files that need not exist, are of one.
+bool is_one_file(const std::string& path, const std::string& other);
+
 }  // namespace reprise

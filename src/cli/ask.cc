@@ -43,8 +43,8 @@ class AskCommand : public Command {
     if (passages.empty()) {
       warn_of(library, console);
       return fail(ErrorCode::kEmptyPrompt,
-                  "no chunk of '{}' for this model has a word of the question; `reprise store "
-                  "list` shows what is there",
+                  "no chunk of '{}' for this model, --kv-type and --precision has a word of the "
+                  "question; `reprise store list` shows what is there",
                   fused_.library.store);
     }
     // The best one stands next to the question.

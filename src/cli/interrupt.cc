@@ -67,7 +67,8 @@ void catch_interrupts() {
   sigaction(SIGHUP, nullptr, &hang_up);
   if (hang_up.sa_handler != SIG_IGN) sigaction(SIGHUP, &action, nullptr);  // nohup's word counts
   std::signal(SIGPIPE, SIG_IGN);
-  sigset_t caught;  // a parent may have blocked them
+  std::signal(SIGXFSZ, SIG_IGN);  // a limit of file sizes is an error of the write
+  sigset_t caught;                // a parent may have blocked them
   sigemptyset(&caught);
   sigaddset(&caught, SIGINT);
   sigaddset(&caught, SIGTERM);

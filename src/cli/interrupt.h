@@ -4,8 +4,9 @@
 
 namespace reprise::cli {
 
-/// Takes over SIGINT, SIGTERM and SIGHUP and ignores SIGPIPE. A second signal, a second or two
-/// after one that nobody has acknowledged, ends the program at once; sooner it counts as the same.
+/// Takes over SIGINT, SIGTERM and SIGHUP and ignores SIGPIPE and SIGXFSZ. A second signal, a second
+/// or two after one that nobody has acknowledged, ends the program at once; sooner it counts as the
+/// same.
 void catch_interrupts();
 
 /// True from a signal until acknowledge_interrupt().

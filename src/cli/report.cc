@@ -3,6 +3,7 @@
 
 #include <filesystem>
 
+#include "base/system.h"
 #include "base/try.h"
 #include "cli/command.h"
 #include "cli/compare_flags.h"
@@ -37,6 +38,8 @@ class ReportCommand : public Command {
   Status run(Console& console) override {
     REPRISE_CHECK(compare_.check_output("--md", markdown_));
     REPRISE_CHECK(compare_.check_output("--html", html_));
+    if (!html_.empty() && is_one_file(html_, markdown_))
+      return fail(ErrorCode::kInvalidArgument, "--md and --html are one file, {}", html_);
     REPRISE_TRY(const eval::Settings settings, compare_.read());
     REPRISE_TRY(const eval::Comparison comparison,
                 eval::compare(settings, compare_.options(), console.progress()));

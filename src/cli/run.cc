@@ -61,15 +61,18 @@ class RunCommand : public Command {
     const bool stopped = answer ? answer->finish == FinishReason::kCancelled
                                 : answer.error().code == ErrorCode::kCancelled;
     if (stopped) console.stopped();  // what was read so far is still worth saving
+    // So it is where nobody could be told.
+    const bool untold = !answer && answer.error().code == ErrorCode::kFileUnwritable;
+    Status shown;
     if (answer) {
-      REPRISE_CHECK(report(*answer, conversation.model(), console));
+      shown = report(*answer, conversation.model(), console);
       messages.push_back({"assistant", answer->text});
     }
     const bool read = answer || !conversation.session().tokens().empty();
-    if (!options_.session.empty() && (answer || stopped) && read)
+    if (!options_.session.empty() && (answer || stopped || untold) && read)
       REPRISE_CHECK(conversation.save(options_.session, raw_ ? std::vector<Message>() : messages));
     if (!answer) return tl::unexpected(answer.error());
-    return {};
+    return shown;
   }
 
  private:

@@ -3,12 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <memory>
 #include <set>
 #include <utility>
 
 #include "base/nearest.h"
+#include "base/system.h"
 #include "base/thread_pool.h"
 #include "base/try.h"
 #include "eval/run/answers.h"
@@ -90,13 +90,10 @@ Result<EvalReport> Runner::run() {
 }
 
 Status Runner::check_plan() {
-  namespace fs = std::filesystem;
-  std::error_code unusable;  // is told when the files are opened
   REPRISE_TRY(scope_, Scope::parse(plan_.eval.scope));
   if (plan_.eval.out.empty())
     return fail(ErrorCode::kInvalidArgument, "--out FILE is missing: where to write the run");
-  if (!plan_.eval.prompts.empty() && fs::weakly_canonical(plan_.eval.prompts, unusable) ==
-                                         fs::weakly_canonical(plan_.eval.out, unusable)) {
+  if (!plan_.eval.prompts.empty() && is_one_file(plan_.eval.prompts, plan_.eval.out)) {
     return fail(ErrorCode::kInvalidArgument, "--prompts and --out are one file, {}",
                 plan_.eval.out);
   }
@@ -194,11 +191,11 @@ Status Runner::declare_runs() {
     runs_.push_back(run);
   }
   report_.out = plan_.eval.out;
+  REPRISE_TRY(PromptLog prompts, PromptLog::open(plan_.eval.prompts, plan_.eval.resume));
   REPRISE_TRY(RunLog log, RunLog::open(plan_.eval.out, runs_, plan_.eval.resume));
   log_ = std::make_unique<RunLog>(std::move(log));
-  REPRISE_TRY(PromptLog prompts, PromptLog::open(plan_.eval.prompts));
   prompts_ = std::make_unique<PromptLog>(std::move(prompts));
-  return {};
+  return prompts_->begin();
 }
 
 Status Runner::run_task(const LoadedTask& task) {

@@ -33,8 +33,12 @@ tl::unexpected<Error> sql_error(sqlite3* database, int code) {
       break;
   }
   const char* path = database == nullptr ? nullptr : sqlite3_db_filename(database, "main");
-  return fail(kind, "'{}': {}", path == nullptr ? "" : path,
-              database == nullptr ? sqlite3_errstr(code) : sqlite3_errmsg(database));
+  // Who reads a chunk notes when, and waits for those who write.
+  const bool read_only = (code & 0xff) == SQLITE_READONLY;
+  return fail(
+      kind, "'{}': {}{}", path == nullptr ? "" : path,
+      database == nullptr ? sqlite3_errstr(code) : sqlite3_errmsg(database),
+      read_only ? "; a store is written even where it is only read: allow it, or copy it" : "");
 }
 
 }  // namespace

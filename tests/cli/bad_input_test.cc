@@ -174,6 +174,28 @@ TEST(BadOutput, FullDiskAndNoOutputAreReported) {
   }
 }
 
+TEST(BadOutput, ALimitOfFileSizesIsAnError) {
+  const TemporaryFolder folder;
+  const std::string command = "ulimit -f 1; exec " + std::string(REPRISE_BINARY) +
+                              " run -m random:tiny -p x -n 3 --session " + folder.file("s.kv");
+  const Outcome outcome = run({"-c", command}, {.program = "/bin/sh"});
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_FALSE(outcome.out.empty());
+  EXPECT_THAT(outcome.err, HasSubstr("File too large"));
+}
+
+TEST(BadOutput, WhatWasReadIsSavedWhereNobodyCanBeTold) {
+  for (const std::string words : {"", " --json"}) {
+    const TemporaryFolder folder;
+    const std::string command = std::string(REPRISE_BINARY) + " run -m random:tiny -p x -n 3" +
+                                words + " --session " + folder.file("s.kv") + " > /dev/full";
+    const Outcome outcome = run({"-c", command}, {.program = "/bin/sh"});
+    EXPECT_EQ(outcome.code, 1);
+    EXPECT_THAT(outcome.err, HasSubstr("No space left"));
+    EXPECT_TRUE(std::ifstream(folder.file("s.kv")).good());
+  }
+}
+
 TEST(BadOutput, WithoutStandardErrorTheWorkIsDone) {
   const std::string command = std::string(REPRISE_BINARY) + " run -m random:tiny -p x -n 3";
   for (const char* errors : {" 2>/dev/full", " 2>&-"}) {

@@ -74,6 +74,8 @@ TEST(Reports, WhatCannotBeComparedIsWrongUsage) {
   EXPECT_THAT(run({"compare", broken}).err, HasSubstr("broken.jsonl:1: "));
   EXPECT_EQ(run({"report", folder.file("absent.jsonl")}).code, 1);
   EXPECT_EQ(run({"report", full, "--html", folder.file("no/such/folder.html")}).code, 1);
+  const std::string both = folder.file("both");
+  EXPECT_THAT(run({"report", full, "--html", both, "--md", both}).err, HasSubstr("are one file"));
 }
 
 }  // namespace

@@ -237,6 +237,25 @@ TEST_F(RunnerTest, WhatIsNoRunFileStaysAsItIs) {
   EXPECT_FALSE(std::ifstream(path("run")).good());
 }
 
+TEST_F(RunnerTest, PromptsReplaceNothingElse) {
+  const std::string text = "a book\n";
+  std::ofstream(path("book"), std::ios::binary) << text;
+  EvalPlan over = plan("run");
+  over.eval.prompts = path("book");
+  for (const bool resume : {false, true}) {
+    over.eval.resume = resume;
+    const auto refused = run_eval(over);
+    ASSERT_FALSE(refused);
+    EXPECT_THAT(refused.error().message, HasSubstr("exists; choose another --prompts"));
+    std::stringstream left;
+    left << std::ifstream(path("book"), std::ios::binary).rdbuf();
+    EXPECT_EQ(left.str(), text);
+  }
+  over.eval.prompts = path("no folder/prompts");
+  EXPECT_FALSE(run_eval(over));
+  EXPECT_FALSE(std::ifstream(path("run")).good());
+}
+
 TEST_F(RunnerTest, AResumedRunWritesEveryPrompt) {
   EvalPlan again = plan("a");
   again.eval.resume = true;

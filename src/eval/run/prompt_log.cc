@@ -1,20 +1,44 @@
 #include "eval/run/prompt_log.h"
 
+#include <unistd.h>
+
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "base/try.h"
 
 namespace reprise::eval {
+namespace {
 
-Result<PromptLog> PromptLog::open(const std::string& path) {
+constexpr std::string_view kStart = R"({"task":)";  // of every line
+
+}  // namespace
+
+Result<PromptLog> PromptLog::open(const std::string& path, bool resume) {
+  namespace fs = std::filesystem;
   PromptLog log;
   if (path.empty()) return log;
   log.path_ = path;
-  log.file_.reset(std::fopen(path.c_str(), "w"));
+  std::error_code error;
+  const bool exists = fs::is_regular_file(path, error) && fs::file_size(path, error) > 0;
+  std::string start(std::size(kStart), '\0');
+  if (exists) std::ifstream(path, std::ios::binary).read(start.data(), std::ssize(start));
+  if (exists && !(resume && start == kStart))
+    return fail(ErrorCode::kInvalidArgument, "{} exists; choose another --prompts", path);
+  log.file_.reset(std::fopen(path.c_str(), "ab"));
   if (log.file_) return log;
   return fail(ErrorCode::kFileUnwritable, "{}: {}", path, std::strerror(errno));
+}
+
+Status PromptLog::begin() {
+  std::error_code other;  // a pipe has nothing to remove
+  if (file_ && std::filesystem::is_regular_file(path_, other) &&
+      ::ftruncate(::fileno(file_.get()), 0) != 0)
+    return fail(ErrorCode::kFileUnwritable, "{}: {}", path_, std::strerror(errno));
+  return {};
 }
 
 Status PromptLog::write(std::string_view task, const Engine& engine, const Sample& sample) {

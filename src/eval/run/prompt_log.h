@@ -14,9 +14,13 @@ namespace reprise::eval {
 /// of a sample, {"task", "id", "tokens", "first", "steps"} of a text; see TrajectoryPlan.
 class PromptLog {
  public:
-  /// Writes nothing when path is empty. kFileUnwritable.
-  static Result<PromptLog> open(const std::string& path);
+  /// Writes nothing when path is empty. What is in the file stays until begin(). Errors:
+  /// kInvalidArgument where there is something that is not of a run that is resumed,
+  /// kFileUnwritable.
+  static Result<PromptLog> open(const std::string& path, bool resume);
 
+  /// All prompts are written anew.
+  Status begin();
   Status write(std::string_view task, const Engine& engine, const Sample& sample);
   Status write(std::string_view task, const std::string& id, const TrajectoryPlan& plan);
 

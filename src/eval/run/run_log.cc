@@ -54,7 +54,8 @@ std::string difference(const RunRecord& a, const RunRecord& b) {
     return fmt::format("a context of {} tokens", a.context);
   if (a.seed != b.seed) return fmt::format("seed {}", a.seed);
   if (a.data != b.data) return "other tasks or samples";
-  return "another version, machine or KV type";
+  if (a.machine != b.machine) return "machine " + a.machine;
+  return "another version or KV type";
 }
 
 }  // namespace
