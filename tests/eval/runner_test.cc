@@ -90,6 +90,11 @@ class RunnerTest : public testing::Test {
     return test::scratch_folder() + "/" +
            testing::UnitTest::GetInstance()->current_test_info()->name() + file;
   }
+  static std::string content(const std::string& name) {
+    std::stringstream text;
+    text << std::ifstream(path(name), std::ios::binary).rdbuf();
+    return text.str();
+  }
   static std::vector<ordered_json> lines(const std::string& file) {
     std::vector<ordered_json> lines;
     std::ifstream stream(path(file));
@@ -225,9 +230,7 @@ TEST_F(RunnerTest, WhatIsNoRunFileStaysAsItIs) {
     const auto refused = run_eval(again);
     ASSERT_FALSE(refused);
     EXPECT_THAT(refused.error().message, HasSubstr("is no run file"));
-    std::stringstream left;
-    left << std::ifstream(path("notes"), std::ios::binary).rdbuf();
-    EXPECT_EQ(left.str(), notes);
+    EXPECT_EQ(content("notes"), notes);
   }
   EvalPlan both = plan("run");
   both.eval.prompts = both.eval.out;
@@ -247,9 +250,7 @@ TEST_F(RunnerTest, PromptsReplaceNothingElse) {
     const auto refused = run_eval(over);
     ASSERT_FALSE(refused);
     EXPECT_THAT(refused.error().message, HasSubstr("exists; choose another --prompts"));
-    std::stringstream left;
-    left << std::ifstream(path("book"), std::ios::binary).rdbuf();
-    EXPECT_EQ(left.str(), text);
+    EXPECT_EQ(content("book"), text);
   }
   over.eval.prompts = path("no folder/prompts");
   EXPECT_FALSE(run_eval(over));
