@@ -25,7 +25,8 @@ enum class FinishReason { kEnd, kLength, kStop, kContext, kCancelled };
 /// is full), "cancelled".
 std::string_view finish_reason_name(FinishReason reason);
 
-/// One new token, as it is made; not the one that ends the answer.
+/// One new token, as it is made. One that ends the answer because the model says so comes only if
+/// it brings text that was held back.
 struct TokenEvent {
   int32_t token = 0;
   std::string_view text;  ///< text that became complete with it; never splits UTF-8; may be empty

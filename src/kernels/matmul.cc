@@ -27,7 +27,7 @@ const MatmulKernels& matmul_kernels([[maybe_unused]] Isa isa) {
                                            multiply_avx512};
   static constexpr MatmulKernels kAvx512 = {round_codes_avx512, decode_avx512, kVectors,
                                             kVectors,           write_avx512,  write_gated_avx512};
-  static constexpr size_t kTileSteps = 12;
+  static constexpr size_t kTileSteps = 12;  // whose tiles and the next ones fit the first cache
   static constexpr PrefillForm kTiles = {
       kBf16,        kTileSteps,         round_bf16_avx512, expand_avx512,
       multiply_amx, begin_multiply_amx, end_multiply_amx,  expand_part_avx512};

@@ -421,11 +421,15 @@ TEST(Engine, BadRequestsAreRefusedAndChangeNothing) {
 TEST(Engine, OutOfKvMemoryFailsOneRequestAndNamesTheFlag) {
   EngineOptions options = tiny_options();
   options.kv_memory = 200 * 512;  // 200 tokens
+  options.chunk = 300;
   const auto engine = tiny_engine(options);
   const auto answer = (*engine->open())->generate(request_of(tiny_prompt(300)));
   ASSERT_FALSE(answer);
   EXPECT_EQ(answer.error().code, ErrorCode::kOutOfMemory);
-  EXPECT_THAT(answer.error().message, HasSubstr("--kv-memory"));
+  EXPECT_THAT(answer.error().message, HasSubstr("; raise --kv-memory"));
+  const auto chunk = (*engine->open("streaming:window=32"))->generate(request_of(tiny_prompt(300)));
+  ASSERT_FALSE(chunk);
+  EXPECT_THAT(chunk.error().message, HasSubstr("; lower --chunk, raise --kv-memory"));
   EXPECT_EQ(answer_of(*engine, request_of(tiny_prompt(100))).tokens.size(), 24u);
 }
 
