@@ -160,7 +160,8 @@ void Library::Impl::account(const Fused& fused, FusionReport& report) {
     static_cast<void>(store.drop(*chunk));  // what stays there is found damaged again
   }
   const FusionCost& cost = fused.cost;
-  computed(cost.computed_rows + cost.recomputed_rows, cost.compute_ms);
+  // Rows that read less say nothing of full prefill.
+  if (cost.few_rows == 0) computed(cost.computed_rows + cost.recomputed_rows, cost.compute_ms);
   report.loaded_chunks = cost.loaded_chunks;
   report.rounded_chunks = cost.rounded_chunks;
   report.damaged_chunks = cost.damaged_chunks;

@@ -93,7 +93,7 @@ class CpuFusedPass : public FusedPass {
         loader_(std::move(loads), c_.ropes, job.kv, !job.position_free, job.prompt.row_ms,
                 c_.pool) {}
 
-  Status compute(std::span<const int32_t> positions) override;
+  Status compute(std::span<const int32_t> positions, const FewReads* few) override;
   Status check(std::span<const int32_t> positions, const RowCheck& check,
                const ChooseFn& choose) override;
   std::span<const float> logits() const override { return c_.logits; }
@@ -130,8 +130,9 @@ Status CpuFusedPass::pace(std::string_view stage, uint32_t layer, size_t earlier
   return fail(ErrorCode::kCancelled, "cancelled after computing {} of {} rows", done, all);
 }
 
-Status CpuFusedPass::compute(std::span<const int32_t> positions) {
+Status CpuFusedPass::compute(std::span<const int32_t> positions, const FewReads* few) {
   FusedAttention attention(c_.model.config(), c_.executor, loader_, job_.prompt, job_.kv, policy_);
+  if (few != nullptr) attention.set_few(*few);
   for (size_t first = 0; first < positions.size(); first += kBlock) {
     const size_t rows = std::min<size_t>(kBlock, positions.size() - first);
     FusedAttention::Hooks hooks;

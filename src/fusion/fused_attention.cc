@@ -11,7 +11,16 @@ void FusedAttention::begin(std::span<const int32_t> positions) {
   for (const int32_t position : positions) {
     rows_.push_back({0, position, prompt_.tokens[static_cast<size_t>(position)]});
   }
-  begin_rows(rows_);
+  if (few_ == nullptr) return begin_rows(rows_);
+  const std::vector<ReadStep> reads = read_steps(prompt_, *few_, positions);
+  few_policies_.clear();
+  for (const ReadStep& step : reads) few_policies_.emplace_back(*packed_, step);
+  steps_.clear();
+  for (size_t i = 0; i < reads.size(); ++i) {
+    steps_.push_back({&kv_, &few_policies_[i], reads[i].first_row, reads[i].rows,
+                      kernels::Phase::kPrefill, prompt_.end()});
+  }
+  executor_.begin(rows_, steps_);
 }
 
 void FusedAttention::begin_rows(std::span<const Row> rows) {
@@ -26,6 +35,7 @@ void FusedAttention::keep(std::span<const int32_t> positions) {
 
 Status FusedAttention::attend(uint32_t layer, float* q, float* k, float* v, float* out) {
   REPRISE_CHECK(loader_.load_through(layer));
+  if (packed_) REPRISE_CHECK(packed_->begin(kv_.pool(), layer, rows_.back().position + 1));
   const bool watched = layer == hooks_.layer;
   if (watched && hooks_.before) hooks_.before(q, v);
   REPRISE_CHECK(layer + 1 < config_.n_layer ? executor_.attend(layer, q, k, v, out)

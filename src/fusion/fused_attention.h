@@ -9,6 +9,7 @@
 
 #include "attention/executor.h"
 #include "fusion/chunk_loader.h"
+#include "fusion/few_keys.h"
 #include "fusion/fused_prompt.h"
 
 namespace reprise {
@@ -24,6 +25,11 @@ class FusedAttention : public AttentionOp {
         kv_(kv),
         policy_(policy) {}
 
+  /// From the next pass on, some rows read part of the keys before them.
+  void set_few(const FewReads& few) {
+    few_ = &few;
+    packed_.emplace(few.keys);
+  }
   /// The rows of the next pass: ascending positions.
   void begin(std::span<const int32_t> positions);
   std::span<const Row> rows() const { return rows_; }
@@ -54,6 +60,9 @@ class FusedAttention : public AttentionOp {
   const FusedPrompt& prompt_;
   SequenceKv& kv_;
   Policy& policy_;
+  const FewReads* few_ = nullptr;
+  std::optional<PackedKeys> packed_;  // with few_
+  std::vector<ReadsFew> few_policies_;
   std::vector<Row> rows_;
   std::vector<SequenceStep> steps_;
   std::vector<uint32_t> kept_;

@@ -39,14 +39,24 @@ Status reserve_in_memory(SequenceKv& kv, size_t rows);
 /// From the scores of the candidates: which rows of the pass go on, at ascending positions.
 using ChooseFn = std::function<std::vector<int32_t>(std::span<const float> scores)>;
 
+/// What some rows of chunks read instead of every key before them: their own chunk, what stands
+/// right before it, and of the rest some keys.
+struct FewReads {
+  std::vector<int32_t> rows;  // that do so
+  std::vector<int32_t> keys;  // ascending positions, all over the prompt
+  uint32_t near = 0;          // keys right before the chunk
+};
+
 /// One prompt. Rows are named by ascending positions; each reads every key before it, computed or
 /// loaded, and its own key and value replace what was loaded.
 class FusedPass {
  public:
   virtual ~FusedPass() = default;
-  /// Computes rows in every layer, and has everything loaded. Errors: kCancelled, also where slow()
-  /// says why; those of StoredChunk::read_layer, of a chunk that failed() names then.
-  virtual Status compute(std::span<const int32_t> positions) = 0;
+  /// Computes rows in every layer, and has everything loaded; few: null, or which of them do
+  /// not read everything; not where keys are position-free. Errors: kCancelled, also where slow()
+  /// says why; those of StoredChunk::read_layer, of a chunk that failed() names then; with few,
+  /// kOutOfMemory.
+  virtual Status compute(std::span<const int32_t> positions, const FewReads* few) = 0;
   /// Computes rows up to the layer where rows are chosen, and those that go on in every layer. The
   /// same errors.
   virtual Status check(std::span<const int32_t> positions, const RowCheck& check,

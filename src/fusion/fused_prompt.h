@@ -33,7 +33,8 @@ struct FusionCost {
   uint64_t loaded_rows = 0;      // of which KV was loaded
   uint64_t candidate_rows = 0;   // of those, not known to be exact
   uint64_t recomputed_rows = 0;  // of those, computed again
-  double mean_position = 0;      // of those, as part of the prompt
+  uint64_t few_rows = 0;         // of those, read a part of the keys before them
+  double mean_position = 0;      // of those that were computed again, as part of the prompt
   uint64_t computed_rows = 0;    // others: question, missing chunks, what lies between
   uint64_t loaded_bytes = 0;
   uint64_t damaged_chunks = 0;              // computed, since they could not be read

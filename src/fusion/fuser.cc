@@ -30,6 +30,20 @@ bool is_prefix(const FusedPrompt& prompt, const PromptChunk& chunk) {
   return !record.codec.lossy() && std::ranges::equal(before, record.context);
 }
 
+// Positions before the question that are not candidates, whose KV is exact, and those that are
+// read.
+std::vector<int32_t> keys_to_read(int32_t question, std::span<const int32_t> candidates,
+                                  std::span<const int32_t> read) {
+  std::vector<int32_t> exact;
+  size_t i = 0;
+  for (int32_t at = 0; at < question; ++at) {
+    const bool candidate = i < candidates.size() && candidates[i] == at;
+    if (!candidate) exact.push_back(at);
+    i += candidate ? 1 : 0;
+  }
+  return merged(exact, read);
+}
+
 // As part of a prompt that ends there.
 double mean_position(std::span<const int32_t> positions, int32_t end) {
   if (positions.empty()) return 0;
@@ -66,15 +80,21 @@ Fuser::Plan Fuser::plan(const FusedPrompt& prompt, const FusionMethod& method,
 // Chooses the rows to compute again. Where that needs exact keys or values of all rows, what is
 // chosen is computed, too.
 Status Fuser::choose(const FusedPrompt& prompt, const Plan& plan, const Selector& selector,
-                     FusedPass& pass, std::vector<int32_t>& chosen) {
+                     FusedPass& pass, FewReads& chosen) {
   std::vector<int32_t> positions = plan.computed;
   if (selector.exact) positions = merged(positions, plan.candidates);
   const auto choose = [&](std::span<const float> scores) -> std::vector<int32_t> {
     std::vector<float> ranked = pooled(scores, selector.pool);
     put_first(first_of_chunks(plan, selector.first), plan.candidates, ranked);
-    chosen = best_positions(ranked, plan.candidates, selector.ratio);
+    chosen.rows = best_positions(ranked, plan.candidates, selector.ratio);
+    if (selector.reads_few()) {
+      const float part = std::max(selector.reads, selector.ratio);
+      const auto read = best_positions(ranked, plan.candidates, part);
+      chosen.keys = keys_to_read(prompt.question, plan.candidates, read);
+      chosen.near = selector.near;
+    }
     if (!selector.exact) return {};
-    return merged(plan.computed, chosen);
+    return merged(plan.computed, chosen.rows);
   };
   const RowCheck check = {plan.candidates, selector.by_values, selector.layer, prompt.question,
                           selector.window};
@@ -83,8 +103,8 @@ Status Fuser::choose(const FusedPrompt& prompt, const Plan& plan, const Selector
 
 std::optional<Fuser::Selector> Fuser::selector(const FusionMethod& method) {
   if (const auto* a3 = std::get_if<A3Options>(&method)) {
-    return Selector{a3->keys == "exact", false,    a3->ratio, a3->layer,
-                    a3->first,           a3->pool, a3->window};
+    return Selector{a3->keys == "exact", false,     a3->ratio, a3->layer, a3->first, a3->pool,
+                    a3->window,          a3->reads, a3->near};
   }
   if (const auto* blend = std::get_if<CacheBlendOptions>(&method)) {
     return Selector{true, true, blend->ratio};
@@ -113,17 +133,20 @@ Result<std::vector<const StoredChunk*>> Fuser::attempt(const FusedJob& job,
   REPRISE_TRY(const auto pass, device_.begin(job, plan.loads));
   const auto selects = selector(method);
   Status status;
-  std::vector<int32_t> chosen;
+  FewReads chosen;
   bool done = false;
   if (!plan.candidates.empty() && selects) {
     const auto start = Clock::now();
     status = choose(job.prompt, plan, *selects, *pass, chosen);
-    done = selects->exact && !(plan.computed.empty() && chosen.empty());
+    done = selects->exact && !(plan.computed.empty() && chosen.rows.empty());
     if (!selects->exact) cost.select_ms += ms_since(start);
   } else if (const auto* lego = std::get_if<LegoLinkOptions>(&method)) {
-    chosen = first_of_chunks(plan, lego->first);
+    chosen.rows = first_of_chunks(plan, lego->first);
   }
-  if (status && !done) status = pass->compute(merged(plan.computed, chosen));
+  const bool few = selects && selects->reads_few() && !job.position_free && !chosen.rows.empty();
+  if (status && !done) {
+    status = pass->compute(merged(plan.computed, chosen.rows), few ? &chosen : nullptr);
+  }
   pass->add_cost(cost);
   cost.loaded_chunks = plan.loads.size();
   cost.loaded_rows = cost.rounded_chunks = 0;
@@ -132,8 +155,9 @@ Result<std::vector<const StoredChunk*>> Fuser::attempt(const FusedJob& job,
     cost.rounded_chunks += load.chunk->record().codec.lossy() ? 1 : 0;
   }
   cost.candidate_rows = plan.candidates.size();
-  cost.recomputed_rows = chosen.size();
-  cost.mean_position = mean_position(chosen, job.prompt.end());
+  cost.recomputed_rows = chosen.rows.size();
+  cost.few_rows = few ? chosen.rows.size() : 0;
+  cost.mean_position = mean_position(chosen.rows, job.prompt.end());
   cost.computed_rows = plan.computed.size();
   cost.compute_ms = ms_since(began) - (cost.wait_ms - waited);
   if (status) {

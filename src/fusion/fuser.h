@@ -1,5 +1,5 @@
 // Chunk-level KV reuse: loads the KV of chunks at their place in a prompt and computes chosen rows
-// again, which see every key before them. See docs/fusion.md.
+// again, which see the keys before them. See docs/fusion.md.
 #pragma once
 
 #include <cstdint>
@@ -40,13 +40,17 @@ class Fuser {
     bool by_values = false;
     float ratio = 0.0f;
     uint32_t layer = 1, first = 0, pool = 1, window = 0;
+    float reads = 1.0f;
+    uint32_t near = 0;
+
+    bool reads_few() const { return reads < 1 && ratio < 1 && !exact; }
   };
   static std::optional<Selector> selector(const FusionMethod& method);
 
   Plan plan(const FusedPrompt& prompt, const FusionMethod& method, int32_t exact) const;
   static std::vector<int32_t> first_of_chunks(const Plan& plan, uint32_t count);
   Status choose(const FusedPrompt& prompt, const Plan& plan, const Selector& selector,
-                FusedPass& pass, std::vector<int32_t>& chosen);
+                FusedPass& pass, FewReads& chosen);
   /// Returns chunks that have to be computed instead; none: it is done.
   Result<std::vector<const StoredChunk*>> attempt(const FusedJob& job, const FusionMethod& method,
                                                   int32_t exact, Fused& fused);

@@ -23,12 +23,14 @@ struct A3Options {
   uint32_t first = 4;
   uint32_t pool = 1;
   uint32_t window = 256;
+  float reads = 0.25f;
+  uint32_t near = 512;
 };
 
 /// The choice of the paper: layer 1, exact keys, scores averaged over neighbours.
 struct PublishedA3 {
   float ratio = 0.15f;
-  explicit operator A3Options() const { return {ratio, "exact", 1, 0, 5, 256}; }
+  explicit operator A3Options() const { return {ratio, "exact", 1, 0, 5, 256, 1}; }
 };
 
 template <class Visitor>
@@ -57,6 +59,13 @@ void visit_options(A3Options& o, Visitor&& visit) {
       o.pool);
   visit(OptionSpec{"window", "rows of the question that score, the last ones", "tokens", 1, 65536},
         o.window);
+  visit(OptionSpec{"reads",
+                   "rows computed again read this part of the rows of other chunks, those that the "
+                   "question attends to most, no fewer than ratio; 1 = all, as with keys=exact",
+                   "", 0, 1},
+        o.reads);
+  visit(OptionSpec{"near", "and so many rows right before their own chunk", "tokens", 0, 1 << 20},
+        o.near);
 }
 
 /// CacheBlend (Yao et al. 2025): the rows whose values in layer 1 differ most from stored ones.

@@ -80,9 +80,10 @@ TEST_F(CudaEngine, FusionChoosesTheCpusRows) {
   const PartedPrompt prompt = three_chunks();
   for (Books* books : {&here, &there}) books->add(prompt);
   const double unrepaired = relative_distance(there.fused(prompt, "pie"), there.full(prompt));
-  for (const char* fusion : {"legolink:first=9", "a3:ratio=0.3", "a3:ratio=0.3,window=7,pool=1",
-                             "a3:ratio=0.3,keys=exact", "a3:ratio=0.3,layer=3,first=9",
-                             "a3-paper:ratio=0.3", "cacheblend:ratio=0.3"}) {
+  for (const char* fusion :
+       {"legolink:first=9", "a3:ratio=0.3", "a3:ratio=0.3,window=7,pool=1",
+        "a3:ratio=0.3,keys=exact", "a3:ratio=0.3,layer=3,first=9", "a3:ratio=0.3,reads=0.4,near=16",
+        "a3-paper:ratio=0.3", "cacheblend:ratio=0.3"}) {
     const auto got = computed_again(here, prompt, fusion);
     const auto want = computed_again(there, prompt, fusion);
     int both = 0, either = 0;
@@ -100,6 +101,41 @@ TEST_F(CudaEngine, FusionChoosesTheCpusRows) {
     EXPECT_EQ(here.report.computed_rows, there.report.computed_rows);
     // A device computes layer 0.
     EXPECT_EQ(here.report.loaded_bytes * kLayers, there.report.loaded_bytes * (kLayers - 1));
+  }
+}
+
+TEST_F(CudaEngine, FusedRowsReadTheKeysThatTheyDoOnTheCpu) {
+  for (const uint32_t chunk : {512u, 32u}) {
+    EngineOptions options = stored_options();
+    options.chunk = chunk;
+    Books here(options);
+    options.device = "cpu";
+    Books there(options);
+    const PartedPrompt prompt = three_chunks();
+    for (Books* books : {&here, &there}) books->add(prompt);
+    const auto all = there.fused(prompt, "legolink:first=30");
+    for (const uint32_t near : {0u, 40u}) {
+      const auto fusion = fmt::format("a3:ratio=0.3,reads=0.3,first=30,near={}", near);
+      const auto want = there.fused(prompt, fusion.c_str());
+      const double off = relative_distance(here.fused(prompt, fusion.c_str()), want);
+      std::printf("  chunk %u, %s: %.5f from the CPU, which is %.5f from reading all\n", chunk,
+                  fusion.c_str(), off, relative_distance(want, all));
+      EXPECT_LT(off, bf16_tolerance(kLayers));
+    }
+  }
+}
+
+TEST_F(CudaEngine, FusedRowsThatReadTheirNeighboursReadAll) {
+  for (const std::string kv_type : {"bf16", "f16", "fp8"}) {
+    Books books(stored_options(kv_type));
+    const PartedPrompt prompt = three_chunks();
+    books.add(prompt);
+    const auto all = books.fused(prompt, "a3:ratio=0.3,reads=1");
+    EXPECT_LT(relative_distance(books.fused(prompt, "a3:ratio=0.3,reads=0.4,near=300"), all),
+              bf16_tolerance(kLayers));
+    const auto few = books.fused(prompt, "a3:ratio=0.3,reads=0.4,near=0");
+    EXPECT_GT(relative_distance(few, all), 0.0);
+    EXPECT_LT(relative_distance(few, all), relative_distance(books.fused(prompt, "pie"), all));
   }
 }
 

@@ -71,9 +71,9 @@ TEST_F(FusionRanks, ChooseTheRowsOfOneDevice) {
     alone.add(prompt);
     together.add(prompt);
     const double unrepaired = relative_distance(alone.fused(prompt, "pie"), alone.full(prompt));
-    for (const char* fusion :
-         {"legolink:first=9", "a3:ratio=0.3", "a3:ratio=0.3,window=7,pool=1",
-          "a3:ratio=0.3,keys=exact,layer=3", "a3-paper:ratio=0.3", "cacheblend:ratio=0.3"}) {
+    for (const char* fusion : {"legolink:first=9", "a3:ratio=0.3", "a3:ratio=0.3,window=7,pool=1",
+                               "a3:ratio=0.3,reads=0.4,near=16", "a3:ratio=0.3,keys=exact,layer=3",
+                               "a3-paper:ratio=0.3", "cacheblend:ratio=0.3"}) {
       const auto want = alone.fused(prompt, fusion), got = together.fused(prompt, fusion);
       const double off = relative_distance(got, want);
       std::printf("  %s: %.5f from one device, pie %.5f from full prefill\n", fusion, off,

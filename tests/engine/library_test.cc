@@ -69,9 +69,10 @@ TEST_P(FusionTypes, ComputingEveryRowEqualsFullPrefill) {
   EXPECT_EQ(books.fused(prompt, "a3"), full);  // nothing is stored yet
   EXPECT_EQ(books.report.missing_chunks, 3u);
   books.add(prompt);
-  for (const char* fusion : {"none", "a3:ratio=1", "a3:ratio=1,keys=exact", "a3:ratio=1,layer=3",
-                             "a3:ratio=1,layer=3,keys=exact", "a3-paper:ratio=1",
-                             "cacheblend:ratio=1", "legolink:first=1000"}) {
+  for (const char* fusion :
+       {"none", "a3:ratio=1", "a3:ratio=1,keys=exact", "a3:ratio=1,layer=3",
+        "a3:ratio=1,layer=3,keys=exact", "a3-paper:ratio=1", "a3:ratio=1,reads=0.1,near=0",
+        "cacheblend:ratio=1", "legolink:first=1000"}) {
     EXPECT_EQ(books.fused(prompt, fusion), full) << fusion;
   }
   EXPECT_EQ(books.report.recomputed_rows, 287u);
@@ -86,8 +87,9 @@ TEST_P(FusionTypes, LogitsOfTheLastRowComeWithTheOthers) {
   Books books(GetParam());
   const PartedPrompt prompt = three_chunks();
   books.add(prompt);
-  for (const char* fusion : {"none", "pie", "a3", "a3:layer=4", "a3:keys=exact",
-                             "a3:layer=4,keys=exact", "cacheblend", "legolink"}) {
+  for (const char* fusion :
+       {"none", "pie", "a3", "a3:layer=4", "a3:keys=exact", "a3:layer=4,keys=exact",
+        "a3:reads=0.3,near=16", "cacheblend", "legolink"}) {
     auto session = *books.engine->open();
     const auto report = books.library->fuse(*session, prompt, fusion);
     ASSERT_TRUE(report) << report.error().message;
@@ -107,6 +109,32 @@ TEST_P(FusionTypes, LogitsOfTheLastRowComeWithTheOthers) {
     EXPECT_EQ(session->generate(request)->counters.reused_tokens, 332u);
     EXPECT_EQ(held, computed) << fusion;
   }
+}
+
+TEST_P(FusionTypes, RowsReadAllWhereFewKeysAreNotServed) {
+  Books books(GetParam());
+  const PartedPrompt prompt = three_chunks();
+  books.add(prompt);
+  EXPECT_EQ(books.fused(prompt, "a3:keys=exact,reads=0.2,near=0"),
+            books.fused(prompt, "a3:keys=exact,reads=1"));
+  const char* const free = "full:keys=position-free";
+  EXPECT_EQ(books.fused(prompt, "a3:reads=0.2,near=0", free),
+            books.fused(prompt, "a3:reads=1", free));
+}
+
+TEST_P(FusionTypes, RowsThatReadFewKeysDifferOnlyWhereTheyDo) {
+  Books books(GetParam());
+  const PartedPrompt prompt = three_chunks();
+  books.add(prompt);
+  const auto all = books.fused(prompt, "a3:ratio=0.3,reads=1");
+  EXPECT_EQ(books.fused(prompt, "a3:ratio=0.3,reads=0.4,near=300"), all);
+  const auto few = books.fused(prompt, "a3:ratio=0.3,reads=0.4,near=0");
+  EXPECT_EQ(books.report.recomputed_rows, 86u);
+  EXPECT_GT(relative_distance(few, all), 0.0);
+  EXPECT_LT(relative_distance(few, all), relative_distance(books.fused(prompt, "pie"), all));
+  // No fewer than are computed again.
+  EXPECT_EQ(books.fused(prompt, "a3:ratio=0.3,reads=0.1,near=0"),
+            books.fused(prompt, "a3:ratio=0.3,reads=0.3,near=0"));
 }
 
 INSTANTIATE_TEST_SUITE_P(Types, FusionTypes, testing::Values("bf16", "bf12", "f16", "f32", "q8_0"));
@@ -430,6 +458,7 @@ TEST(Fusion, SaysWhatIsWrong) {
   EXPECT_EQ(code("a3:ratio=2"), "invalid_argument");
   EXPECT_EQ(code("a3:rows=2"), "unknown_option");
   EXPECT_EQ(code("pie:ratio=1"), "unknown_option");
+  EXPECT_EQ(code("a3:reads=2"), "invalid_argument");
   prompt.question.clear();
   EXPECT_EQ(code("a3"), "empty_prompt");
   prompt.question = tiny_prompt(3000);

@@ -19,6 +19,14 @@
 
 namespace reprise {
 
+/// Page tables that rows of prompts read instead of their sequences'.
+struct PrefillTables {
+  const kernels::cuda::PrefillRows* sequences = nullptr;  // [batch]
+  const int32_t* positions = nullptr;                     // [rows] among the keys of their table
+  const uint32_t* pages = nullptr;                        // [batch, capacity]
+  uint32_t batch = 0, capacity = 0;
+};
+
 class DeviceExecutor : public DeviceAttentionOp {
  public:
   struct Limits {
@@ -48,6 +56,8 @@ class DeviceExecutor : public DeviceAttentionOp {
   Status attend(const LayerHeads& heads, cudaStream_t stream) override;
   /// The part of attend() before anything is read: queries are rotated, keys and values stored.
   Status store(const LayerHeads& heads, cudaStream_t stream);
+  /// The other part, of rows that are all of prompts, in a layer without a window.
+  Status read_tables(const LayerHeads& heads, const PrefillTables& tables, cudaStream_t stream);
   /// [rows, n_head, head_dim] of the layer that was stored last, rotated and in units of
   /// attention_scale / kQueryUnit.
   const __nv_bfloat16* queries() const { return q_.data(); }

@@ -42,6 +42,17 @@ Status DeviceExecutor::prefill(const LayerHeads& heads, uint32_t step, uint32_t 
   return {};
 }
 
+Status DeviceExecutor::read_tables(const LayerHeads& heads, const PrefillTables& tables,
+                                   cudaStream_t stream) {
+  PagedPrefillArgs args = prefill_args(heads, 0, tables.batch, rows_.rows);
+  args.sequences = tables.sequences;
+  args.positions = tables.positions;
+  args.pages = tables.pages;
+  args.capacity = tables.capacity;
+  REPRISE_CUDA(paged_prefill(args, stream), "prefill attention");
+  return {};
+}
+
 Status DeviceExecutor::prefill_step(const LayerHeads& heads, uint32_t step, DevicePolicy* policy,
                                     cudaStream_t stream) {
   const PrefillRows& own = rows_.host_prefill[step - rows_.decode_rows];

@@ -106,9 +106,12 @@ Status CudaFusedPass::store_rows(uint32_t rank, std::span<const int32_t> positio
 Status CudaFusedPass::run_layer(uint32_t layer) {
   REPRISE_CHECK(loader_->load_through(layer));
   return ranks_.calls.enqueue([&](uint32_t rank) {
-    DeviceExecutor& executor = ranks_.parts[rank].executor;
     return rows_[rank].run(layer, LayerPart::kWhole,
-                           [&](LayerRows::Block) -> DeviceAttentionOp& { return executor; });
+                           [&](LayerRows::Block block) -> DeviceAttentionOp& {
+                             if (few_.empty()) return ranks_.parts[rank].executor;
+                             few_[rank].set_block(block);
+                             return few_[rank];
+                           });
   });
 }
 
@@ -157,8 +160,23 @@ Status CudaFusedPass::finish() {
   return pool.memory().written(frames);
 }
 
-Status CudaFusedPass::compute(std::span<const int32_t> positions) {
+/// One layer's pages serve all layers, which follow each other on a stream.
+Status CudaFusedPass::begin_few(const FewReads& few) {
+  packed_.emplace(few.keys);
+  PagePool& pool = job_.kv.pool();
+  REPRISE_CHECK(packed_->begin(pool, 0, job_.prompt.end()));
+  std::vector<uint32_t> frames;
+  for (const PageId page : packed_->pages()->pages(0)) frames.push_back(pool.frame(0, page));
+  for (uint32_t rank = 0; rank < ranks_.count(); ++rank) {
+    few_.emplace_back(ranks_.parts[rank], ranks_.buffers[rank].few, rows_[rank]);
+  }
+  return ranks_.calls.run(
+      [&](uint32_t rank) { return few_[rank].begin(job_.prompt, few, frames); });
+}
+
+Status CudaFusedPass::compute(std::span<const int32_t> positions, const FewReads* few) {
   REPRISE_CHECK(store_first_layer(positions));
+  if (few != nullptr) REPRISE_CHECK(begin_few(*few));
   return run(0);
 }
 

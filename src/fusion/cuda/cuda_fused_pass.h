@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "fusion/cuda/fusion_ranks.h"
@@ -16,7 +17,7 @@ class CudaFusedPass : public FusedPass {
   ~CudaFusedPass() override { ranks_.synchronize(); }
 
   Status start(std::vector<ChunkLoad> loads);
-  Status compute(std::span<const int32_t> positions) override;
+  Status compute(std::span<const int32_t> positions, const FewReads* few) override;
   Status check(std::span<const int32_t> positions, const RowCheck& check,
                const ChooseFn& choose) override;
   std::span<const float> logits() const override { return ranks_.host_logits.span(); }
@@ -30,6 +31,7 @@ class CudaFusedPass : public FusedPass {
  private:
   Status send_tables();
   Status store_first_layer(std::span<const int32_t> positions);
+  Status begin_few(const FewReads& few);
   Status store_rows(uint32_t rank, std::span<const int32_t> positions);
   Status run_layer(uint32_t layer);
   Status run(uint32_t first_layer);
@@ -40,6 +42,8 @@ class CudaFusedPass : public FusedPass {
   FusionRanks& ranks_;
   const FusedJob job_;
   std::vector<LayerRows> rows_;          // [ranks]
+  std::optional<PackedKeys> packed_;     // with few_
+  std::vector<FewAttention> few_;        // [ranks], or empty: every row reads all
   std::vector<const RopeTable*> ropes_;  // [n_layer] that loaded keys are rotated by, or none
   std::vector<int32_t> given_;           // rows that are loaded in all layers but the first
   std::unique_ptr<DeviceChunkLoader> loader_;

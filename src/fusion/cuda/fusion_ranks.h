@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "fusion/cuda/device_chunk_loader.h"
+#include "fusion/cuda/few_attention.h"
 #include "fusion/cuda/layer_rows.h"
 #include "fusion/cuda/resident_chunks.h"
 #include "fusion/cuda/row_scorer.h"
@@ -18,6 +19,7 @@ struct FusionBuffers {
   RowBuffers rows;
   LoadBuffers loads;
   ScoreBuffers scores;
+  FewBuffers few;
   kernels::cuda::DeviceBuffer<__nv_bfloat16> captured;  // [K, V][rows, n_kv_head, head_dim]
   kernels::cuda::DeviceBuffer<float> logits;            // of a row
   kernels::cuda::CudaEvent computed[2];                 // of layers, in turns

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "attention/policy.h"
+#include "kv/side_kv.h"
 #include "methods/baselines/kept_scores.h"
-#include "methods/baselines/side_kv.h"
 
 namespace reprise {
 

@@ -1,4 +1,5 @@
-// Tokens that evicting policies copy out of a sequence, so that its own pages can be freed.
+// Tokens copied out of a sequence: so that its own pages can be freed, or so that those that are
+// read lie close together.
 #pragma once
 
 #include <cstdint>

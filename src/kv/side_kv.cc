@@ -1,4 +1,4 @@
-#include "methods/baselines/side_kv.h"
+#include "kv/side_kv.h"
 
 namespace reprise {
 
