@@ -27,20 +27,21 @@ void widen(const std::byte* values, kernels::KvType type, size_t first, size_t c
     std::memcpy(out, values + first * sizeof(float), count * sizeof(float));
     return;
   }
-  const auto* narrow = reinterpret_cast<const Bf16*>(values) + first;
-  for (size_t i = 0; i < count; ++i) out[i] = to_float(narrow[i]);
+  kernels::widen(reinterpret_cast<const Bf16*>(values) + first, count, out);
 }
 
 }  // namespace
 
 ChunkLoader::ChunkLoader(std::vector<ChunkLoad> loads, std::span<const RopeTable* const> ropes,
-                         SequenceKv& kv, bool rotate, double row_ms, ThreadPool& pool)
+                         SequenceKv& kv, bool rotate, double row_ms, LayerSlots& slots,
+                         ThreadPool& pool)
     : loads_(std::move(loads)),
       kv_(kv),
       rotate_(rotate),
       pool_(pool),
       rotation_(ropes),
-      reader_(read_plan(row_ms)) {
+      page_rows_(static_cast<size_t>(pool.size())),
+      reader_(read_plan(row_ms, slots)) {
   std::vector<Row> rows;
   for (const ChunkLoad& load : loads_) {
     first_row_.push_back(rows.size());
@@ -51,7 +52,7 @@ ChunkLoader::ChunkLoader(std::vector<ChunkLoad> loads, std::span<const RopeTable
 }
 
 // Called while the members before the reader are there.
-BlockReader::Plan ChunkLoader::read_plan(double row_ms) {
+BlockReader::Plan ChunkLoader::read_plan(double row_ms, LayerSlots& slots) {
   BlockReader::Plan plan;
   plan.loads = loads_;
   plan.layers = kv_.pool().layers();
@@ -61,8 +62,8 @@ BlockReader::Plan ChunkLoader::read_plan(double row_ms) {
     first_byte_.push_back(layer_bytes_);
     layer_bytes_ += load.chunk->block_bytes();
   }
-  for (std::vector<std::byte>& slot : slots_) {
-    slot.resize(layer_bytes_);
+  for (std::vector<std::byte>& slot : slots.layers) {
+    slot.resize(std::max(slot.size(), layer_bytes_));
     plan.slots.push_back(slot.data());
   }
   return plan;
@@ -93,12 +94,13 @@ void ChunkLoader::place(uint32_t layer, const std::byte* blocks) {
       tasks.back().push_back({i, at, end});
     }
   }
-  pool_.run(tasks.size(), [&](size_t task, int) {
-    for (const Part& part : tasks[task]) place(layer, blocks, part);
+  pool_.run(tasks.size(), [&](size_t task, int thread) {
+    PageRows& rows = page_rows_[static_cast<size_t>(thread)];
+    for (const Part& part : tasks[task]) place(layer, blocks, part, rows);
   });
 }
 
-void ChunkLoader::place(uint32_t layer, const std::byte* blocks, const Part& part) {
+void ChunkLoader::place(uint32_t layer, const std::byte* blocks, const Part& part, PageRows& rows) {
   const kernels::KvLayout& layout = kv_.pool().layout();
   const size_t width = size_t{layout.n_kv_head} * layout.head_dim;
   const size_t pairs = rotation_.rope(layer).pairs();
@@ -106,7 +108,9 @@ void ChunkLoader::place(uint32_t layer, const std::byte* blocks, const Part& par
   const std::byte* block = blocks + first_byte_[part.load];
   const auto type = load.chunk->record().identity().type;
   const size_t values = load.chunk->record().tokens.size() * width;  // of all keys
-  std::vector<float> k(kPageTokens * width), v(k.size());
+  auto& [k, v] = rows;
+  k.resize(kPageTokens * width);
+  v.resize(k.size());
   for (int32_t at = part.begin; at < part.end;) {
     const auto position = static_cast<size_t>(at), token = static_cast<size_t>(at - load.begin);
     const size_t slot = position % kPageTokens;

@@ -12,12 +12,19 @@
 
 namespace reprise {
 
+/// Where layers are read to before they are placed, kept from one loader to the next: new memory
+/// costs as much as reading into it.
+struct LayerSlots {
+  static constexpr size_t kCount = 4;  // layers read and not placed, and the one that is placed
+  std::vector<std::byte> layers[kCount];
+};
+
 class ChunkLoader {
  public:
   /// kv has room for the whole prompt. rotate: pages hold rotated keys. row_ms: as
-  /// BlockReader::Plan.
+  /// BlockReader::Plan. slots outlive it, and are of no other one meanwhile.
   ChunkLoader(std::vector<ChunkLoad> loads, std::span<const RopeTable* const> ropes, SequenceKv& kv,
-              bool rotate, double row_ms, ThreadPool& pool);
+              bool rotate, double row_ms, LayerSlots& slots, ThreadPool& pool);
 
   /// Returns when all layers up to this one are in the pages. kCorrupt, kTruncated or
   /// kFileUnreadable when a chunk cannot be read, which failed() names then; kCancelled with
@@ -33,11 +40,13 @@ class ChunkLoader {
     size_t load;
     int32_t begin, end;
   };
-  static constexpr size_t kSlots = 4;  // layers read and not placed, and the one that is placed
+  struct PageRows {
+    std::vector<float> k, v;  // [16, n_kv_head, head_dim]
+  };
 
-  BlockReader::Plan read_plan(double row_ms);
+  BlockReader::Plan read_plan(double row_ms, LayerSlots& slots);
   void place(uint32_t layer, const std::byte* blocks);
-  void place(uint32_t layer, const std::byte* blocks, const Part& part);
+  void place(uint32_t layer, const std::byte* blocks, const Part& part, PageRows& rows);
 
   const std::vector<ChunkLoad> loads_;
   SequenceKv& kv_;
@@ -50,7 +59,7 @@ class ChunkLoader {
   uint32_t placed_ = 0;  // layers
   double wait_ms_ = 0, place_ms_ = 0;
   uint64_t bytes_ = 0;
-  std::vector<std::byte> slots_[kSlots];  // outlive the reader
+  std::vector<PageRows> page_rows_;  // [threads]
   BlockReader reader_;
 };
 

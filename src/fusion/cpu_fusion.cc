@@ -81,6 +81,7 @@ struct Computing {
   ThreadPool& pool;
   std::vector<const RopeTable*> ropes;  // [n_layer]
   CpuExecutor executor;
+  LayerSlots slots;
   std::vector<float> logits;  // of a row
 };
 
@@ -90,7 +91,7 @@ class CpuFusedPass : public FusedPass {
       : c_(computing),
         job_(job),
         policy_(job.position_free),
-        loader_(std::move(loads), c_.ropes, job.kv, !job.position_free, job.prompt.row_ms,
+        loader_(std::move(loads), c_.ropes, job.kv, !job.position_free, job.prompt.row_ms, c_.slots,
                 c_.pool) {}
 
   Status compute(std::span<const int32_t> positions, const FewReads* few) override;

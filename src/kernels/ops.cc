@@ -11,7 +11,7 @@ RowOps row_ops() {
   if (cpu_isa() >= Isa::kAvx512) return row_ops_avx512();
   if (cpu_isa() >= Isa::kAvx2) return row_ops_avx2();
 #endif
-  return {rms_norm_ref, rope_ref, gated_activation_ref, soft_cap_ref, add_scaled_ref};
+  return {rms_norm_ref, rope_ref, gated_activation_ref, soft_cap_ref, add_scaled_ref, widen_ref};
 }
 
 }  // namespace
@@ -33,5 +33,7 @@ void soft_cap(float* x, size_t n, float cap) { row_ops().soft_cap(x, n, cap); }
 void add_scaled(float* out, const float* x, float scale, size_t n) {
   row_ops().add_scaled(out, x, scale, n);
 }
+
+void widen(const Bf16* x, size_t n, float* out) { row_ops().widen(x, n, out); }
 
 }  // namespace reprise::kernels

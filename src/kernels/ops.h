@@ -5,6 +5,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "base/float16.h"
+
 namespace reprise::kernels {
 
 enum class Activation { kSilu, kGeluTanh };
@@ -25,5 +27,8 @@ void soft_cap(float* x, size_t n, float cap);
 
 /// out[i] += x[i] * scale
 void add_scaled(float* out, const float* x, float scale, size_t n);
+
+/// out[i] = x[i]
+void widen(const Bf16* x, size_t n, float* out);
 
 }  // namespace reprise::kernels

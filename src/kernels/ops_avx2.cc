@@ -67,10 +67,21 @@ void add_scaled_256(float* out, const float* x, float scale, size_t n) {
   });
 }
 
+void widen_256(const Bf16* x, size_t n, float* out) {
+  const auto widened = [](__m128i bits) {
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16));
+  };
+  size_t i = 0;
+  for (; i + kLanes256 <= n; i += kLanes256) {
+    _mm256_storeu_ps(out + i, widened(_mm_loadu_si128(reinterpret_cast<const __m128i*>(x + i))));
+  }
+  widen_ref(x + i, n - i, out + i);
+}
+
 }  // namespace
 
 RowOps row_ops_avx2() {
-  return {rms_norm_256, rope_256, gated_activation_256, soft_cap_256, add_scaled_256};
+  return {rms_norm_256, rope_256, gated_activation_256, soft_cap_256, add_scaled_256, widen_256};
 }
 
 }  // namespace reprise::kernels

@@ -66,10 +66,17 @@ void add_scaled_512(float* out, const float* x, float scale, size_t n) {
   });
 }
 
+void widen_512(const Bf16* x, size_t n, float* out) {
+  for_vectors(n, [&](size_t i, __mmask16 lanes) {
+    const __m512i bits = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(lanes, x + i));
+    _mm512_mask_storeu_epi32(out + i, lanes, _mm512_slli_epi32(bits, 16));
+  });
+}
+
 }  // namespace
 
 RowOps row_ops_avx512() {
-  return {rms_norm_512, rope_512, gated_activation_512, soft_cap_512, add_scaled_512};
+  return {rms_norm_512, rope_512, gated_activation_512, soft_cap_512, add_scaled_512, widen_512};
 }
 
 }  // namespace reprise::kernels

@@ -43,4 +43,8 @@ void add_scaled_ref(float* out, const float* x, float scale, size_t n) {
   for (size_t i = 0; i < n; ++i) out[i] += x[i] * scale;
 }
 
+void widen_ref(const Bf16* x, size_t n, float* out) {
+  for (size_t i = 0; i < n; ++i) out[i] = to_float(x[i]);
+}
+
 }  // namespace reprise::kernels

@@ -120,6 +120,19 @@ TEST_P(Ops, AddScaled) {
   }
 }
 
+TEST_P(Ops, WidenKeepsEveryBit) {
+  for (const size_t n : {1, 7, 8, 16, 31, 33, 65536}) {
+    std::vector<Bf16> x(n);
+    for (size_t i = 0; i < n; ++i) x[i].bits = static_cast<uint16_t>(i * 40503u);
+    std::vector<float> out(n + 1, 5.0f);
+    widen(x.data(), n, out.data());
+    for (size_t i = 0; i < n; ++i) {
+      ASSERT_EQ(std::bit_cast<uint32_t>(out[i]), uint32_t{x[i].bits} << 16);
+    }
+    EXPECT_EQ(out[n], 5.0f);
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Levels, Ops,
                          testing::Values(Isa::kScalar, Isa::kAvx2, Isa::kAvx512, Isa::kAmx),
                          [](const auto& test) { return std::string(isa_name(test.param)); });
