@@ -306,6 +306,7 @@ Result<FusionReport> Library::fuse(Session& session, const PartedPrompt& prompt,
   const FusedPrompt fused = impl_->look_up(prompt, tokens, loads, found, report);
   const int32_t question = fused.question;
 
+  engine.kv.promise(0);  // to a pass that is over
   engine.scheduler.take_prefix(sequence, tokens);
   report.reused_rows = sequence.tokens.size();
   auto done = impl_->with_room([&] {

@@ -62,8 +62,9 @@ BlockReader::Plan ChunkLoader::read_plan(double row_ms, LayerSlots& slots) {
     first_byte_.push_back(layer_bytes_);
     layer_bytes_ += load.chunk->block_bytes();
   }
-  for (std::vector<std::byte>& slot : slots.layers) {
-    slot.resize(std::max(slot.size(), layer_bytes_));
+  LayerSlots& fitting = layer_bytes_ > LayerSlots::kMostBytes ? large_ : slots;
+  for (std::vector<std::byte>& slot : fitting.layers) {
+    if (slot.size() < layer_bytes_) slot = std::vector<std::byte>(layer_bytes_);
     plan.slots.push_back(slot.data());
   }
   return plan;

@@ -16,6 +16,7 @@ namespace reprise {
 /// costs as much as reading into it.
 struct LayerSlots {
   static constexpr size_t kCount = 4;  // layers read and not placed, and the one that is placed
+  static constexpr size_t kMostBytes = 16 << 20;  // of a layer that is kept; larger ones go
   std::vector<std::byte> layers[kCount];
 };
 
@@ -60,6 +61,7 @@ class ChunkLoader {
   double wait_ms_ = 0, place_ms_ = 0;
   uint64_t bytes_ = 0;
   std::vector<PageRows> page_rows_;  // [threads]
+  LayerSlots large_;                 // of layers that are not kept
   BlockReader reader_;
 };
 

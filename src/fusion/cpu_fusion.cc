@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 
 #include "base/float16.h"
 #include "base/try.h"
@@ -133,7 +134,11 @@ Status CpuFusedPass::pace(std::string_view stage, uint32_t layer, size_t earlier
 
 Status CpuFusedPass::compute(std::span<const int32_t> positions, const FewReads* few) {
   FusedAttention attention(c_.model.config(), c_.executor, loader_, job_.prompt, job_.kv, policy_);
-  if (few != nullptr) attention.set_few(*few);
+  std::optional<PackedKeys> packed;
+  if (few != nullptr) {
+    packed.emplace(job_.prompt, *few, positions);
+    if (packed->begin(job_.kv.pool(), 0, 0)) attention.set_few(*few, *packed);
+  }
   for (size_t first = 0; first < positions.size(); first += kBlock) {
     const size_t rows = std::min<size_t>(kBlock, positions.size() - first);
     FusedAttention::Hooks hooks;

@@ -16,6 +16,12 @@ void add_keys(Selection& selection, const SequenceKv* side, KeyRange keys) {
   part.add_list({&keys, 1});
 }
 
+size_t most_packed(std::span<const ReadStep> steps) {
+  int32_t most = 0;
+  for (const ReadStep& step : steps) most = std::max(most, step.packed);
+  return static_cast<size_t>(most);
+}
+
 }  // namespace
 
 int32_t packed_before(std::span<const int32_t> keys, int32_t position) {
@@ -42,15 +48,20 @@ std::vector<ReadStep> read_steps(const FusedPrompt& prompt, const FewReads& few,
   return steps;
 }
 
+PackedKeys::PackedKeys(const FusedPrompt& prompt, const FewReads& few,
+                       std::span<const int32_t> positions)
+    : keys_(std::span(few.keys).first(most_packed(read_steps(prompt, few, positions)))),
+      side_(keys_.size()) {}
+
 Status PackedKeys::begin(PagePool& pool, uint32_t layer, int32_t end) {
+  if (keys_.empty()) return {};
   side_.drop(layer_);
   layer_ = layer;
   end_ = end;
   packed_ = false;
   if (side_.own_all(pool, layer)) return {};
   return fail(ErrorCode::kOutOfMemory,
-              "no KV memory for the {} keys of a layer that chosen rows read beside their chunk; "
-              "wait for running requests to end, or raise --kv-memory",
+              "no KV memory for the {} keys of a layer that chosen rows read beside their chunk",
               keys_.size());
 }
 
@@ -68,7 +79,7 @@ void PackedKeys::pack(const SequenceKv& kv, ThreadPool& pool) {
 }
 
 void ReadsFew::select(const QueryRows& rows, Selection& selection) {
-  packed_.pack(*rows.kv, *rows.pool);
+  if (step_.packed > 0) packed_.pack(*rows.kv, *rows.pool);
   selection.all = false;
   add_keys(selection, packed_.pages(), {0, step_.packed});
   add_keys(selection, nullptr, {step_.first, rows.end()});

@@ -27,12 +27,13 @@ std::vector<ReadStep> read_steps(const FusedPrompt& prompt, const FewReads& few,
 /// Of the keys before a position as many as fill pages: up to 15 fewer than there are.
 int32_t packed_before(std::span<const int32_t> keys, int32_t position);
 
-/// FewReads::keys of one layer at a time, side by side in pages of their own, so that reading them
-/// costs what they are and not the pages that they lie in.
+/// FewReads::keys that rows at some positions read, of one layer at a time, side by side in pages
+/// of their own, so that reading them costs what they are and not the pages that they lie in.
 class PackedKeys {
  public:
-  explicit PackedKeys(std::span<const int32_t> keys) : keys_(keys), side_(keys.size()) {}
+  PackedKeys(const FusedPrompt& prompt, const FewReads& few, std::span<const int32_t> positions);
 
+  std::span<const int32_t> keys() const { return keys_; }
   /// The memory of the layer before serves this one. end: what pack() copies is before this
   /// position. kOutOfMemory.
   Status begin(PagePool& pool, uint32_t layer, int32_t end);
@@ -41,7 +42,7 @@ class PackedKeys {
   const SequenceKv* pages() const { return side_.pages(); }
 
  private:
-  std::span<const int32_t> keys_;
+  std::span<const int32_t> keys_;  // fill pages
   SideKv side_;
   int32_t end_ = 0;
   uint32_t layer_ = 0;

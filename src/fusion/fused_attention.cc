@@ -35,7 +35,10 @@ void FusedAttention::keep(std::span<const int32_t> positions) {
 
 Status FusedAttention::attend(uint32_t layer, float* q, float* k, float* v, float* out) {
   REPRISE_CHECK(loader_.load_through(layer));
-  if (packed_) REPRISE_CHECK(packed_->begin(kv_.pool(), layer, rows_.back().position + 1));
+  const bool all_rows_read = layer + 1 < config_.n_layer && config_.window[layer] == 0;
+  if (packed_ != nullptr && all_rows_read) {
+    REPRISE_CHECK(packed_->begin(kv_.pool(), layer, rows_.back().position + 1));
+  }
   const bool watched = layer == hooks_.layer;
   if (watched && hooks_.before) hooks_.before(q, v);
   REPRISE_CHECK(layer + 1 < config_.n_layer ? executor_.attend(layer, q, k, v, out)

@@ -26,9 +26,9 @@ class FusedAttention : public AttentionOp {
         policy_(policy) {}
 
   /// From the next pass on, some rows read part of the keys before them.
-  void set_few(const FewReads& few) {
+  void set_few(const FewReads& few, PackedKeys& packed) {
     few_ = &few;
-    packed_.emplace(few.keys);
+    packed_ = &packed;
   }
   /// The rows of the next pass: ascending positions.
   void begin(std::span<const int32_t> positions);
@@ -61,7 +61,7 @@ class FusedAttention : public AttentionOp {
   SequenceKv& kv_;
   Policy& policy_;
   const FewReads* few_ = nullptr;
-  std::optional<PackedKeys> packed_;  // with few_
+  PackedKeys* packed_ = nullptr;  // with few_
   std::vector<ReadsFew> few_policies_;
   std::vector<Row> rows_;
   std::vector<SequenceStep> steps_;

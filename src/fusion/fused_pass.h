@@ -52,10 +52,10 @@ struct FewReads {
 class FusedPass {
  public:
   virtual ~FusedPass() = default;
-  /// Computes rows in every layer, and has everything loaded; few: null, or which of them do
-  /// not read everything; not where keys are position-free. Errors: kCancelled, also where slow()
-  /// says why; those of StoredChunk::read_layer, of a chunk that failed() names then; with few,
-  /// kOutOfMemory.
+  /// Computes rows in every layer, and has everything loaded; few: null, or which of them need
+  /// not read everything, and do where there is no memory for what they read; null where keys are
+  /// position-free. Errors: kCancelled, also where slow() says why; those of
+  /// StoredChunk::read_layer, of a chunk that failed() names then.
   virtual Status compute(std::span<const int32_t> positions, const FewReads* few) = 0;
   /// Computes rows up to the layer where rows are chosen, and those that go on in every layer. The
   /// same errors.

@@ -8,6 +8,7 @@
 
 #include "cuda/device_testing.h"
 #include "cuda/engine_testing.h"
+#include "text/utf8.h"
 
 namespace reprise::test {
 namespace {
@@ -307,7 +308,12 @@ TEST_F(CudaEngine, PoliciesThatEvictGoOnAfterAnAnswerThatEndsItself) {
     Request stopped = request_of(prompt, 40);
     const std::string text = answer_of(*engine, stopped, policy).text;
     ASSERT_GT(text.size(), 8u);
-    stopped.stop = {text.substr(text.size() / 2, 4)};
+    size_t middle = text.size() / 2;  // of a character on
+    while (middle < text.size() && (text[middle] & 0xc0) == 0x80) ++middle;
+    std::string stop = text.substr(middle, 4);
+    stop.resize(valid_utf8_prefix(stop));
+    ASSERT_FALSE(stop.empty());
+    stopped.stop = {stop};
     auto session = *engine->open(policy), other = *engine->open(policy),
          all = *engine->open("full");
     answer_of(*session, stopped);

@@ -4,6 +4,8 @@
 
 #include <gmock/gmock.h>
 
+#include <filesystem>
+
 #include "engine/answers.h"
 #include "engine/library_testing.h"
 
@@ -420,6 +422,48 @@ TEST(Library, IsRefusedInCallbacksOfRequests) {
   ASSERT_TRUE(session->generate(request));
   EXPECT_GT(calls, 0);
   EXPECT_TRUE(books.library->fuse(*other, prompt, "a3"));
+}
+
+/// Keys and values of the second layer after a fusion.
+std::vector<float> stored_after(Books& books, const char* fusion) {
+  auto session = *books.engine->open();
+  const auto done = books.library->fuse(*session, three_chunks(), fusion);
+  EXPECT_TRUE(done) << done.error().message;
+  if (!done) return {};
+  auto all = stored(*session, 1, 0, 333, true);
+  const auto values = stored(*session, 1, 0, 333, false);
+  all.insert(all.end(), values.begin(), values.end());
+  return all;
+}
+
+TEST(Fusion, RowsReadAllWhereThereIsNoMemoryForFewKeys) {
+  EngineOptions options = tiny_options();
+  options.kv_type = "bf16";
+  options.kv_memory = 336 * 512;  // of the prompt alone
+  Books tight(options);
+  options.kv_memory *= 2;
+  Books ample(options);
+  const PartedPrompt prompt = three_chunks();
+  for (Books* books : {&tight, &ample}) books->add(prompt);
+  const char* const few = "a3:ratio=0.3,reads=0.3,near=0";
+  const auto all = stored_after(ample, "a3:ratio=0.3,reads=1");
+  EXPECT_EQ(stored_after(tight, few), all);
+  EXPECT_NE(stored_after(ample, few), all);
+}
+
+// What a pass on disk was to find in memory is nobody's when it is over.
+TEST(Fusion, TakesMemoryThatAPassWasPromised) {
+  EngineOptions options = tiny_options();
+  options.kv_type = "bf16";
+  options.kv_memory = (336 + 480) * 512;
+  options.kv_disk = test::scratch_folder() + "/promised";
+  std::filesystem::create_directories(options.kv_disk);
+  Books books(options);
+  books.add(three_chunks());
+  const char* const few = "a3:ratio=0.3,reads=0.3,near=0";
+  const auto want = stored_after(books, few);
+  ASSERT_TRUE((*books.engine->open())->generate(test::request_of(tiny_prompt(1200, 9), 2)));
+  EXPECT_EQ(stored_after(books, few), want);
 }
 
 // Whatever the policy: all rows have KV at once.

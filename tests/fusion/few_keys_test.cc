@@ -93,8 +93,8 @@ class FewKeys : public ::testing::TestWithParam<uint32_t> {};
 
 TEST_P(FewKeys, RowsReadTheirChunkWhatIsNearAndThoseKeys) {
   Case c(GetParam());
-  PackedKeys packed(c.few.keys);
   const std::vector<int32_t> all(c.positions.begin(), c.positions.end());
+  PackedKeys packed(c.prompt, c.few, all);
   for (const auto part : {std::span(all).first(30), std::span(all).subspan(30)}) {
     std::vector<Row> rows;
     for (const int32_t at : part) rows.push_back({0, at, 0});
@@ -122,18 +122,30 @@ INSTANTIATE_TEST_SUITE_P(Near, FewKeys, ::testing::Values(0u, 20u, 64u, 1u << 20
 TEST(PackedKeys, TakeTheMemoryOfOneLayer) {
   Case c(0);
   const uint64_t before = c.toy.pages().tiers().memory.bytes;
-  PackedKeys keys(c.few.keys);
+  PackedKeys keys(c.prompt, c.few, c.few.rows);
   for (uint32_t layer = 0; layer < 3; ++layer) {
     ASSERT_TRUE(keys.begin(c.toy.pages(), layer, 240));
-    const uint64_t pages = PageMap::blocks_of(c.few.keys.size());
+    const uint64_t pages = PageMap::blocks_of(keys.keys().size());
     EXPECT_EQ(c.toy.pages().tiers().memory.bytes, before + pages * c.toy.pages().page_bytes());
   }
 }
 
+TEST(PackedKeys, TakeNoneWhereAllIsNear) {
+  Case c(300);
+  const uint64_t before = c.toy.pages().tiers().memory.bytes;
+  PackedKeys keys(c.prompt, c.few, c.few.rows);
+  EXPECT_TRUE(keys.keys().empty());
+  ASSERT_TRUE(keys.begin(c.toy.pages(), 0, 240));
+  EXPECT_EQ(c.toy.pages().tiers().memory.bytes, before);
+}
+
 TEST(PackedKeys, SayThatThereIsNoMemory) {
   Case c(0);
-  auto small = PagePool::create(c.toy.pages().layout(), 3, 4 * c.toy.pages().page_bytes());
-  PackedKeys keys(c.few.keys);
+  auto small = PagePool::create(c.toy.pages().layout(), 3, 3 * c.toy.pages().page_bytes());
+  ASSERT_TRUE(small);
+  SequenceKv other(*small);
+  ASSERT_TRUE(other.reserve(16));
+  PackedKeys keys(c.prompt, c.few, c.few.rows);
   const Status status = keys.begin(*small, 0, 240);
   ASSERT_FALSE(status);
   EXPECT_EQ(status.error().code, ErrorCode::kOutOfMemory);

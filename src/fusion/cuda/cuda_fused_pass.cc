@@ -161,22 +161,24 @@ Status CudaFusedPass::finish() {
 }
 
 /// One layer's pages serve all layers, which follow each other on a stream.
-Status CudaFusedPass::begin_few(const FewReads& few) {
-  packed_.emplace(few.keys);
+Status CudaFusedPass::begin_few(std::span<const int32_t> positions, const FewReads& few) {
+  packed_.emplace(job_.prompt, few, positions);
   PagePool& pool = job_.kv.pool();
-  REPRISE_CHECK(packed_->begin(pool, 0, job_.prompt.end()));
+  if (!packed_->begin(pool, 0, 0)) return {};
   std::vector<uint32_t> frames;
-  for (const PageId page : packed_->pages()->pages(0)) frames.push_back(pool.frame(0, page));
+  if (packed_->pages() != nullptr) {
+    for (const PageId page : packed_->pages()->pages(0)) frames.push_back(pool.frame(0, page));
+  }
   for (uint32_t rank = 0; rank < ranks_.count(); ++rank) {
     few_.emplace_back(ranks_.parts[rank], ranks_.buffers[rank].few, rows_[rank]);
   }
   return ranks_.calls.run(
-      [&](uint32_t rank) { return few_[rank].begin(job_.prompt, few, frames); });
+      [&](uint32_t rank) { return few_[rank].begin(job_.prompt, few, *packed_, frames); });
 }
 
 Status CudaFusedPass::compute(std::span<const int32_t> positions, const FewReads* few) {
   REPRISE_CHECK(store_first_layer(positions));
-  if (few != nullptr) REPRISE_CHECK(begin_few(*few));
+  if (few != nullptr) REPRISE_CHECK(begin_few(positions, *few));
   return run(0);
 }
 

@@ -31,7 +31,7 @@ class CudaFusedPass : public FusedPass {
  private:
   Status send_tables();
   Status store_first_layer(std::span<const int32_t> positions);
-  Status begin_few(const FewReads& few);
+  Status begin_few(std::span<const int32_t> positions, const FewReads& few);
   Status store_rows(uint32_t rank, std::span<const int32_t> positions);
   Status run_layer(uint32_t layer);
   Status run(uint32_t first_layer);

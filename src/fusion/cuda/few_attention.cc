@@ -18,8 +18,9 @@ uint32_t pages_of(int32_t tokens) {
 
 }  // namespace
 
-Status FewAttention::begin(const FusedPrompt& prompt, const FewReads& few,
-                           const std::vector<uint32_t>& packed) {
+Status FewAttention::begin(const FusedPrompt& prompt, const FewReads& few, const PackedKeys& packed,
+                           const std::vector<uint32_t>& frames) {
+  const std::vector<int32_t> keys(packed.keys().begin(), packed.keys().end());
   std::vector<PrefillRows> steps;
   std::vector<PackedTable> tables;
   std::vector<int32_t> among;  // positions among what is read
@@ -31,7 +32,7 @@ Status FewAttention::begin(const FusedPrompt& prompt, const FewReads& few,
     const auto reads = read_steps(prompt, few, positions);
     BlockSteps own = {static_cast<uint32_t>(steps.size()), static_cast<uint32_t>(reads.size()),
                       done};
-    done = static_cast<uint32_t>(packed_before(few.keys, positions.back() + 1));
+    done = static_cast<uint32_t>(packed_before(keys, positions.back() + 1));
     own.end_key = done;
     blocks_.push_back(own);
     most = std::max(most, own.count);
@@ -49,8 +50,8 @@ Status FewAttention::begin(const FusedPrompt& prompt, const FewReads& few,
       }
     }
   }
-  REPRISE_CHECK(send(few.keys, b_.keys, parts_.stream));
-  REPRISE_CHECK(send(packed, b_.packed, parts_.stream));
+  REPRISE_CHECK(send(keys, b_.keys, parts_.stream));
+  REPRISE_CHECK(send(frames, b_.packed, parts_.stream));
   REPRISE_CHECK(send(among, b_.positions, parts_.stream));
   REPRISE_CHECK(send(steps, b_.steps, parts_.stream));
   REPRISE_CHECK(send(tables, b_.tables, parts_.stream));

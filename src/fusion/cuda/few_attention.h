@@ -29,8 +29,9 @@ class FewAttention : public DeviceAttentionOp {
   FewAttention(const DeviceParts& parts, FewBuffers& buffers, const LayerRows& rows)
       : parts_(parts), b_(buffers), rows_(rows) {}
 
-  /// For the rows as they are now. packed: frames of pages for all keys, of any layer.
-  Status begin(const FusedPrompt& prompt, const FewReads& few, const std::vector<uint32_t>& packed);
+  /// For the rows as they are now. frames: of pages for the packed keys, of any layer.
+  Status begin(const FusedPrompt& prompt, const FewReads& few, const PackedKeys& packed,
+               const std::vector<uint32_t>& frames);
   /// The rows that attend() is called with.
   void set_block(LayerRows::Block block);
   Status attend(const LayerHeads& heads, cudaStream_t stream) override;
