@@ -1,7 +1,6 @@
 // Rows of a fused prompt that read part of the keys before them.
 #pragma once
 
-#include <optional>
 #include <span>
 #include <vector>
 
