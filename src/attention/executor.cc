@@ -32,17 +32,6 @@ size_t consecutive(std::span<const Row> rows) {
   return gap == rows.end() ? rows.size() : static_cast<size_t>(gap - rows.begin()) + 1;
 }
 
-// The first row of a task, or the number of rows: those of a page are of one task, since its tokens
-// are stored one after the other.
-size_t task_begin(std::span<const Row> rows, size_t task) {
-  const auto page = [&](size_t row) {
-    return static_cast<size_t>(rows[row].position) / kPageTokens;
-  };
-  size_t begin = std::min(task * kTaskRows, rows.size());
-  while (begin > 0 && begin < rows.size() && page(begin) == page(begin - 1)) ++begin;
-  return begin;
-}
-
 double elapsed_ms(std::chrono::steady_clock::time_point since) {
   return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - since)
       .count();
@@ -67,6 +56,25 @@ void CpuExecutor::begin(std::span<const Row> rows, std::span<const SequenceStep>
   costs_.assign(steps.size(), {});
   rotation_.begin(rows, pool_);
   pager_.begin(rows, steps);
+  list_store_tasks();
+}
+
+void CpuExecutor::list_store_tasks() {
+  row_steps_.clear();
+  for (size_t i = 0; i < steps_.size(); ++i) {
+    row_steps_.resize(row_steps_.size() + steps_[i].rows, static_cast<uint32_t>(i));
+  }
+  const auto same_page = [&](size_t a, size_t b) {
+    constexpr auto kTokens = static_cast<int32_t>(kPageTokens);
+    return step_of(a).kv == step_of(b).kv &&
+           rows_[a].position / kTokens == rows_[b].position / kTokens;
+  };
+  store_tasks_ = {0};
+  for (size_t row = kTaskRows; row < rows_.size(); row += kTaskRows) {
+    while (row < rows_.size() && same_page(row - 1, row)) ++row;
+    store_tasks_.push_back(row);
+  }
+  if (store_tasks_.back() < rows_.size()) store_tasks_.push_back(rows_.size());
 }
 
 Status CpuExecutor::attend(uint32_t layer, float* q, float* k, float* v, float* out) {
@@ -156,30 +164,26 @@ void CpuExecutor::rotate_and_store(uint32_t layer, const float* q, float* k, con
   lse_.resize(std::max(lse_.size(), rows * config_.n_head));
   const size_t width = size_t{config_.n_kv_head} * config_.head_dim;
   const size_t pairs = rotation_.rope(layer).pairs();
-  for (const SequenceStep& step : steps_) {
-    const kernels::KvLayout& layout = step.kv->pool().layout();
-    const auto own = rows_.subspan(step.first_row, step.rows);
-    pool_.run((step.rows + kTaskRows - 1) / kTaskRows, [&](size_t task, int) {
-      const size_t begin = task_begin(own, task), end = task_begin(own, task + 1);
-      for (size_t i = begin; i < end; ++i) {
-        const size_t row = step.first_row + i;
-        const float* angles = rotation_.row(layer, row);
-        std::memcpy(&q_rotated_[row * q_width], q + row * q_width, q_width * sizeof(float));
-        kernels::rope(&q_rotated_[row * q_width], angles, config_.n_head, config_.head_dim, pairs);
-        if (!step.policy->position_free()) {
-          kernels::rope(k + row * width, angles, config_.n_kv_head, config_.head_dim, pairs);
-        }
+  pool_.run(store_tasks_.size() - 1, [&](size_t task, int) {
+    const size_t begin = store_tasks_[task], end = store_tasks_[task + 1];
+    for (size_t row = begin; row < end; ++row) {
+      const float* angles = rotation_.row(layer, row);
+      std::memcpy(&q_rotated_[row * q_width], q + row * q_width, q_width * sizeof(float));
+      kernels::rope(&q_rotated_[row * q_width], angles, config_.n_head, config_.head_dim, pairs);
+      if (!step_of(row).policy->position_free()) {
+        kernels::rope(k + row * width, angles, config_.n_kv_head, config_.head_dim, pairs);
       }
-      for (size_t i = begin, count = 0; i < end; i += count) {
-        const size_t row = step.first_row + i;
-        const auto position = static_cast<size_t>(own[i].position);
-        const size_t slot = position % kPageTokens;
-        count = consecutive(own.subspan(i, std::min(end - i, kPageTokens - slot)));
-        kernels::store_tokens(layout, step.kv->page(layer, position / kPageTokens), slot, count,
-                              k + row * width, v + row * width);
-      }
-    });
-  }
+    }
+    for (size_t row = begin, count = 0; row < end; row += count) {
+      const SequenceStep& step = step_of(row);
+      const auto position = static_cast<size_t>(rows_[row].position);
+      const size_t slot = position % kPageTokens;
+      const size_t last = std::min<size_t>(end, step.first_row + step.rows);
+      count = consecutive(rows_.subspan(row, std::min(last - row, kPageTokens - slot)));
+      kernels::store_tokens(step.kv->pool().layout(), step.kv->page(layer, position / kPageTokens),
+                            slot, count, k + row * width, v + row * width);
+    }
+  });
 }
 
 Status CpuExecutor::foresee(uint32_t layer, size_t index, const float* q) {
@@ -276,20 +280,21 @@ void CpuExecutor::run(const Call& call, const AttentionJob& job, Scratch& scratc
     std::fill_n(out, results * head_dim, 0.0f);
     std::fill_n(lse, results, -std::numeric_limits<float>::infinity());
   }
-  bool first = true;
-  for (const KeyRead& part : plan_.reads(job)) {
-    if (first) {
-      read(call, job, part, scratch, {out, lse});
+  const auto reads = plan_.reads(job);
+  const size_t at_once = job.joined ? reads.size() : 1;
+  for (size_t first = 0; first < reads.size(); first += at_once) {
+    const auto these = reads.subspan(first, at_once);
+    if (first == 0) {
+      read(call, job, these, scratch, {out, lse});
     } else {
       scratch.more_out.resize(std::max(scratch.more_out.size(), results * head_dim));
       scratch.more_lse.resize(std::max(scratch.more_lse.size(), results));
-      read(call, job, part, scratch, {scratch.more_out.data(), scratch.more_lse.data()});
+      read(call, job, these, scratch, {scratch.more_out.data(), scratch.more_lse.data()});
       for (size_t i = 0; i < results; ++i) {
         kernels::merge_partial(out + i * head_dim, lse + i, &scratch.more_out[i * head_dim],
                                scratch.more_lse[i], head_dim);
       }
     }
-    first = false;
   }
   if (job.partial == AttentionPlan::kDirect) finish(call, job, out, lse);
 }
@@ -302,7 +307,8 @@ void CpuExecutor::run_together(const Call& call, std::span<const AttentionJob> j
   for (size_t i = 0; i < jobs.size(); ++i) {
     const KeyRead& read = plan_.reads(jobs[i])[0];
     if (i == 0) {
-      gather_pages(call.layer, jobs[i], read, read.blocks, scratch[i].pages);
+      scratch[i].pages.clear();
+      add_pages(call.layer, jobs[i], read, read.blocks, scratch[i].pages);
     } else {
       gather_same_pages(jobs[0], scratch[0].pages, jobs[i], scratch[i].pages);
     }
@@ -319,10 +325,13 @@ void CpuExecutor::run_together(const Call& call, std::span<const AttentionJob> j
   }
 }
 
-void CpuExecutor::read(const Call& call, const AttentionJob& job, const KeyRead& read,
+void CpuExecutor::read(const Call& call, const AttentionJob& job, std::span<const KeyRead> reads,
                        Scratch& scratch, const Result& result) {
-  gather_pages(call.layer, job, read, read.blocks, scratch.pages);
-  const kernels::AttendArgs args = args_of(call, job, read, scratch, result);
+  scratch.pages.clear();
+  for (const KeyRead& read : reads) {
+    add_pages(call.layer, job, read, read.blocks, scratch.pages);
+  }
+  const kernels::AttendArgs args = args_of(call, job, reads.back(), scratch, result);
   scratch.kernel.resize(std::max(scratch.kernel.size(), kernels::attend_scratch_bytes(args)));
   kernels::attend(args, scratch.kernel.data());
   pool_shares(job, scratch, args.lse);
@@ -339,7 +348,7 @@ kernels::AttendArgs CpuExecutor::args_of(const Call& call, const AttentionJob& j
   const auto layer_window = static_cast<int32_t>(config_.window[call.layer]);
   for (size_t row = 0; row < job.rows; ++row) {
     const int32_t position = rows_[job.row + row].position;
-    int32_t begin = 0;
+    int32_t begin = job.joined ? kBeforeKeys : 0;
     for (const int32_t window : {layer_window, read.part->window}) {
       if (window > 0) begin = std::max(begin, position - window + 1);
     }
@@ -409,22 +418,22 @@ void CpuExecutor::gather_next(uint32_t layer, const AttentionJob& job, Scratch& 
   const AttentionJob* next = &job + 1;
   if (next == plan_.jobs().data() + plan_.jobs().size() || next->reads == 0) return;
   if (steps_[job.step].phase == kernels::Phase::kPrefill) return;
-  gather_pages(layer, *next, plan_.reads(*next).front(), kPages, scratch.next);
+  add_pages(layer, *next, plan_.reads(*next).front(), kPages, scratch.next);
 }
 
-void CpuExecutor::gather_pages(uint32_t layer, const AttentionJob& job, const KeyRead& read,
-                               size_t most, std::vector<kernels::PageSpan>& pages) const {
+void CpuExecutor::add_pages(uint32_t layer, const AttentionJob& job, const KeyRead& read,
+                            size_t most, std::vector<kernels::PageSpan>& pages) const {
   const SequenceStep& step = steps_[job.step];
   const SequenceKv& kv = read.part->side ? *read.part->side : *step.kv;
   const kernels::KvLayout& layout = kv.pool().layout();
   const size_t kv_head = job.head / (config_.n_head / config_.n_kv_head);
   const size_t k_offset = layout.k_offset(kv_head), v_offset = layout.v_offset(kv_head);
   const bool rotate = step.policy->position_free() && read.part->rotate_keys && !read.part->side;
-  pages.clear();
+  const int32_t first_key = job.joined && read.part->side ? kBeforeKeys : 0;
   for (const KeyBlock& block : plan_.blocks(read).first(std::min<size_t>(most, read.blocks))) {
     const std::byte* page = kv.page(layer, block.index);
     pages.push_back({page + k_offset, page + v_offset,
-                     static_cast<int32_t>(block.index * kPageTokens), block.slots,
+                     first_key + static_cast<int32_t>(block.index * kPageTokens), block.slots,
                      plan_.bias(block), rotate ? rotation_.keys(layer, block.position) : nullptr});
   }
 }

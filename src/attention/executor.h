@@ -62,6 +62,10 @@ class CpuExecutor : public AttentionOp {
   Status hold_and_store(uint32_t layer, const float* q, float* k, const float* v);
   Status compute(uint32_t layer, const float* q, float* out);
   void rotate_and_store(uint32_t layer, const float* q, float* k, const float* v);
+  /// Lists which rows each task stores: those of a page are of one task, since its tokens are
+  /// stored one after the other.
+  void list_store_tasks();
+  const SequenceStep& step_of(size_t row) const { return steps_[row_steps_[row]]; }
   QueryRows query_rows(uint32_t layer, size_t step, const float* q, size_t steps = 1) const;
   /// Lets the policy of steps of one sequence look at all of them, where `step` is the first.
   Status foresee(uint32_t layer, size_t step, const float* q);
@@ -82,13 +86,14 @@ class CpuExecutor : public AttentionOp {
                     std::span<Scratch> scratch);
   kernels::AttendArgs args_of(const Call& call, const AttentionJob& job, const KeyRead& read,
                               Scratch& scratch, const Result& result);
-  void read(const Call& call, const AttentionJob& job, const KeyRead& read, Scratch& scratch,
-            const Result& result);
+  /// Reads of a job: one, or all of those that are joined.
+  void read(const Call& call, const AttentionJob& job, std::span<const KeyRead> reads,
+            Scratch& scratch, const Result& result);
   void gather_queries(const Call& call, const AttentionJob& job, const SelectionPart& part,
                       Scratch& scratch) const;
   void gather_next(uint32_t layer, const AttentionJob& job, Scratch& scratch) const;
-  void gather_pages(uint32_t layer, const AttentionJob& job, const KeyRead& read, size_t most,
-                    std::vector<kernels::PageSpan>& pages) const;
+  void add_pages(uint32_t layer, const AttentionJob& job, const KeyRead& read, size_t most,
+                 std::vector<kernels::PageSpan>& pages) const;
   void gather_same_pages(const AttentionJob& other, std::span<const kernels::PageSpan> of_other,
                          const AttentionJob& job, std::vector<kernels::PageSpan>& pages) const;
   void use_mean_values(float* out) const;
@@ -106,6 +111,8 @@ class CpuExecutor : public AttentionOp {
   Pager pager_;
   std::span<const Row> rows_;
   std::span<const SequenceStep> steps_;
+  std::vector<uint32_t> row_steps_;            // [rows]
+  std::vector<size_t> store_tasks_;            // the first row of each, and the end
   std::vector<Selection> selections_;          // [steps]
   std::vector<StepCost> costs_;                // [steps]
   std::vector<StepCost> before_;               // [steps] before the layer being computed

@@ -275,8 +275,9 @@ void AttentionPlan::add_prefill_tiles(const Target& target, std::span<const Row>
   const size_t parts = target.parts.size();
   const size_t groups = parts == 0 ? config_.n_kv_head : lists_.size() / parts;
   const uint32_t count = static_cast<uint32_t>(rows.size());
-  for (uint32_t tile = 0; tile < (count + kTileRows - 1) / kTileRows; ++tile) {
-    const uint32_t first = tile * kTileRows, size = std::min(kTileRows, count - first);
+  const uint32_t tile = count > kTileRows ? kTileRows : kTileRows / 2;  // for more jobs
+  for (uint32_t first = 0; first < count; first += tile) {
+    const uint32_t size = std::min(tile, count - first);
     for (uint32_t group = 0; group < groups; ++group) {
       AttentionJob job = head_job(target, group);
       job.row = target.step->first_row + first;
@@ -288,9 +289,20 @@ void AttentionPlan::add_prefill_tiles(const Target& target, std::span<const Row>
         if (list.count > 0) reads_.push_back({&target.parts[p], list.first, list.count});
       }
       job.reads = static_cast<uint32_t>(reads_.size()) - job.first_read;
+      job.joined = can_join(target.layer, job);
       jobs_.push_back(job);
     }
   }
+}
+
+bool AttentionPlan::can_join(uint32_t layer, const AttentionJob& job) const {
+  if (job.reads != 2 || config_.window[layer] != 0) return false;
+  const SelectionPart &side = *reads(job)[0].part, &own = *reads(job)[1].part;
+  const auto plain = [](const SelectionPart& part) {
+    return part.window == 0 && !part.packed && part.head_begin.empty();
+  };
+  return side.side != nullptr && own.side == nullptr && plain(side) && plain(own) &&
+         side.max_query_position == own.max_query_position;
 }
 
 }  // namespace reprise

@@ -37,11 +37,15 @@ struct KeyRead {
   uint32_t first_block = 0, blocks = 0;
 };
 
+/// Where joined reads have the keys of side pages: left of every key of a sequence.
+inline constexpr int32_t kBeforeKeys = -(1 << 28);
+
 /// Query heads [head, head + heads), all of one KV head, of rows [row, row + rows): the merged
 /// result of all reads.
 struct AttentionJob {
   uint32_t step = 0, row = 0, rows = 0, head = 0, heads = 0;
   uint32_t first_read = 0, reads = 0;
+  bool joined = false;   // its reads, of side pages and the sequence's, can be one list of pages
   uint32_t partial = 0;  // first (row, head) of its result in the partial buffer, or kDirect
 };
 
@@ -58,7 +62,7 @@ struct PieceMerge {
 class AttentionPlan {
  public:
   static constexpr uint32_t kDirect = ~0u;
-  static constexpr uint32_t kTileRows = 64;
+  static constexpr uint32_t kTileRows = 64;  // half of it where that is all
   static constexpr uint32_t kPieceBlocks = 32, kFewPieces = 8;
 
   explicit AttentionPlan(const ModelConfig& config);
@@ -112,6 +116,7 @@ class AttentionPlan {
                   PieceMerge& merge);
   void count_decode_keys(const Target& target, uint32_t group);
   void add_prefill_tiles(const Target& target, std::span<const Row> rows);
+  bool can_join(uint32_t layer, const AttentionJob& job) const;
   AttentionJob head_job(const Target& target, uint32_t group) const;
 
   const ModelConfig& config_;

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <chrono>
-#include <limits>
 #include <system_error>
+#include <utility>
 
 #include "base/try.h"
 
@@ -20,7 +20,9 @@ std::vector<BlockPart> block_parts(std::span<const ChunkLoad> loads, size_t most
   return parts;
 }
 
-BlockReader::BlockReader(Plan plan) : plan_(std::move(plan)), computing_ms_(computing_ms()) {
+BlockReader::BlockReader(Plan plan)
+    : plan_(std::move(plan)),
+      pace_(plan_.loads, avoidable(), plan_.row_ms, plan_.layers - plan_.first_layer) {
   if (plan_.loads.empty()) return;
   try {
     reader_ = std::thread([this] { read_ahead(); });
@@ -51,7 +53,9 @@ void BlockReader::read_ahead() {
 
 bool BlockReader::read_one(size_t nth) {
   Status status = read_part(nth);
-  if (status) status = check_pace(nth + 1);
+  if (status && (nth + 1) % plan_.parts.size() == 0) {
+    status = pace_.add_layer(std::exchange(layer_ms_, 0.0));
+  }
   const bool failed = !status;
   {
     const std::lock_guard lock(mutex_);
@@ -97,7 +101,7 @@ Status BlockReader::read_part(size_t nth) {
     failed_ = reads[i].chunk;
     return std::move(statuses[i]);
   }
-  reading_ms_ +=
+  layer_ms_ +=
       std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
   return {};
 }
@@ -112,32 +116,11 @@ std::vector<const StoredChunk*> BlockReader::avoidable() const {
   return chunks;
 }
 
-double BlockReader::computing_ms() const {
-  const std::vector<const StoredChunk*> chunks = avoidable();
-  if (plan_.row_ms <= 0 || chunks.empty()) return std::numeric_limits<double>::infinity();
-  double ms = 0;
-  for (const ChunkLoad& load : plan_.loads) {
-    if (std::ranges::count(chunks, load.chunk) > 0) ms += plan_.row_ms * (load.end - load.from);
-  }
-  return ms;
-}
-
-// read: parts so far. What they took is spent either way.
-Status BlockReader::check_pace(size_t read) {
-  const size_t layers = plan_.layers - plan_.first_layer;
-  if (read % plan_.parts.size() != 0) return {};
-  const size_t done = read / plan_.parts.size();
-  const double all_ms = reading_ms_ / static_cast<double>(done) * static_cast<double>(layers);
-  if (all_ms - reading_ms_ <= computing_ms_) return {};
-  slow_ = SlowLoad{avoidable(), all_ms, computing_ms_};
-  return fail(ErrorCode::kCancelled, "reading chunks takes longer than computing them");
-}
-
 Result<const std::byte*> BlockReader::next() {
   if (!reader_.joinable() && status_) read_one(taken_);
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return read_ > taken_ || !status_; });
-  if (read_ == taken_ || (!status_ && slow_)) {
+  if (read_ == taken_ || (!status_ && pace_.slow() != nullptr)) {
     told_ = true;
     return tl::unexpected<Error>(status_.error());
   }

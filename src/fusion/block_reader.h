@@ -6,24 +6,14 @@
 #include <cstdint>
 #include <functional>
 #include <mutex>
-#include <optional>
 #include <span>
 #include <thread>
 #include <vector>
 
 #include "base/thread_pool.h"
-#include "store/chunk_store.h"
+#include "fusion/load_pace.h"
 
 namespace reprise {
-
-/// A chunk whose tokens [from, end) of the prompt are loaded.
-struct ChunkLoad {
-  const StoredChunk* chunk = nullptr;
-  int32_t begin = 0, end = 0;  // where the chunk lies
-  int32_t from = 0;            // before it the sequence has exact KV
-  /// What is added to a token's position to get the one that its keys are rotated to.
-  int32_t shift = 0;
-};
 
 /// The blocks of loads [first, end) in one layer, read together and side by side.
 struct BlockPart {
@@ -33,12 +23,6 @@ struct BlockPart {
 
 /// As few parts as there can be of at most so many bytes, or of one load that is larger.
 std::vector<BlockPart> block_parts(std::span<const ChunkLoad> loads, size_t most_bytes);
-
-/// Chunks that are not loaded, since computing their tokens is faster.
-struct SlowLoad {
-  std::vector<const StoredChunk*> chunks;
-  double reading_ms = 0, computing_ms = 0;  // forecasts, for all of their tokens
-};
 
 class BlockReader {
  public:
@@ -70,7 +54,7 @@ class BlockReader {
   const StoredChunk* failed() const { return told_ ? failed_ : nullptr; }
   /// Not null where it gave up after a layer, since reading the others would take longer than
   /// computing the tokens.
-  const SlowLoad* slow() const { return told_ && slow_ ? &*slow_ : nullptr; }
+  const SlowLoad* slow() const { return told_ ? pace_.slow() : nullptr; }
 
  private:
   void read_ahead();
@@ -85,16 +69,13 @@ class BlockReader {
   std::vector<Read> reads_of(size_t nth) const;
   /// Chunks that stay nowhere; none where one is read to stay, which is read once.
   std::vector<const StoredChunk*> avoidable() const;
-  double computing_ms() const;
-  Status check_pace(size_t read);
 
   const Plan plan_;
-  const double computing_ms_;  // of the tokens of avoidable() chunks; infinite: not to be compared
-  double reading_ms_ = 0;      // so far
+  LoadPace pace_;
+  double layer_ms_ = 0;  // of the parts of a layer that are read
   size_t taken_ = 0;
   bool told_ = false;  // next() returned status_; before, these are the reader's
   const StoredChunk* failed_ = nullptr;
-  std::optional<SlowLoad> slow_;
 
   std::mutex mutex_;
   std::condition_variable changed_;

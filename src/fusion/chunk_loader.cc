@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
-#include <limits>
 
 #include "base/float16.h"
 #include "base/try.h"
@@ -12,9 +11,11 @@
 namespace reprise {
 namespace {
 
-constexpr int32_t kTaskTokens = 4 * kPageTokens;
-
-int32_t page_of(int32_t position) { return position / static_cast<int32_t>(kPageTokens); }
+// Blocks that stay in a core's second cache from reading to placing.
+constexpr size_t kMostAtOnce = 1 << 20;
+constexpr size_t kLoadsPerThread = 2;  // enough to even out what threads do
+constexpr uint32_t kLayersAhead = 4;
+constexpr int32_t kPartTokens = 4 * kPageTokens;
 
 using Clock = std::chrono::steady_clock;
 double ms_since(Clock::time_point start) {
@@ -30,18 +31,29 @@ void widen(const std::byte* values, kernels::KvType type, size_t first, size_t c
   kernels::widen(reinterpret_cast<const Bf16*>(values) + first, count, out);
 }
 
+std::vector<const StoredChunk*> chunks_of(std::span<const ChunkLoad> loads) {
+  std::vector<const StoredChunk*> chunks;
+  for (const ChunkLoad& load : loads) chunks.push_back(load.chunk);
+  return chunks;
+}
+
 }  // namespace
 
 ChunkLoader::ChunkLoader(std::vector<ChunkLoad> loads, std::span<const RopeTable* const> ropes,
-                         SequenceKv& kv, bool rotate, double row_ms, LayerSlots& slots,
+                         SequenceKv& kv, bool rotate, double row_ms, LoadRoom& room,
                          ThreadPool& pool)
     : loads_(std::move(loads)),
       kv_(kv),
       rotate_(rotate),
       pool_(pool),
       rotation_(ropes),
-      page_rows_(static_cast<size_t>(pool.size())),
-      reader_(read_plan(row_ms, slots)) {
+      pace_(loads_, chunks_of(loads_), row_ms, kv.pool().layers()),
+      read_ms_(static_cast<size_t>(pool.size())),
+      page_rows_(read_ms_.size()) {
+  for (uint32_t layer = 0; layer < std::min(kLayersAhead, kv_.pool().layers()); ++layer) {
+    for (const ChunkLoad& load : loads_) load.chunk->will_read(layer);
+  }
+  make_room(room);
   std::vector<Row> rows;
   for (const ChunkLoad& load : loads_) {
     first_row_.push_back(rows.size());
@@ -51,65 +63,81 @@ ChunkLoader::ChunkLoader(std::vector<ChunkLoad> loads, std::span<const RopeTable
   if (rotate_) rotation_.begin(rows, pool_);
 }
 
-// Called while the members before the reader are there.
-BlockReader::Plan ChunkLoader::read_plan(double row_ms, LayerSlots& slots) {
-  BlockReader::Plan plan;
-  plan.loads = loads_;
-  plan.layers = kv_.pool().layers();
-  plan.row_ms = row_ms;
-  plan.parts = block_parts(loads_, std::numeric_limits<size_t>::max());
-  for (const ChunkLoad& load : loads_) {
-    first_byte_.push_back(layer_bytes_);
-    layer_bytes_ += load.chunk->block_bytes();
+void ChunkLoader::make_room(LoadRoom& room) {
+  size_t largest = 0, all = 0;
+  for (size_t i = 0; i < loads_.size(); ++i) {
+    const size_t bytes = loads_[i].chunk->block_bytes();
+    room_at_.push_back(all);
+    all += bytes;
+    largest = std::max(largest, bytes);
+    for (int32_t at = loads_[i].from, end = 0; at < loads_[i].end; at = end) {
+      end = std::min(loads_[i].end, (at / kPartTokens + 1) * kPartTokens);
+      parts_.push_back({i, at, end});
+    }
   }
-  LayerSlots& fitting = layer_bytes_ > LayerSlots::kMostBytes ? large_ : slots;
-  for (std::vector<std::byte>& slot : fitting.layers) {
-    if (slot.size() < layer_bytes_) slot = std::vector<std::byte>(layer_bytes_);
-    plan.slots.push_back(slot.data());
+  at_once_ = largest <= kMostAtOnce && loads_.size() >= kLoadsPerThread * read_ms_.size();
+  if (at_once_) {
+    room_at_.clear();
+    for (size_t thread = 0; thread < read_ms_.size(); ++thread) {
+      room_at_.push_back(thread * largest);
+    }
+    all = largest * read_ms_.size();
   }
-  return plan;
+  std::vector<std::byte>& bytes = all > LoadRoom::kMostBytes ? large_ : room.bytes;
+  if (bytes.size() < all) bytes = std::vector<std::byte>(all);
+  room_ = bytes.data();
+}
+
+std::span<std::byte> ChunkLoader::room_of(size_t load, int thread) const {
+  const size_t at = room_at_[at_once_ ? static_cast<size_t>(thread) : load];
+  return {room_ + at, loads_[load].chunk->block_bytes()};
 }
 
 Status ChunkLoader::load_through(uint32_t layer) {
-  for (; placed_ <= layer && !loads_.empty(); ++placed_) {
-    const auto start = Clock::now();
-    REPRISE_TRY(const std::byte* const blocks, reader_.next());
-    wait_ms_ += ms_since(start);
-    const auto placing = Clock::now();
-    place(placed_, blocks);
-    reader_.release();
-    place_ms_ += ms_since(placing);
-    for (const ChunkLoad& load : loads_) bytes_ += load.chunk->record().blocks[placed_].bytes;
-  }
+  for (; placed_ <= layer && !loads_.empty(); ++placed_) REPRISE_CHECK(load(placed_));
   return {};
 }
 
-void ChunkLoader::place(uint32_t layer, const std::byte* blocks) {
-  // Tokens of a page are of one task; loads are in the order of their positions.
-  std::vector<std::vector<Part>> tasks;
+Status ChunkLoader::load(uint32_t layer) {
+  const auto start = Clock::now();
+  std::ranges::fill(read_ms_, 0.0);
+  std::vector<Status> statuses(loads_.size());
+  pool_.run(loads_.size(), [&](size_t i, int thread) { statuses[i] = read(layer, i, thread); });
   for (size_t i = 0; i < loads_.size(); ++i) {
-    for (int32_t at = loads_[i].from, end = 0; at < loads_[i].end; at = end) {
-      end = std::min(loads_[i].end, (at / kTaskTokens + 1) * kTaskTokens);
-      const bool alone = tasks.empty() || page_of(tasks.back().back().end - 1) != page_of(at);
-      if (alone) tasks.emplace_back();
-      tasks.back().push_back({i, at, end});
+    if (!statuses[i]) {
+      failed_ = loads_[i].chunk;
+      return std::move(statuses[i]);
     }
+    bytes_ += loads_[i].chunk->record().blocks[layer].bytes;
   }
-  pool_.run(tasks.size(), [&](size_t task, int thread) {
-    PageRows& rows = page_rows_[static_cast<size_t>(thread)];
-    for (const Part& part : tasks[task]) place(layer, blocks, part, rows);
-  });
+  if (!at_once_) {
+    pool_.run(parts_.size(), [&](size_t i, int thread) { place(layer, parts_[i], thread); });
+  }
+  const double read_ms = std::ranges::max(read_ms_);
+  wait_ms_ += read_ms;
+  place_ms_ += ms_since(start) - read_ms;
+  return pace_.add_layer(read_ms);
 }
 
-void ChunkLoader::place(uint32_t layer, const std::byte* blocks, const Part& part, PageRows& rows) {
+Status ChunkLoader::read(uint32_t layer, size_t index, int thread) {
+  const ChunkLoad& load = loads_[index];
+  const auto start = Clock::now();
+  if (layer + kLayersAhead < kv_.pool().layers()) load.chunk->will_read(layer + kLayersAhead);
+  const Status status = load.chunk->read_layer(layer, room_of(index, thread));
+  read_ms_[static_cast<size_t>(thread)] += ms_since(start);
+  if (status && at_once_) place(layer, {index, load.from, load.end}, thread);
+  return status;
+}
+
+void ChunkLoader::place(uint32_t layer, const Part& part, int thread) {
   const kernels::KvLayout& layout = kv_.pool().layout();
   const size_t width = size_t{layout.n_kv_head} * layout.head_dim;
   const size_t pairs = rotation_.rope(layer).pairs();
   const ChunkLoad& load = loads_[part.load];
-  const std::byte* block = blocks + first_byte_[part.load];
   const auto type = load.chunk->record().identity().type;
   const size_t values = load.chunk->record().tokens.size() * width;  // of all keys
-  auto& [k, v] = rows;
+  const std::byte* block = room_of(part.load, thread).data();
+  auto& [k, v] = page_rows_[static_cast<size_t>(thread)];
   k.resize(kPageTokens * width);
   v.resize(k.size());
   for (int32_t at = part.begin; at < part.end;) {
@@ -123,6 +151,9 @@ void ChunkLoader::place(uint32_t layer, const std::byte* blocks, const Part& par
       kernels::rope(&k[i * width], rotation_.row(layer, row + i), layout.n_kv_head, layout.head_dim,
                     pairs);
     }
+    std::unique_lock alone(shared_pages_[position / kPageTokens % shared_pages_.size()],
+                           std::defer_lock);
+    if (count < kPageTokens) alone.lock();
     kernels::store_tokens(layout, kv_.page(layer, position / kPageTokens), slot, count, k.data(),
                           v.data());
     at += static_cast<int32_t>(count);

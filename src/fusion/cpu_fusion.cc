@@ -82,7 +82,7 @@ struct Computing {
   ThreadPool& pool;
   std::vector<const RopeTable*> ropes;  // [n_layer]
   CpuExecutor executor;
-  LayerSlots slots;
+  LoadRoom room;
   std::vector<float> logits;  // of a row
 };
 
@@ -92,7 +92,7 @@ class CpuFusedPass : public FusedPass {
       : c_(computing),
         job_(job),
         policy_(job.position_free),
-        loader_(std::move(loads), c_.ropes, job.kv, !job.position_free, job.prompt.row_ms, c_.slots,
+        loader_(std::move(loads), c_.ropes, job.kv, !job.position_free, job.prompt.row_ms, c_.room,
                 c_.pool) {}
 
   Status compute(std::span<const int32_t> positions, const FewReads* few) override;

@@ -6,8 +6,8 @@
 #include <span>
 #include <vector>
 
-#include "fusion/block_reader.h"
 #include "fusion/fused_prompt.h"
+#include "fusion/load_pace.h"
 #include "kv/sequence_kv.h"
 #include "model/config.h"
 #include "reprise/progress.h"
@@ -64,7 +64,7 @@ class FusedPass {
   /// Of the prompt's last row, which the pass computed.
   virtual std::span<const float> logits() const = 0;
   virtual const StoredChunk* failed() const = 0;
-  /// Not null where loading was given up for computing, see BlockReader::slow().
+  /// Not null where loading was given up for computing, see LoadPace.
   virtual const SlowLoad* slow() const = 0;
   virtual void add_cost(FusionCost& cost) const = 0;
 };

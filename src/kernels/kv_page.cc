@@ -189,6 +189,13 @@ void copy_head_bf12(const KvLayout& layout, size_t head, const std::byte* from, 
       [&](size_t d) { return v_index(to_slot, d, dim); });
 }
 
+#if defined(__x86_64__)
+// Whether kernels of whole registers store pages of a type.
+bool stores_lines(const KvLayout& layout, KvType type) {
+  return layout.type == type && layout.head_dim % 32 == 0 && cpu_isa() >= Isa::kAvx512;
+}
+#endif
+
 // Of both tiles of a head.
 void copy_scales(const KvLayout& layout, size_t head, const std::byte* from, size_t from_slot,
                  std::byte* to, size_t to_slot) {
@@ -229,6 +236,9 @@ KvType fastest_kv_type(uint32_t head_dim, bool on_disk) {
 
 void store_token(const KvLayout& layout, std::byte* page, size_t slot, const float* k,
                  const float* v) {
+#if defined(__x86_64__)
+  if (stores_lines(layout, KvType::kBF16)) return store_token_avx512(layout, page, slot, k, v);
+#endif
   const size_t dim = layout.head_dim;
   for (size_t head = 0; head < layout.n_kv_head; ++head, k += dim, v += dim) {
     std::byte* k_tile = page + layout.k_offset(head);
@@ -258,11 +268,8 @@ void store_token(const KvLayout& layout, std::byte* page, size_t slot, const flo
 void store_tokens(const KvLayout& layout, std::byte* page, size_t slot, size_t count,
                   const float* k, const float* v) {
 #if defined(__x86_64__)
-  const bool whole =
-      count == kPageTokens && (layout.type == KvType::kBF16 || layout.type == KvType::kBF12);
-  if (whole && layout.head_dim % 32 == 0 && cpu_isa() >= Isa::kAvx512) {
-    return store_page_avx512(layout, page, k, v);
-  }
+  const bool lines = stores_lines(layout, KvType::kBF16) || stores_lines(layout, KvType::kBF12);
+  if (count == kPageTokens && lines) return store_page_avx512(layout, page, k, v);
 #endif
   const size_t width = size_t{layout.n_kv_head} * layout.head_dim;
   for (size_t i = 0; i < count; ++i) {
@@ -308,6 +315,11 @@ void load_token(const KvLayout& layout, const std::byte* page, size_t slot, floa
 
 void copy_token(const KvLayout& layout, size_t head, const std::byte* from, size_t from_slot,
                 std::byte* to, size_t to_slot) {
+#if defined(__x86_64__)
+  if (stores_lines(layout, KvType::kBF16)) {
+    return copy_token_avx512(layout, head, from, from_slot, to, to_slot);
+  }
+#endif
   switch (layout.type) {
     case KvType::kBF16:
     case KvType::kF16:

@@ -173,7 +173,55 @@ void store_head(size_t dim, std::byte* k_tile, const float* k, std::byte* v_tile
   }
 }
 
+// Where the pair that 16 dims of a token have in a line of a K tile lie, in pairs.
+inline __m512i lines_apart() {
+  return _mm512_slli_epi32(_mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15),
+                           4);
+}
+
+// Values of one token, in the upper halves, among those of the other one of a line of a V tile.
+inline void put_in_line(std::byte* line, size_t slot, __m512i values) {
+  const __m512i both = _mm512_loadu_si512(line);
+  const __m512i upper = _mm512_mask_blend_epi16(0xaaaaaaaa, both, values);
+  const __m512i lower = _mm512_mask_blend_epi16(0x55555555, both, _mm512_srli_epi32(values, 16));
+  _mm512_storeu_si512(line, slot % 2 == 1 ? upper : lower);
+}
+
+constexpr size_t kLine = sizeof(__m512i);
+
 }  // namespace
+
+void store_token_avx512(const KvLayout& layout, std::byte* page, size_t slot, const float* k,
+                        const float* v) {
+  const size_t dim = layout.head_dim;
+  for (size_t head = 0; head < layout.n_kv_head; ++head, k += dim, v += dim) {
+    std::byte* line = page + layout.k_offset(head) + slot * sizeof(uint32_t);
+    for (size_t d = 0; d < dim; d += 2 * kLanes, line += kLanes * kLine) {
+      _mm512_i32scatter_epi32(line, lines_apart(), pairs_of_row<false>(k + d), sizeof(uint32_t));
+    }
+    line = page + layout.v_offset(head) + slot / 2 * dim * sizeof(uint32_t);
+    for (size_t d = 0; d < dim; d += kLanes, line += kLine) {
+      put_in_line(line, slot, rounded_values(v + d));
+    }
+  }
+}
+
+void copy_token_avx512(const KvLayout& layout, size_t head, const std::byte* from, size_t from_slot,
+                       std::byte* to, size_t to_slot) {
+  const size_t dim = layout.head_dim, k = layout.k_offset(head), v = layout.v_offset(head);
+  const std::byte* source = from + k + from_slot * sizeof(uint32_t);
+  std::byte* line = to + k + to_slot * sizeof(uint32_t);
+  for (size_t d = 0; d < dim; d += 2 * kLanes, source += kLanes * kLine, line += kLanes * kLine) {
+    const __m512i pairs = _mm512_i32gather_epi32(lines_apart(), source, sizeof(uint32_t));
+    _mm512_i32scatter_epi32(line, lines_apart(), pairs, sizeof(uint32_t));
+  }
+  source = from + v + from_slot / 2 * dim * sizeof(uint32_t);
+  line = to + v + to_slot / 2 * dim * sizeof(uint32_t);
+  for (size_t d = 0; d < dim; d += kLanes, source += kLine, line += kLine) {
+    const __m512i both = _mm512_loadu_si512(source);
+    put_in_line(line, to_slot, from_slot % 2 == 1 ? both : _mm512_slli_epi32(both, 16));
+  }
+}
 
 void store_bf12_row_avx512(const Bf12Row& to, const float* row) {
   const Bf12Tile tile = bf12_tile(to.tile, to.head_dim);

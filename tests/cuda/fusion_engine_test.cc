@@ -6,6 +6,7 @@
 #include <numeric>
 #include <set>
 
+#include "base/no_threads.h"
 #include "cuda/fusion_testing.h"
 #include "kv/read_faults.h"
 #include "methods/baselines/evicting.h"
@@ -304,6 +305,19 @@ TEST_F(CudaEngine, FusionComputesWhatIsSlowToRead) {
     EXPECT_LT(relative_distance(fused, full), bf16_tolerance(kLayers));
     EXPECT_GT(books.report.reading_ms, books.report.computing_ms);
   }
+}
+
+TEST_F(CudaEngine, FusionReadsChunksWhereTheSystemStartsNoThread) {
+  const PartedPrompt prompt = three_chunks();
+  Books books(stored_options()), measures(stored_options(), {.store_load = "auto"});
+  for (Books* each : {&books, &measures}) each->add(prompt);
+  const auto want = books.fused(prompt, "a3"), full = measures.full(prompt);
+  const NoThreads none;
+  EXPECT_EQ(books.fused(prompt, "a3"), want);
+  EXPECT_EQ(books.report.loaded_rows, 287u);
+  const ReadFault slow(ReadFault::kSlow);
+  EXPECT_LT(relative_distance(measures.fused(prompt, "a3"), full), bf16_tolerance(kLayers));
+  EXPECT_EQ(measures.report.slow_chunks, 3u);
 }
 
 // The last row is computed with the others, and its logits wait for the request.

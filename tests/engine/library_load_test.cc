@@ -2,7 +2,6 @@
 #include <chrono>
 #include <thread>
 
-#include "base/no_threads.h"
 #include "engine/library_testing.h"
 #include "kv/read_faults.h"
 
@@ -70,17 +69,29 @@ TEST(LibraryLoad, ALibraryThatHasComputedNothingMeasures) {
   EXPECT_EQ(books.report.slow_chunks, 3u);
 }
 
-TEST(LibraryLoad, ChunksAreReadWhereTheSystemStartsNoThread) {
-  Books books("f32"), measures("f32", "", kAuto);
-  const PartedPrompt prompt = three_chunks();
-  for (Books* each : {&books, &measures}) each->add(prompt);
-  const auto want = books.fused(prompt, "a3"), full = measures.full(prompt);
-  const NoThreads none;
-  EXPECT_EQ(books.fused(prompt, "a3"), want);
-  EXPECT_EQ(books.report.loaded_rows, 287u);
-  const ReadFault slow(ReadFault::kSlow);
-  EXPECT_EQ(measures.fused(prompt, "a3"), full);
-  EXPECT_EQ(measures.report.slow_chunks, 3u);
+// Short chunks share pages; threads place chunks at once, or parts of them where they are few.
+TEST(LibraryLoad, AnyNumberOfThreadsBringsTheSameKeysAndValues) {
+  PartedPrompt prompt = {tiny_prompt(7, 1), {}, tiny_prompt(20, 5)};
+  for (const uint32_t tokens : {5, 37, 3, 1, 100, 16, 9, 64}) {
+    prompt.chunks.push_back(tiny_prompt(tokens, 50 + tokens));
+  }
+  const auto end = static_cast<int32_t>(prompt.tokens().size());
+  std::vector<float> want;
+  for (const uint32_t threads : {1, 2, 4, 5, 8}) {
+    EngineOptions options = tiny_options();
+    options.threads = threads;
+    Books books(options);
+    books.add(prompt);
+    for (int i = 0; i < 10; ++i) {
+      auto session = *books.engine->open();
+      ASSERT_TRUE(books.library->fuse(*session, prompt, "pie"));
+      auto all = stored(*session, 1, 0, end, true);
+      const auto values = stored(*session, 1, 0, end, false);
+      all.insert(all.end(), values.begin(), values.end());
+      if (want.empty()) want = all;
+      ASSERT_EQ(all, want) << threads << " threads";
+    }
+  }
 }
 
 }  // namespace

@@ -18,7 +18,8 @@ constexpr size_t kPrompt = 260;
 
 /// Head, chunks of 75, 40 and 105 tokens, question.
 struct Case {
-  explicit Case(uint32_t near) {
+  explicit Case(uint32_t near, kernels::KvType type = kernels::KvType::kF32)
+      : toy({.n_layer = 3, .type = type}, kPrompt) {
     prompt.tokens = tokens;
     prompt.chunks = {{20, 95, nullptr}, {95, 135, nullptr}, {135, 240, nullptr}};
     prompt.question = 240;
@@ -74,13 +75,19 @@ struct Case {
       const auto want =
           toy.expected(layer, token, head, keep, [&](size_t) { return row.position; });
       for (size_t i = 0; i < want.size(); ++i) {
-        ASSERT_NEAR(out[head * want.size() + i], want[i], testing::kFloatTolerance)
+        ASSERT_NEAR(out[head * want.size() + i], want[i], tolerance())
             << "layer " << layer << " row " << token << " head " << head << " dim " << i;
       }
     }
   }
 
-  Toy toy{{.n_layer = 3}, kPrompt};
+  // bf16 rounds q, keys and weights by 2^-9 of logits and values that are below 5.
+  double tolerance() {
+    return toy.pages().layout().type == kernels::KvType::kF32 ? testing::kFloatTolerance
+                                                              : 3 * 5 * 0x1p-9;
+  }
+
+  Toy toy;
   SequenceKv kv = toy.new_sequence();
   ScriptedPolicy all;
   std::vector<int32_t> tokens = std::vector<int32_t>(kPrompt);
@@ -89,10 +96,10 @@ struct Case {
   std::set<int32_t> positions;  // of rows to compute
 };
 
-class FewKeys : public ::testing::TestWithParam<uint32_t> {};
+class FewKeys : public ::testing::TestWithParam<std::tuple<uint32_t, kernels::KvType>> {};
 
 TEST_P(FewKeys, RowsReadTheirChunkWhatIsNearAndThoseKeys) {
-  Case c(GetParam());
+  Case c(std::get<0>(GetParam()), std::get<1>(GetParam()));
   const std::vector<int32_t> all(c.positions.begin(), c.positions.end());
   PackedKeys packed(c.prompt, c.few, all);
   for (const auto part : {std::span(all).first(30), std::span(all).subspan(30)}) {
@@ -117,7 +124,10 @@ TEST_P(FewKeys, RowsReadTheirChunkWhatIsNearAndThoseKeys) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Near, FewKeys, ::testing::Values(0u, 20u, 64u, 1u << 20));
+INSTANTIATE_TEST_SUITE_P(Near, FewKeys,
+                         ::testing::Combine(::testing::Values(0u, 20u, 64u, 1u << 20),
+                                            ::testing::Values(kernels::KvType::kF32,
+                                                              kernels::KvType::kBF16)));
 
 TEST(PackedKeys, TakeTheMemoryOfOneLayer) {
   Case c(0);

@@ -102,6 +102,38 @@ TEST_P(KvPage, TokensStoredTogetherAreThoseStoredOneByOne) {
   }
 }
 
+TEST_P(KvPage, CopiesOfTokensAreTheSameBits) {
+  const KvLayout layout = {GetParam(), 2, 96};
+  const size_t width = layout.n_kv_head * layout.head_dim;
+  std::vector<std::byte> from(layout.page_bytes()), before(from.size());
+  for (size_t slot = 0; slot < kPageTokens; ++slot) {
+    const auto k = random_floats(width, 20 + static_cast<uint32_t>(slot));
+    store_token(layout, from.data(), slot, k.data(), k.data());
+    store_token(layout, before.data(), slot, &k[width / 2], k.data());
+  }
+  for (const Isa isa : machine_isas()) {
+    const IsaScope scope(isa);
+    for (const auto& [slot, target] :
+         {std::pair<size_t, size_t>{0, 0}, {0, 1}, {3, 8}, {3, 15}, {6, 2}, {15, 14}}) {
+      std::vector<std::byte> to = before;
+      copy_token(layout, 1, from.data(), slot, to.data(), target);
+      for (size_t token = 0; token < kPageTokens; ++token) {
+        std::vector<float> k(width), v(width), other_k(width), other_v(width), want_k(width),
+            want_v(width);
+        load_token(layout, to.data(), token, k.data(), v.data());
+        load_token(layout, before.data(), token, want_k.data(), want_v.data());
+        load_token(layout, from.data(), slot, other_k.data(), other_v.data());
+        if (token == target) {
+          std::copy_n(&other_k[layout.head_dim], layout.head_dim, &want_k[layout.head_dim]);
+          std::copy_n(&other_v[layout.head_dim], layout.head_dim, &want_v[layout.head_dim]);
+        }
+        EXPECT_EQ(k, want_k) << isa_name(isa) << " " << slot << " to " << target << ": " << token;
+        EXPECT_EQ(v, want_v) << isa_name(isa) << " " << slot << " to " << target << ": " << token;
+      }
+    }
+  }
+}
+
 TEST_P(KvPage, ZerosAndSpecialValues) {
   const KvLayout layout = {GetParam(), 1, 64};
   std::vector<std::byte> page(layout.page_bytes());
