@@ -22,8 +22,11 @@ std::vector<BlockPart> block_parts(std::span<const ChunkLoad> loads, size_t most
 
 BlockReader::BlockReader(Plan plan)
     : plan_(std::move(plan)),
-      pace_(plan_.loads, avoidable(), plan_.row_ms, plan_.layers - plan_.first_layer) {
+      pace_(plan_.loads, avoidable(), plan_.row_ms, plan_.layers - plan_.first_layer),
+      slots_(plan_.slots.size()) {
   if (plan_.loads.empty()) return;
+  list_sources();
+  count_parts();
   try {
     reader_ = std::thread([this] { read_ahead(); });
   } catch (const std::system_error&) {  // The system starts no more: next() reads.
@@ -39,71 +42,21 @@ BlockReader::~BlockReader() {
   if (reader_.joinable()) reader_.join();
 }
 
-void BlockReader::read_ahead() {
-  const size_t parts = (plan_.layers - plan_.first_layer) * plan_.parts.size();
-  for (size_t nth = 0; nth < parts; ++nth) {
-    {
-      std::unique_lock lock(mutex_);
-      changed_.wait(lock, [&] { return stop_ || nth < released_ + plan_.slots.size(); });
-      if (stop_) return;
+void BlockReader::list_sources() {
+  size_t blocks = 0;
+  for (const BlockPart& part : plan_.parts) {
+    std::vector<Source>& sources = sources_.emplace_back();
+    size_t at = 0;
+    for (size_t i = part.first; i < part.end; ++i) {
+      const StoredChunk* chunk = plan_.loads[i].chunk;
+      const Kept kept = plan_.kept.empty() ? Kept() : plan_.kept[i];
+      if (!kept.read) sources.push_back({chunk, at, kept.blocks});
+      at += chunk->block_bytes();
     }
-    if (!read_one(nth)) return;
+    blocks = std::max(blocks, sources.size());
   }
-}
-
-bool BlockReader::read_one(size_t nth) {
-  Status status = read_part(nth);
-  if (status && (nth + 1) % plan_.parts.size() == 0) {
-    status = pace_.add_layer(std::exchange(layer_ms_, 0.0));
-  }
-  const bool failed = !status;
-  {
-    const std::lock_guard lock(mutex_);
-    if (failed)
-      status_ = std::move(status);
-    else
-      ++read_;
-  }
-  changed_.notify_all();
-  return !failed;
-}
-
-std::vector<BlockReader::Read> BlockReader::reads_of(size_t nth) const {
-  const size_t layer = layer_of(nth);
-  const BlockPart& part = plan_.parts[nth % plan_.parts.size()];
-  std::byte* const slot = plan_.slots[nth % plan_.slots.size()];
-  size_t at = 0;  // in the slot
-  std::vector<Read> reads;
-  for (size_t i = part.first; i < part.end; ++i) {
-    const StoredChunk* chunk = plan_.loads[i].chunk;
-    const size_t bytes = chunk->block_bytes();
-    const Kept kept = plan_.kept.empty() ? Kept() : plan_.kept[i];
-    std::byte* to = kept.blocks != nullptr ? kept.blocks + layer * bytes : slot + at;
-    if (!kept.read) reads.push_back({chunk, {to, bytes}});
-    at += bytes;
-  }
-  return reads;
-}
-
-Status BlockReader::read_part(size_t nth) {
-  const size_t slots = plan_.slots.size(), layer = layer_of(nth);
-  if (nth >= slots && plan_.await_unused) REPRISE_CHECK(plan_.await_unused(nth - slots));
-  const auto start = std::chrono::steady_clock::now();
-  const std::vector<Read> reads = reads_of(nth);
-  std::vector<Status> statuses(reads.size());
-  const auto read = [&](size_t i, int) {
-    statuses[i] = reads[i].chunk->read_layer(static_cast<uint32_t>(layer), reads[i].to);
-  };
-  if (plan_.pool != nullptr) plan_.pool->run(reads.size(), read);
-  for (size_t i = 0; i < reads.size(); ++i) {
-    if (plan_.pool == nullptr) read(i, 0);
-    if (statuses[i]) continue;
-    failed_ = reads[i].chunk;
-    return std::move(statuses[i]);
-  }
-  layer_ms_ +=
-      std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
-  return {};
+  const auto most = static_cast<double>(blocks * slots_.size());
+  side_by_side_ = std::clamp<double>(most, 1, plan_.pool->size());
 }
 
 std::vector<const StoredChunk*> BlockReader::avoidable() const {
@@ -116,10 +69,83 @@ std::vector<const StoredChunk*> BlockReader::avoidable() const {
   return chunks;
 }
 
-Result<const std::byte*> BlockReader::next() {
-  if (!reader_.joinable() && status_) read_one(taken_);
+// No thread waits for the others at the end of a part. The caller of next() keeps a core.
+void BlockReader::read_ahead() {
+  const auto threads = static_cast<size_t>(std::max(1, plan_.pool->size() - 1));
+  plan_.pool->run(threads, [this](size_t, int) {
+    while (const std::optional<Block> block = take(true)) read(*block);
+  });
+}
+
+std::optional<BlockReader::Block> BlockReader::take(bool waits) {
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return read_ > taken_ || !status_; });
+  while (!stop_ && status_ && next_part_ < parts()) {
+    if (next_part_ < released_ + slots_.size()) {
+      const std::vector<Source>& sources = sources_of(next_part_);
+      if (next_block_ < sources.size()) return Block{next_part_, &sources[next_block_++]};
+      ++next_part_;
+      next_block_ = 0;
+    } else if (waits) {
+      changed_.wait(lock);
+    } else {
+      break;
+    }
+  }
+  return std::nullopt;
+}
+
+void BlockReader::read(const Block& block) {
+  const auto start = std::chrono::steady_clock::now();
+  Status status = read_block(block);
+  const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - start;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!status) {
+      failed_ = block.source->chunk;
+      status_ = std::move(status);
+    } else {
+      Slot& slot = slots_[block.nth % slots_.size()];
+      ++slot.done;
+      slot.ms += took.count();
+      count_parts();
+    }
+  }
+  changed_.notify_all();
+}
+
+Status BlockReader::read_block(const Block& block) {
+  const size_t slots = slots_.size(), nth = block.nth;
+  if (nth >= slots && plan_.await_unused) REPRISE_CHECK(plan_.await_unused(nth - slots));
+  const StoredChunk& chunk = *block.source->chunk;
+  const size_t layer = plan_.first_layer + nth / plan_.parts.size(), bytes = chunk.block_bytes();
+  std::byte* const kept = block.source->kept;
+  std::byte* const to =
+      kept != nullptr ? kept + layer * bytes : plan_.slots[nth % slots] + block.source->in_slot;
+  return chunk.read_layer(static_cast<uint32_t>(layer), {to, bytes});
+}
+
+void BlockReader::count_parts() {
+  const size_t end = std::min(parts(), released_ + slots_.size());
+  for (; status_ && read_ < end; ++read_) {
+    Slot& slot = slots_[read_ % slots_.size()];
+    if (slot.done < sources_of(read_).size()) return;
+    layer_ms_ += slot.ms / side_by_side_;
+    slot = {};
+    if ((read_ + 1) % plan_.parts.size() == 0) {
+      status_ = pace_.add_layer(std::exchange(layer_ms_, 0.0));
+    }
+  }
+}
+
+Result<const std::byte*> BlockReader::next() {
+  const auto waits = [&] { return read_ == taken_ && status_; };
+  while (!reader_.joinable() && waits()) {
+    const std::optional<Block> block = take(false);
+    if (!block) break;
+    read(*block);
+  }
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return !waits(); });
   if (read_ == taken_ || (!status_ && pace_.slow() != nullptr)) {
     told_ = true;
     return tl::unexpected<Error>(status_.error());
@@ -131,6 +157,7 @@ void BlockReader::release() {
   {
     const std::lock_guard lock(mutex_);
     ++released_;
+    count_parts();
   }
   changed_.notify_all();
 }

@@ -1,4 +1,5 @@
-// Reads blocks of stored chunks ahead of their use, layer by layer, on a thread of its own.
+// Reads blocks of stored chunks ahead of their use, layer by layer, with threads beside those that
+// use them.
 #pragma once
 
 #include <condition_variable>
@@ -6,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <thread>
 #include <vector>
@@ -36,10 +38,11 @@ class BlockReader {
     std::vector<BlockPart> parts;          // of every layer
     uint32_t first_layer = 0, layers = 0;  // up to layers
     std::vector<std::byte*> slots;         // each with room for any part; used in turns
-    ThreadPool* pool = nullptr;            // reads the blocks of a part together; null: one by one
+    ThreadPool* pool = nullptr;            // reads; nobody else's meanwhile
     std::vector<Kept> kept = {};           // [loads]; empty: all go through the slots
     double row_ms = 0;  // that computing a token would take; 0: reading may take any time
-    /// Waits until the slot of a part that was released may be written. nth: of all parts.
+    /// Waits until the slot of a part that was released may be written, on any thread. nth: of all
+    /// parts.
     std::function<Status(size_t nth)> await_unused = {};
   };
   explicit BlockReader(Plan plan);
@@ -57,30 +60,50 @@ class BlockReader {
   const SlowLoad* slow() const { return told_ ? pace_.slow() : nullptr; }
 
  private:
-  void read_ahead();
-  /// False when that failed, and status_ says why.
-  bool read_one(size_t nth);
-  Status read_part(size_t nth);
-  size_t layer_of(size_t nth) const { return plan_.first_layer + nth / plan_.parts.size(); }
-  struct Read {
+  /// A block that is read in every layer.
+  struct Source {
     const StoredChunk* chunk;
-    std::span<std::byte> to;
+    size_t in_slot;
+    std::byte* kept;  // [layers][block], or null: it goes into the slot
   };
-  std::vector<Read> reads_of(size_t nth) const;
+  struct Slot {
+    size_t done = 0;  // blocks of its part
+    double ms = 0;    // that reading them took, one after the other
+  };
+  struct Block {
+    size_t nth;  // of all parts
+    const Source* source;
+  };
+  size_t parts() const { return (plan_.layers - plan_.first_layer) * plan_.parts.size(); }
+  const std::vector<Source>& sources_of(size_t nth) const {
+    return sources_[nth % sources_.size()];
+  }
+  void list_sources();
   /// Chunks that stay nowhere; none where one is read to stay, which is read once.
   std::vector<const StoredChunk*> avoidable() const;
+  void read_ahead();
+  /// The next block in order when its slot is free; nothing at the end, or where it would wait and
+  /// is not to.
+  std::optional<Block> take(bool waits);
+  void read(const Block& block);
+  Status read_block(const Block& block);
+  void count_parts();
 
   const Plan plan_;
-  LoadPace pace_;
-  double layer_ms_ = 0;  // of the parts of a layer that are read
-  size_t taken_ = 0;
-  bool told_ = false;  // next() returned status_; before, these are the reader's
-  const StoredChunk* failed_ = nullptr;
+  std::vector<std::vector<Source>> sources_;  // of the parts of a layer
+  double side_by_side_ = 1;                   // blocks that are read, at most
+  size_t taken_ = 0;                          // parts that next() gave
+  bool told_ = false;  // next() returned status_; before, what it says is the readers'
 
   std::mutex mutex_;
   std::condition_variable changed_;
+  LoadPace pace_;
+  std::vector<Slot> slots_;
+  double layer_ms_ = 0;  // of the parts of a layer that are read
+  size_t next_part_ = 0, next_block_ = 0;
   size_t read_ = 0, released_ = 0;  // parts
-  Status status_;                   // of the part after those that were read
+  const StoredChunk* failed_ = nullptr;
+  Status status_;  // of a part after those that were read
   bool stop_ = false;
   std::thread reader_;
 };

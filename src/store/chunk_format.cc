@@ -1,7 +1,5 @@
 #include "store/chunk_format.h"
 
-#include <xxhash.h>
-
 #include <algorithm>
 #include <cstring>
 
@@ -101,9 +99,22 @@ Result<RecordLayout> record_layout(const ChunkHeader& header) {
   return RecordLayout{*about.value(), *offset.value(), *block.value()};
 }
 
+BlockChecksum::BlockChecksum(const ChunkHeader& header, uint32_t layer)
+    : state_(XXH3_createState(), &XXH3_freeState) {
+  XXH3_64bits_reset_withSeed(state_.get(), header.checksum + layer);
+}
+
+void BlockChecksum::add(std::span<const std::byte> piece) {
+  XXH3_64bits_update(state_.get(), piece.data(), piece.size());
+}
+
+uint64_t BlockChecksum::value() const { return XXH3_64bits_digest(state_.get()); }
+
 uint64_t block_checksum(const ChunkHeader& header, uint32_t layer,
                         std::span<const std::byte> stored) {
-  return XXH3_64bits_withSeed(stored.data(), stored.size(), header.checksum + layer);
+  BlockChecksum checksum(header, layer);
+  checksum.add(stored);
+  return checksum.value();
 }
 
 std::vector<std::span<const std::byte>> EncodedRecord::parts() const {

@@ -1,11 +1,14 @@
 // How one chunk's KV lies in a segment of the store. See docs/store.md.
 #pragma once
 
+#include <xxhash.h>
+
 #include <array>
 #include <bit>
 #include <compare>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <type_traits>
@@ -102,6 +105,16 @@ struct ChunkRecord {
   bool is(const ChunkIdentity& identity, const ChunkTokens& ids) const;
 };
 
+/// Of a layer's block as it is stored, in pieces of any sizes.
+class BlockChecksum {
+ public:
+  BlockChecksum(const ChunkHeader& header, uint32_t layer);
+  void add(std::span<const std::byte> piece);
+  uint64_t value() const;
+
+ private:
+  std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> state_;
+};
 uint64_t block_checksum(const ChunkHeader& header, uint32_t layer,
                         std::span<const std::byte> stored);
 
