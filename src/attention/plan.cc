@@ -22,6 +22,14 @@ uint32_t list_index(const SelectionPart& part, uint32_t head, uint32_t group_siz
   return 0;
 }
 
+// How many rows are of one tile, which looks at all that its rows see together: those before a gap.
+uint32_t together(std::span<const Row> rows) {
+  constexpr int32_t kFar = 512;
+  uint32_t count = 1;
+  while (count < rows.size() && rows[count].position - rows[count - 1].position < kFar) ++count;
+  return count;
+}
+
 }  // namespace
 
 AttentionPlan::AttentionPlan(const ModelConfig& config) : config_(config), everything_(1) {
@@ -275,9 +283,9 @@ void AttentionPlan::add_prefill_tiles(const Target& target, std::span<const Row>
   const size_t parts = target.parts.size();
   const size_t groups = parts == 0 ? config_.n_kv_head : lists_.size() / parts;
   const uint32_t count = static_cast<uint32_t>(rows.size());
-  const uint32_t tile = count > kTileRows ? kTileRows : kTileRows / 2;  // for more jobs
-  for (uint32_t first = 0; first < count; first += tile) {
-    const uint32_t size = std::min(tile, count - first);
+  const uint32_t most = count > kTileRows ? kTileRows : kTileRows / 2;  // for more jobs
+  for (uint32_t first = 0, size = 0; first < count; first += size) {
+    size = together(rows.subspan(first, std::min(most, count - first)));
     for (uint32_t group = 0; group < groups; ++group) {
       AttentionJob job = head_job(target, group);
       job.row = target.step->first_row + first;
