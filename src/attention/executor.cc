@@ -431,7 +431,7 @@ void CpuExecutor::add_pages(uint32_t layer, const AttentionJob& job, const KeyRe
   const bool rotate = step.policy->position_free() && read.part->rotate_keys && !read.part->side;
   const int32_t first_key = job.joined && read.part->side ? kBeforeKeys : 0;
   for (const KeyBlock& block : plan_.blocks(read).first(std::min<size_t>(most, read.blocks))) {
-    const std::byte* page = kv.page(layer, block.index);
+    const std::byte* page = kv.page(read.part->pages_layer(layer), block.index);
     pages.push_back({page + k_offset, page + v_offset,
                      first_key + static_cast<int32_t>(block.index * kPageTokens), block.slots,
                      plan_.bias(block), rotate ? rotation_.keys(layer, block.position) : nullptr});

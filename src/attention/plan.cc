@@ -165,7 +165,8 @@ Status AttentionPlan::build_lists(const Target& target, int32_t first, int32_t l
   for (size_t p = 0; p < target.parts.size(); ++p) {
     const SelectionPart& part = target.parts[p];
     const KeyRange range = visible(target.layer, part, first, last);
-    const auto pages = (part.side ? part.side : target.step->kv)->pages(target.layer);
+    const SequenceKv& kv = part.side ? *part.side : *target.step->kv;
+    const auto pages = kv.pages(part.pages_layer(target.layer));
     for (uint32_t group = 0; group < groups; ++group) {
       BlockList& list = lists_[group * target.parts.size() + p];
       const uint32_t head = target.per_query_head ? group : group * group_size;

@@ -36,7 +36,8 @@ struct SelectionPart {
   /// rows of the step.
   bool packed = false;
   const SequenceKv* side = nullptr;
-  std::vector<float> bias;  // [keys of the ranges in order] added to their logits; or empty
+  bool one_side_layer = false;  // all layers read the first of side
+  std::vector<float> bias;      // [keys of the ranges in order] added to their logits; or empty
   /// [n_head] A query head sees no key before this one; or empty. The group's list is still read
   /// once: query heads that need other lengths of it need no lists of their own.
   std::vector<int32_t> head_begin;
@@ -51,6 +52,8 @@ struct SelectionPart {
     for (size_t i = 0; i + 1 < ranges.size(); ++i) before += ranges[i].end - ranges[i].begin;
     return ranges.empty() ? 0 : ranges.back().begin - before;
   }
+  /// The layer of its pages that rows of a layer read.
+  uint32_t pages_layer(uint32_t layer) const { return one_side_layer ? 0 : layer; }
   void add_list(std::span<const KeyRange> list) {
     ranges.insert(ranges.end(), list.begin(), list.end());
     offsets.push_back(static_cast<uint32_t>(ranges.size()));

@@ -13,6 +13,7 @@ void add_keys(Selection& selection, const SequenceKv* side, KeyRange keys) {
   if (keys.begin >= keys.end) return;
   SelectionPart& part = selection.parts.emplace_back();
   part.side = side;
+  part.one_side_layer = side != nullptr;
   part.add_list({&keys, 1});
 }
 
@@ -51,11 +52,10 @@ std::vector<ReadStep> read_steps(const FusedPrompt& prompt, const FewReads& few,
 PackedKeys::PackedKeys(const FusedPrompt& prompt, const FewReads& few,
                        std::span<const int32_t> positions)
     : keys_(std::span(few.keys).first(most_packed(read_steps(prompt, few, positions)))),
-      side_(keys_.size()) {}
+      side_(keys_.size(), true) {}
 
 Status PackedKeys::begin(PagePool& pool, uint32_t layer, int32_t end) {
   if (keys_.empty()) return {};
-  side_.drop(layer_);
   layer_ = layer;
   end_ = end;
   packed_ = false;

@@ -5,11 +5,11 @@ namespace reprise {
 bool SideKv::own(PagePool& pool, uint32_t layer, std::span<const int32_t> slots) {
   std::vector<bool> wanted(PageMap::blocks_of(capacity_));
   for (const int32_t slot : slots) wanted[static_cast<size_t>(slot) / kPageTokens] = true;
-  return own_blocks(pool, layer, wanted);
+  return own_blocks(pool, place_of(layer), wanted);
 }
 
 bool SideKv::own_all(PagePool& pool, uint32_t layer) {
-  return own_blocks(pool, layer, std::vector<bool>(PageMap::blocks_of(capacity_), true));
+  return own_blocks(pool, place_of(layer), std::vector<bool>(PageMap::blocks_of(capacity_), true));
 }
 
 bool SideKv::own_blocks(PagePool& pool, uint32_t layer, const std::vector<bool>& wanted) {
@@ -36,12 +36,12 @@ void SideKv::copy(uint32_t layer, size_t head, const SequenceKv& from, int32_t t
                   int32_t slot) {
   const auto source = static_cast<size_t>(token), target = static_cast<size_t>(slot);
   kernels::copy_token(pages_->pool().layout(), head, from.page(layer, source / kPageTokens),
-                      source % kPageTokens, pages_->page(layer, target / kPageTokens),
+                      source % kPageTokens, pages_->page(place_of(layer), target / kPageTokens),
                       target % kPageTokens);
 }
 
 void SideKv::drop(uint32_t layer) {
-  if (pages_) pages_->evict(layer, 0, pages_->length());
+  if (pages_) pages_->evict(place_of(layer), 0, pages_->length());
 }
 
 }  // namespace reprise

@@ -15,7 +15,10 @@ namespace reprise {
 /// pages(), where every head has a token of its own. Copies share pages until one writes to them.
 class SideKv {
  public:
-  explicit SideKv(size_t capacity) : capacity_(capacity) {}  // slots of every layer and head
+  /// capacity: slots of every layer and head. one_layer: there is one for all layers, the first of
+  /// pages(), and it holds tokens of the layer that was copied last.
+  explicit SideKv(size_t capacity, bool one_layer = false)
+      : capacity_(capacity), one_layer_(one_layer) {}
 
   /// Makes slots of a layer writable for all heads; false, and nothing is changed, when there is
   /// not enough KV memory. Slots are below the capacity.
@@ -36,8 +39,10 @@ class SideKv {
 
  private:
   bool own_blocks(PagePool& pool, uint32_t layer, const std::vector<bool>& wanted);
+  uint32_t place_of(uint32_t layer) const { return one_layer_ ? 0 : layer; }
 
   size_t capacity_;
+  bool one_layer_;
   std::optional<SequenceKv> pages_;
 };
 
