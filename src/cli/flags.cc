@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdlib>
+#include <filesystem>
 #include <utility>
 
 #include "base/nearest.h"
@@ -147,7 +148,12 @@ Status FlagSet::set(const Binding& binding, const Config& config, Values words) 
   if (positional) given.insert(given.end(), words.begin(), words.end());
   if (given.empty()) return positional ? Status() : set_from_twins(binding, config);
   Status status = binding.set(given);
-  if (!status && !positional) status.error().message.insert(0, "--");
+  if (status || positional) return status;
+  std::error_code ignored;
+  const bool file = std::filesystem::is_regular_file(given.back(), ignored);
+  const bool takes_files = app_.get_option_no_throw("--file") != nullptr;
+  status.error().message.insert(0, "--");
+  if (file && takes_files) status.error().message += "; documents are named with --file";
   return status;
 }
 

@@ -47,6 +47,15 @@ TEST(Usage, Version) {
   EXPECT_THAT(outcome.out, testing::MatchesRegex("reprise [0-9]+\\.[0-9]+\\.[0-9]+\n"));
 }
 
+TEST(Usage, AFileThatIsNoValueMayBeADocument) {
+  const std::string file = testing::TempDir() + "document.txt";
+  std::ofstream(file) << "text";
+  const char* const advice = "; documents are named with --file";
+  expect_usage_error({"run", "-p", "x", "--chunk", file}, advice);
+  const Outcome other = run({"run", "-p", "x", "--chunk", file + ".gone"});
+  EXPECT_THAT(other.err, testing::Not(HasSubstr(advice)));
+}
+
 TEST(Usage, UnknownWordsNameTheNearest) {
   expect_usage_error({}, "which command?");
   expect_usage_error({"rnu"}, "did you mean run?");
