@@ -262,41 +262,44 @@ void CpuExecutor::group_jobs() {
   groups_.push_back(static_cast<uint32_t>(jobs.size()));
 }
 
-CpuExecutor::Result CpuExecutor::result_of(const AttentionJob& job, Scratch& scratch) {
+CpuExecutor::Result CpuExecutor::result_of(const Call& call, const AttentionJob& job,
+                                           Scratch& scratch) {
+  const size_t width = size_t{job.heads} * config_.head_dim;
   if (job.partial != AttentionPlan::kDirect) {
-    return {&partial_out_[job.partial * config_.head_dim], &partial_lse_[job.partial]};
+    return {&partial_out_[job.partial * config_.head_dim], &partial_lse_[job.partial], width};
   }
   const size_t results = size_t{job.rows} * job.heads;
-  scratch.out.resize(std::max(scratch.out.size(), results * config_.head_dim));
   scratch.lse.resize(std::max(scratch.lse.size(), results));
-  return {scratch.out.data(), scratch.lse.data()};
+  return {call.out + first_of(job), scratch.lse.data(), size_t{config_.n_head} * config_.head_dim};
 }
 
 void CpuExecutor::run(const Call& call, const AttentionJob& job, Scratch& scratch) {
-  const size_t head_dim = config_.head_dim;
+  const size_t head_dim = config_.head_dim, width = job.heads * head_dim;
   const size_t results = size_t{job.rows} * job.heads;
-  const auto [out, lse] = result_of(job, scratch);
+  const Result all = result_of(call, job, scratch);
   if (job.reads == 0) {
-    std::fill_n(out, results * head_dim, 0.0f);
-    std::fill_n(lse, results, -std::numeric_limits<float>::infinity());
+    for (size_t row = 0; row < job.rows; ++row)
+      std::fill_n(all.out + row * all.stride, width, 0.0f);
+    std::fill_n(all.lse, results, -std::numeric_limits<float>::infinity());
   }
   const auto reads = plan_.reads(job);
   const size_t at_once = job.joined ? reads.size() : 1;
   for (size_t first = 0; first < reads.size(); first += at_once) {
     const auto these = reads.subspan(first, at_once);
     if (first == 0) {
-      read(call, job, these, scratch, {out, lse});
-    } else {
-      scratch.more_out.resize(std::max(scratch.more_out.size(), results * head_dim));
-      scratch.more_lse.resize(std::max(scratch.more_lse.size(), results));
-      read(call, job, these, scratch, {scratch.more_out.data(), scratch.more_lse.data()});
-      for (size_t i = 0; i < results; ++i) {
-        kernels::merge_partial(out + i * head_dim, lse + i, &scratch.more_out[i * head_dim],
-                               scratch.more_lse[i], head_dim);
-      }
+      read(call, job, these, scratch, all);
+      continue;
+    }
+    scratch.more_out.resize(std::max(scratch.more_out.size(), results * head_dim));
+    scratch.more_lse.resize(std::max(scratch.more_lse.size(), results));
+    read(call, job, these, scratch, {scratch.more_out.data(), scratch.more_lse.data(), width});
+    for (size_t i = 0; i < results; ++i) {
+      float* out = all.out + i / job.heads * all.stride + i % job.heads * head_dim;
+      kernels::merge_partial(out, all.lse + i, &scratch.more_out[i * head_dim], scratch.more_lse[i],
+                             head_dim);
     }
   }
-  if (job.partial == AttentionPlan::kDirect) finish(call, job, out, lse);
+  if (job.partial == AttentionPlan::kDirect) finish(call, job, all.lse);
 }
 
 void CpuExecutor::run_together(const Call& call, std::span<const AttentionJob> jobs,
@@ -312,7 +315,7 @@ void CpuExecutor::run_together(const Call& call, std::span<const AttentionJob> j
     } else {
       gather_same_pages(jobs[0], scratch[0].pages, jobs[i], scratch[i].pages);
     }
-    heads[i] = args_of(call, jobs[i], read, scratch[i], result_of(jobs[i], scratch[i]));
+    heads[i] = args_of(call, jobs[i], read, scratch[i], result_of(call, jobs[i], scratch[i]));
     bytes += kernels::attend_scratch_bytes(heads[i]);
   }
   std::vector<std::byte>& kernel = scratch[0].kernel;
@@ -320,8 +323,7 @@ void CpuExecutor::run_together(const Call& call, std::span<const AttentionJob> j
   kernels::attend_heads(heads, kernel.data());
   for (size_t i = 0; i < jobs.size(); ++i) {
     pool_shares(jobs[i], scratch[i], heads[i].lse);
-    if (jobs[i].partial == AttentionPlan::kDirect)
-      finish(call, jobs[i], heads[i].out, heads[i].lse);
+    if (jobs[i].partial == AttentionPlan::kDirect) finish(call, jobs[i], heads[i].lse);
   }
 }
 
@@ -340,7 +342,6 @@ void CpuExecutor::read(const Call& call, const AttentionJob& job, std::span<cons
 kernels::AttendArgs CpuExecutor::args_of(const Call& call, const AttentionJob& job,
                                          const KeyRead& read, Scratch& scratch,
                                          const Result& result) {
-  gather_queries(call, job, *read.part, scratch);
   gather_next(call.layer, job, scratch);
   const size_t results = size_t{job.rows} * job.heads;
   scratch.row_begin.resize(results);
@@ -364,8 +365,16 @@ kernels::AttendArgs CpuExecutor::args_of(const Call& call, const AttentionJob& j
   args.layout = &steps_[job.step].kv->pool().layout();
   args.phase = steps_[job.step].phase;
   args.rows = results;
-  args.q = scratch.q.data();
-  args.q_stride = config_.head_dim;
+  args.heads = job.heads;
+  args.q = &q_rotated_[first_of(job)];
+  args.q_stride = size_t{config_.n_head} * config_.head_dim;
+  const bool shifted = read.part->packed && read.part->row_shift() != 0;
+  const int32_t last = rows_[job.row + job.rows - 1].position;
+  if (shifted || last > read.part->max_query_position) {
+    move_queries(call, job, *read.part, scratch);
+    args.q = scratch.q.data();
+    args.q_stride = size_t{job.heads} * config_.head_dim;
+  }
   args.row_begin = scratch.row_begin.data();
   args.row_end = scratch.row_end.data();
   args.pages = scratch.pages;
@@ -374,7 +383,7 @@ kernels::AttendArgs CpuExecutor::args_of(const Call& call, const AttentionJob& j
   args.soft_cap = config_.attention_soft_cap;
   args.rope_pairs = rotation_.rope(call.layer).pairs();
   args.out = result.out;
-  args.out_stride = config_.head_dim;
+  args.out_stride = result.stride;
   args.lse = result.lse;
   if (selections_[job.step].shares != nullptr) {
     args.logits_stride = size_t{read.blocks} * kPageTokens;
@@ -384,8 +393,8 @@ kernels::AttendArgs CpuExecutor::args_of(const Call& call, const AttentionJob& j
   return args;
 }
 
-void CpuExecutor::gather_queries(const Call& call, const AttentionJob& job,
-                                 const SelectionPart& part, Scratch& scratch) const {
+void CpuExecutor::move_queries(const Call& call, const AttentionJob& job, const SelectionPart& part,
+                               Scratch& scratch) const {
   const RopeTable& rope = rotation_.rope(call.layer);
   const size_t width = size_t{job.heads} * config_.head_dim;
   const int32_t shift = part.packed ? part.row_shift() : 0;
@@ -468,44 +477,37 @@ void CpuExecutor::use_mean_values(float* out) const {
   }
 }
 
-void CpuExecutor::finish(const Call& call, const AttentionJob& job, float* out, float* lse) {
+void CpuExecutor::finish(const Call& call, const AttentionJob& job, const float* lse) {
   const Selection& selection = selections_[job.step];
   const Partial* reused = selection.captured != nullptr ? selection.captured : selection.reused;
   for (size_t row = 0; row < job.rows; ++row) {
-    const size_t step_row = job.row + row - steps_[job.step].first_row;
-    for (size_t head = 0; head < job.heads; ++head) {
-      float* result = out + (row * job.heads + head) * config_.head_dim;
-      const size_t known = step_row * config_.n_head + job.head + head;
-      if (reused != nullptr) {
-        kernels::merge_partial(result, lse + row * job.heads + head,
-                               &reused->out[known * config_.head_dim], reused->lse[known],
-                               config_.head_dim);
-      }
-    }
     const size_t first = (job.row + row) * config_.n_head + job.head;
-    std::memcpy(call.out + first * config_.head_dim, out + row * job.heads * config_.head_dim,
-                job.heads * config_.head_dim * sizeof(float));
-    std::memcpy(&lse_[first], lse + row * job.heads, job.heads * sizeof(float));
+    const size_t known = first - size_t{steps_[job.step].first_row} * config_.n_head;
+    std::copy_n(lse + row * job.heads, job.heads, &lse_[first]);
+    for (size_t head = 0; head < job.heads && reused != nullptr; ++head) {
+      kernels::merge_partial(call.out + (first + head) * config_.head_dim, &lse_[first + head],
+                             &reused->out[(known + head) * config_.head_dim],
+                             reused->lse[known + head], config_.head_dim);
+    }
   }
 }
 
 void CpuExecutor::merge_pieces(const Call& call, const PieceMerge& merge) {
-  const size_t head_dim = config_.head_dim;
   Scratch& scratch = scratch_.front();
-  scratch.out.resize(std::max(scratch.out.size(), merge.heads * head_dim));
   scratch.lse.resize(std::max<size_t>(scratch.lse.size(), merge.heads));
-  for (uint32_t head = 0; head < merge.heads; ++head) {
-    sum_pieces(merge, merge.captured, merge.pieces, head, &scratch.out[head * head_dim],
-               &scratch.lse[head]);
-    if (selections_[merge.step].captured != nullptr) capture(merge, head);
-  }
   AttentionJob job;
   job.step = merge.step;
   job.row = merge.row;
   job.rows = 1;
   job.head = merge.head;
   job.heads = merge.heads;
-  finish(call, job, scratch.out.data(), scratch.lse.data());
+  float* const out = call.out + first_of(job);
+  for (uint32_t head = 0; head < merge.heads; ++head) {
+    sum_pieces(merge, merge.captured, merge.pieces, head, out + head * config_.head_dim,
+               &scratch.lse[head]);
+    if (selections_[merge.step].captured != nullptr) capture(merge, head);
+  }
+  finish(call, job, scratch.lse.data());
 }
 
 /// The result of pieces [first, last) for one head of the merge.

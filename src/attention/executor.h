@@ -35,8 +35,7 @@ class CpuExecutor : public AttentionOp {
 
  private:
   struct Scratch {                            // per thread and KV head
-    std::vector<float> q;                     // [rows, heads, head_dim] rotated
-    std::vector<float> out;                   // [rows, heads, head_dim]
+    std::vector<float> q;                     // [rows, heads, head_dim] rotated elsewhere
     std::vector<float> lse;                   // [rows, heads]
     std::vector<float> more_out, more_lse;    // the same, of the second and later reads
     std::vector<float> cos_sin;               // [pairs][2]
@@ -57,6 +56,7 @@ class CpuExecutor : public AttentionOp {
   };
   struct Result {
     float *out, *lse;  // [rows, heads, head_dim], [rows, heads]
+    size_t stride;     // floats between rows of out
   };
 
   Status hold_and_store(uint32_t layer, const float* q, float* k, const float* v);
@@ -79,7 +79,10 @@ class CpuExecutor : public AttentionOp {
   /// Lists which jobs run one after the other on a thread: those of KV heads that read the same
   /// keys, which lie side by side, where there are enough of them for the threads.
   void group_jobs();
-  Result result_of(const AttentionJob& job, Scratch& scratch);
+  Result result_of(const Call& call, const AttentionJob& job, Scratch& scratch);
+  size_t first_of(const AttentionJob& job) const {  // among values of all rows' heads
+    return (size_t{job.row} * config_.n_head + job.head) * config_.head_dim;
+  }
   void run(const Call& call, const AttentionJob& job, Scratch& scratch);
   /// The same bits, jobs of a group.
   void run_together(const Call& call, std::span<const AttentionJob> jobs,
@@ -89,8 +92,9 @@ class CpuExecutor : public AttentionOp {
   /// Reads of a job: one, or all of those that are joined.
   void read(const Call& call, const AttentionJob& job, std::span<const KeyRead> reads,
             Scratch& scratch, const Result& result);
-  void gather_queries(const Call& call, const AttentionJob& job, const SelectionPart& part,
-                      Scratch& scratch) const;
+  /// Those that a part moves to other positions.
+  void move_queries(const Call& call, const AttentionJob& job, const SelectionPart& part,
+                    Scratch& scratch) const;
   void gather_next(uint32_t layer, const AttentionJob& job, Scratch& scratch) const;
   void add_pages(uint32_t layer, const AttentionJob& job, const KeyRead& read, size_t most,
                  std::vector<kernels::PageSpan>& pages) const;
@@ -98,7 +102,8 @@ class CpuExecutor : public AttentionOp {
                          const AttentionJob& job, std::vector<kernels::PageSpan>& pages) const;
   void use_mean_values(float* out) const;
   void tell_policies(uint32_t layer, const float* q, const float* out, double attend_ms);
-  void finish(const Call& call, const AttentionJob& job, float* out, float* lse);
+  /// Adds what is known already to a job's results in place, and keeps lse.
+  void finish(const Call& call, const AttentionJob& job, const float* lse);
   void merge_pieces(const Call& call, const PieceMerge& merge);
   void sum_pieces(const PieceMerge& merge, uint32_t first, uint32_t last, uint32_t head, float* out,
                   float* lse) const;

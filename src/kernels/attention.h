@@ -36,8 +36,9 @@ struct AttendArgs {
   const KvLayout* layout = nullptr;
   Phase phase = Phase::kDecode;  // decode: few rows, bounded by reading KV; prefill: many rows
   size_t rows = 0;
+  size_t heads = 1;                    // rows that lie side by side in q and out: one token's
   const float* q = nullptr;            // [rows, head_dim] rotated; not yet scaled
-  size_t q_stride = 0;                 // floats between rows
+  size_t q_stride = 0;                 // floats between tokens
   const int32_t* row_begin = nullptr;  // [rows] first visible key index (0 without a window)
   const int32_t* row_end = nullptr;    // [rows] one past the last visible key index
   std::span<const PageSpan> pages;     // in ascending order of index
@@ -46,11 +47,18 @@ struct AttendArgs {
   float soft_cap = 0.0f;               // logit = cap tanh(logit / cap) when > 0
   size_t rope_pairs = 0;               // pairs rotated when a page has cos_sin
   float* out = nullptr;   // [rows, head_dim] normalised output; zero where nothing is visible
-  size_t out_stride = 0;  // floats between rows
+  size_t out_stride = 0;  // floats between tokens
   float* lse = nullptr;   // [rows] ln(sum of exp(logit)); -inf where nothing is visible
   /// Decode only, or null: [rows, 16 pages] gets the logits; -inf in slots that are not read.
   float* logits = nullptr;
   size_t logits_stride = 0;  // floats between rows
+
+  [[gnu::always_inline]] const float* q_row(size_t row) const {
+    return q + row / heads * q_stride + row % heads * layout->head_dim;
+  }
+  [[gnu::always_inline]] float* out_row(size_t row) const {
+    return out + row / heads * out_stride + row % heads * layout->head_dim;
+  }
 };
 
 /// out = softmax(scale q K^T) V and lse (Milakov & Gimelshein 2018, online softmax; Dao et al.

@@ -170,8 +170,7 @@ void attend_decode(std::span<const AttendArgs> heads, std::byte* scratch) {
     for (size_t r = 0; r < args.rows; ++r) {
       const RowSums sums = h.sums.from(r);
       Math::finish(args.layout->head_dim, sums.values);
-      Math::Softmax::finish(sums, args.layout->head_dim, args.out + r * args.out_stride,
-                            args.lse + r);
+      Math::Softmax::finish(sums, args.layout->head_dim, args.out_row(r), args.lse + r);
     }
   }
 }

@@ -180,7 +180,7 @@ void weigh(const AttendArgs& args, size_t row, size_t r, const Unit& unit, const
 void attend_rows(const AttendArgs& args, size_t row, size_t rows, const Buffers& b) {
   const size_t head_dim = args.layout->head_dim;
   for (size_t r = 0; r < rows; ++r) {
-    scale_row<true>(args.q + (row + r) * args.q_stride, head_dim, args.scale,
+    scale_row<true>(args.q_row(row + r), head_dim, args.scale,
                     reinterpret_cast<uint32_t*>(b.q + r * head_dim));
     clear_row(b.sums + r * head_dim, head_dim, b.base + r, b.totals + r * kTileFloats);
   }
@@ -205,7 +205,7 @@ void attend_rows(const AttendArgs& args, size_t row, size_t rows, const Buffers&
   _tile_release();
   for (size_t r = 0; r < rows; ++r) {
     finish_row(b.sums + r * head_dim, b.base[r], b.totals + r * kTileFloats, head_dim,
-               args.out + (row + r) * args.out_stride, args.lse + row + r);
+               args.out_row(row + r), args.lse + row + r);
   }
 }
 

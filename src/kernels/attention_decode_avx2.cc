@@ -84,7 +84,7 @@ struct FloatMath : FloatRows {
 
   static void load(const AttendArgs& args, size_t row, const Query& query) {
     const size_t head_dim = args.layout->head_dim;
-    scale_row(args.q + row * args.q_stride, head_dim, args.scale, query.rows + row * head_dim);
+    scale_row(args.q_row(row), head_dim, args.scale, query.rows + row * head_dim);
   }
 
   template <int R>

@@ -43,7 +43,7 @@ struct PairMath {
   static void load(const AttendArgs& args, size_t row, const Query& query) {
     const size_t head_dim = args.layout->head_dim;
     uint32_t* out = query.rows + row * head_dim / 2;
-    scale_row<true>(args.q + row * args.q_stride, head_dim, args.scale, out);
+    scale_row<true>(args.q_row(row), head_dim, args.scale, out);
   }
 
   static const std::byte* keys(const AttendArgs& args, const Query& query, const PageSpan& page) {

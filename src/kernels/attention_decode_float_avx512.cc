@@ -18,7 +18,7 @@ struct FloatMath : FloatRows {
   static void load(const AttendArgs& args, size_t row, const Query& query) {
     const size_t head_dim = args.layout->head_dim;
     auto* out = reinterpret_cast<uint32_t*>(query.rows + row * head_dim);
-    scale_row<false>(args.q + row * args.q_stride, head_dim, args.scale, out);
+    scale_row<false>(args.q_row(row), head_dim, args.scale, out);
   }
 
   template <int R>

@@ -44,8 +44,7 @@ struct Q8Math {
   static void load(const AttendArgs& args, size_t row, const Query& query) {
     const size_t head_dim = args.layout->head_dim;
     float* q = query.rows + row * head_dim;
-    scale_row<false>(args.q + row * args.q_stride, head_dim, args.scale,
-                     reinterpret_cast<uint32_t*>(q));
+    scale_row<false>(args.q_row(row), head_dim, args.scale, reinterpret_cast<uint32_t*>(q));
     __m512 largest = _mm512_setzero_ps();
     for (size_t dim = 0; dim < head_dim; dim += kLanes) {
       largest = _mm512_max_ps(largest, _mm512_abs_ps(_mm512_loadu_ps(q + dim)));

@@ -63,7 +63,7 @@ void prepare_rows(const AttendArgs& args, const Buffers& b) {
   __builtin_memset(b.q, 0, b.rows * b.dims * sizeof(uint16_t));
   for (size_t r = 0; r < b.rows; ++r) {
     if (r < args.rows) {
-      scale_row<true>(args.q + r * args.q_stride, args.layout->head_dim, args.scale,
+      scale_row<true>(args.q_row(r), args.layout->head_dim, args.scale,
                       reinterpret_cast<uint32_t*>(b.q + r * b.dims));
     }
     clear_row(b.sums + r * b.dims, b.dims, b.base + r, b.totals + r * 16);
@@ -258,7 +258,7 @@ void attend_prefill_amx(const AttendArgs& args, std::byte* scratch) {
   _tile_release();
   for (size_t r = 0; r < args.rows; ++r) {
     finish_row(b.sums + r * b.dims, b.base[r], b.totals + r * 16, args.layout->head_dim,
-               args.out + r * args.out_stride, args.lse + r);
+               args.out_row(r), args.lse + r);
   }
 }
 

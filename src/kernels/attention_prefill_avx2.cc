@@ -35,7 +35,7 @@ Buffers prepare(const AttendArgs& args, std::byte* scratch) {
   b.keys = arena.take<float>(kUnitKeys * head_dim);
   b.values = arena.take<float>(kUnitKeys * width);
   for (size_t r = 0; r < rows; ++r) {
-    scale_row(args.q + r * args.q_stride, head_dim, args.scale, b.q + r * head_dim);
+    scale_row(args.q_row(r), head_dim, args.scale, b.q + r * head_dim);
     clear_row(b.sums.from(r));
   }
   return b;
@@ -189,7 +189,7 @@ void attend_pages(const AttendArgs& args, std::byte* scratch) {
     attend_unit(args, unit, b);
   }
   for (size_t r = 0; r < args.rows; ++r) {
-    finish_row(b.sums.from(r), head_dim, args.out + r * args.out_stride, args.lse + r);
+    finish_row(b.sums.from(r), head_dim, args.out_row(r), args.lse + r);
   }
 }
 

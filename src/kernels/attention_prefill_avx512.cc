@@ -91,7 +91,7 @@ template <typename Math>
 void prepare_rows(const AttendArgs& args, const Buffers& b) {
   const size_t head_dim = args.layout->head_dim, steps = head_dim / Math::kPacked;
   for (size_t r = 0; r < args.rows; ++r) {
-    scale_row<Math::kRounds>(args.q + r * args.q_stride, head_dim, args.scale, b.q + r * steps);
+    scale_row<Math::kRounds>(args.q_row(r), head_dim, args.scale, b.q + r * steps);
     clear_row(b.sums + r * b.dims, b.dims, b.base + r, b.totals + r * kLanes);
   }
 }
@@ -285,7 +285,7 @@ void attend_pages(const AttendArgs& args, std::byte* scratch) {
   }
   for (size_t r = 0; r < args.rows; ++r) {
     finish_row(b.sums + r * b.dims, b.base[r], b.totals + r * kLanes, args.layout->head_dim,
-               args.out + r * args.out_stride, args.lse + r);
+               args.out_row(r), args.lse + r);
   }
 }
 

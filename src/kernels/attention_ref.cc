@@ -55,13 +55,13 @@ void attend_ref(const AttendArgs& args, std::byte* scratch) {
   row.token = row.q + head_dim;
   row.logits = row.token + head_dim;
   for (size_t r = 0; r < args.rows; ++r) {
-    for (size_t d = 0; d < head_dim; ++d) row.q[d] = args.q[r * args.q_stride + d] * args.scale;
+    for (size_t d = 0; d < head_dim; ++d) row.q[d] = args.q_row(r)[d] * args.scale;
     const float largest = row_logits(args, r, row);
     if (args.logits != nullptr) {
       std::copy_n(row.logits, args.pages.size() * kPageTokens,
                   args.logits + r * args.logits_stride);
     }
-    float* out = args.out + r * args.out_stride;
+    float* out = args.out_row(r);
     std::fill_n(out, head_dim, 0.0f);
     args.lse[r] = kNothing;
     if (largest == kNothing) continue;

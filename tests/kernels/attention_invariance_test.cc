@@ -113,6 +113,37 @@ TEST(AttentionRows, ResultDoesNotDependOnTheOtherRows) {
   });
 }
 
+TEST(AttentionRows, TokensMayLieApart) {
+  for_all_kernels([](CaseOptions options) {
+    options.rows = 39;
+    options.heads_per_row = 3;
+    options.keys = 300;
+    const AttentionCase problem(options);
+    const AttendResult want = problem.attend_all();
+    const size_t width = 3 * options.head_dim, stride = 2 * width + 5, tokens = options.rows / 3;
+    std::vector<float> q(tokens * stride), out(q.size(), 77.0f);
+    AttendResult lse;
+    AttendArgs args = problem.args(0, options.rows, lse);
+    for (size_t token = 0; token < tokens; ++token) {
+      std::copy_n(&problem.q[token * width], width, &q[token * stride]);
+    }
+    args.heads = 3;
+    args.q = q.data();
+    args.out = out.data();
+    args.q_stride = args.out_stride = stride;
+    std::vector<std::byte> scratch(attend_scratch_bytes(args));
+    attend(args, scratch.data());
+    EXPECT_TRUE(same_bits(lse.lse.data(), want.lse.data(), options.rows)) << describe(options);
+    for (size_t token = 0; token < tokens; ++token) {
+      EXPECT_TRUE(same_bits(&out[token * stride], &want.out[token * width], width))
+          << "token " << token << " of " << describe(options);
+      EXPECT_TRUE(std::all_of(&out[token * stride + width], &out[token * stride] + stride,
+                              [](float x) { return x == 77.0f; }))
+          << "behind token " << token << " of " << describe(options);
+    }
+  });
+}
+
 TEST(AttentionRows, PagesThatARowDoesNotSeeChangeNothing) {
   for_all_kernels([](CaseOptions options) {
     options.rows = 40;
