@@ -150,7 +150,9 @@ Status FlagSet::set(const Binding& binding, const Config& config, Values words) 
   Status status = binding.set(given);
   if (status || positional) return status;
   std::error_code ignored;
-  const bool file = std::filesystem::is_regular_file(given.back(), ignored);
+  const std::string& text = given.back();
+  const bool file = text.find_first_of("/.") != std::string::npos &&
+                    std::filesystem::is_regular_file(text, ignored);
   const bool takes_files = app_.get_option_no_throw("--file") != nullptr;
   status.error().message.insert(0, "--");
   if (file && takes_files) status.error().message += "; documents are named with --file";

@@ -30,6 +30,7 @@ BlockReader::BlockReader(Plan plan)
   try {
     reader_ = std::thread([this] { read_ahead(); });
   } catch (const std::system_error&) {  // The system starts no more: next() reads.
+    side_by_side_ = 1;
   }
 }
 
@@ -56,7 +57,7 @@ void BlockReader::list_sources() {
     blocks = std::max(blocks, sources.size());
   }
   const auto most = static_cast<double>(blocks * slots_.size());
-  side_by_side_ = std::clamp<double>(most, 1, plan_.pool->size());
+  side_by_side_ = std::clamp<double>(most, 1, static_cast<double>(readers()));
 }
 
 std::vector<const StoredChunk*> BlockReader::avoidable() const {
@@ -71,8 +72,7 @@ std::vector<const StoredChunk*> BlockReader::avoidable() const {
 
 // No thread waits for the others at the end of a part. The caller of next() keeps a core.
 void BlockReader::read_ahead() {
-  const auto threads = static_cast<size_t>(std::max(1, plan_.pool->size() - 1));
-  plan_.pool->run(threads, [this](size_t, int) {
+  plan_.pool->run(readers(), [this](size_t, int) {
     while (const std::optional<Block> block = take(true)) read(*block);
   });
 }
@@ -95,16 +95,20 @@ std::optional<BlockReader::Block> BlockReader::take(bool waits) {
 }
 
 void BlockReader::read(const Block& block) {
+  const size_t slots = slots_.size();
+  const bool used = block.nth >= slots && plan_.await_unused;
+  Status status = used ? plan_.await_unused(block.nth - slots) : Status();
+  const bool unused = status.has_value();
   const auto start = std::chrono::steady_clock::now();
-  Status status = read_block(block);
+  if (unused) status = read_block(block);
   const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - start;
   {
     const std::lock_guard lock(mutex_);
-    if (!status) {
-      failed_ = block.source->chunk;
+    if (status_ && !status) {  // what failed first is told
+      failed_ = unused ? block.source->chunk : nullptr;
       status_ = std::move(status);
-    } else {
-      Slot& slot = slots_[block.nth % slots_.size()];
+    } else if (status_) {
+      Slot& slot = slots_[block.nth % slots];
       ++slot.done;
       slot.ms += took.count();
       count_parts();
@@ -114,13 +118,13 @@ void BlockReader::read(const Block& block) {
 }
 
 Status BlockReader::read_block(const Block& block) {
-  const size_t slots = slots_.size(), nth = block.nth;
-  if (nth >= slots && plan_.await_unused) REPRISE_CHECK(plan_.await_unused(nth - slots));
   const StoredChunk& chunk = *block.source->chunk;
-  const size_t layer = plan_.first_layer + nth / plan_.parts.size(), bytes = chunk.block_bytes();
+  const size_t layer = plan_.first_layer + block.nth / plan_.parts.size();
+  const size_t bytes = chunk.block_bytes();
   std::byte* const kept = block.source->kept;
-  std::byte* const to =
-      kept != nullptr ? kept + layer * bytes : plan_.slots[nth % slots] + block.source->in_slot;
+  std::byte* const to = kept != nullptr
+                            ? kept + layer * bytes
+                            : plan_.slots[block.nth % slots_.size()] + block.source->in_slot;
   return chunk.read_layer(static_cast<uint32_t>(layer), {to, bytes});
 }
 

@@ -2,6 +2,7 @@
 // use them.
 #pragma once
 
+#include <algorithm>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -78,6 +79,7 @@ class BlockReader {
   const std::vector<Source>& sources_of(size_t nth) const {
     return sources_[nth % sources_.size()];
   }
+  size_t readers() const { return static_cast<size_t>(std::max(1, plan_.pool->size() - 1)); }
   void list_sources();
   /// Chunks that stay nowhere; none where one is read to stay, which is read once.
   std::vector<const StoredChunk*> avoidable() const;

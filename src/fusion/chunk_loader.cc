@@ -50,9 +50,7 @@ ChunkLoader::ChunkLoader(std::vector<ChunkLoad> loads, std::span<const RopeTable
       pace_(loads_, chunks_of(loads_), row_ms, kv.pool().layers()),
       read_ms_(static_cast<size_t>(pool.size())),
       page_rows_(read_ms_.size()) {
-  for (uint32_t layer = 0; layer < std::min(kLayersAhead, kv_.pool().layers()); ++layer) {
-    for (const ChunkLoad& load : loads_) load.chunk->will_read(layer);
-  }
+  for (const ChunkLoad& load : loads_) load.chunk->will_read(0);
   make_room(room);
   std::vector<Row> rows;
   for (const ChunkLoad& load : loads_) {
@@ -122,9 +120,13 @@ Status ChunkLoader::load(uint32_t layer) {
 Status ChunkLoader::read(uint32_t layer, size_t index, int thread) {
   const ChunkLoad& load = loads_[index];
   const auto start = Clock::now();
-  if (layer + kLayersAhead < kv_.pool().layers()) load.chunk->will_read(layer + kLayersAhead);
   const Status status = load.chunk->read_layer(layer, room_of(index, thread));
   read_ms_[static_cast<size_t>(thread)] += ms_since(start);
+  // After the first layer, whose time is to be its own.
+  const uint32_t end = std::min(layer + 1 + kLayersAhead, kv_.pool().layers());
+  for (uint32_t next = layer == 0 ? 1 : layer + kLayersAhead; next < end; ++next) {
+    load.chunk->will_read(next);
+  }
   if (status && at_once_) place(layer, {index, load.from, load.end}, thread);
   return status;
 }

@@ -82,7 +82,7 @@ TEST(LibraryLoad, AnyNumberOfThreadsBringsTheSameKeysAndValues) {
     options.threads = threads;
     Books books(options);
     books.add(prompt);
-    for (int i = 0; i < 10; ++i) {
+    for (int i = 0; i < 30; ++i) {
       auto session = *books.engine->open();
       ASSERT_TRUE(books.library->fuse(*session, prompt, "pie"));
       auto all = stored(*session, 1, 0, end, true);

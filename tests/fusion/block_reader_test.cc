@@ -2,6 +2,8 @@
 #include "fusion/block_reader.h"
 
 #include <atomic>
+#include <chrono>
+#include <thread>
 
 #include "base/no_threads.h"
 #include "kv/read_faults.h"
@@ -108,6 +110,7 @@ TEST_F(BlockReading, ASlotIsWrittenWhenItIsUnused) {
   const auto last = reader.next();
   ASSERT_FALSE(last);
   EXPECT_EQ(last.error().message, "no event");
+  EXPECT_EQ(reader.failed(), nullptr);
 }
 
 TEST_F(BlockReading, WhatStaysIsReadOnce) {
@@ -187,6 +190,33 @@ TEST_F(BlockReading, SlowReadingIsGivenUp) {
     EXPECT_GT(reader.slow()->reading_ms, reader.slow()->computing_ms);
     EXPECT_EQ(reader.failed(), nullptr);
   }
+}
+
+// Threads side by side take the time of one after the other in part; waits for slots do not count.
+TEST_F(BlockReading, OnlyReadingIsForecast) {
+  for (const int threads : {1, 2, 4}) {
+    ThreadPool pool(threads);
+    for (const bool starts : {true, false}) {
+      std::optional<NoThreads> none;
+      if (!starts) none.emplace();
+      const ReadFault slow(ReadFault::kSlow);
+      auto plan = this->plan(all_bytes_, 1, pool);
+      plan.row_ms = 1e-6;
+      BlockReader reader(plan);
+      ASSERT_FALSE(reader.next());
+      ASSERT_NE(reader.slow(), nullptr);
+      const double side_by_side = starts ? std::max(1, threads - 1) : 1;
+      EXPECT_GE(reader.slow()->reading_ms, 3 * 50 * kChunks / side_by_side);
+    }
+  }
+  ThreadPool pool(2);
+  auto plan = this->plan(all_bytes_, 1, pool);
+  plan.row_ms = 2;  // 112 ms for all tokens; parts wait for 420
+  plan.await_unused = [](size_t) -> Status {
+    std::this_thread::sleep_for(std::chrono::milliseconds(60));
+    return {};
+  };
+  expect_all(plan);
 }
 
 TEST_F(BlockReading, AReaderThatIsNotReadToItsEndStops) {

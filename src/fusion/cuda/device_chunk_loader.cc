@@ -114,7 +114,7 @@ Status DeviceChunkLoader::reserve() {
 }
 
 Status DeviceChunkLoader::reserve_events(LoadBuffers& buffers, size_t count) {
-  // The deque's events stay where they are, as the reader's thread waits for some.
+  // The deque's events stay where they are, as threads that read wait for some.
   while (buffers.events.size() < count) {
     LoadBuffers::Events events;
     for (CudaEvent* event :
