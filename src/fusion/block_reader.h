@@ -1,5 +1,5 @@
-// Reads blocks of stored chunks ahead of their use, layer by layer, with threads beside those that
-// use them.
+// Reads blocks of stored chunks ahead of their use, layer by layer, for a device that computes
+// while this machine's threads read. Where these compute, see chunk_loader.h.
 #pragma once
 
 #include <algorithm>

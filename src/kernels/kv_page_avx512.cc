@@ -173,13 +173,14 @@ void store_head(size_t dim, std::byte* k_tile, const float* k, std::byte* v_tile
   }
 }
 
-// Where the pair that 16 dims of a token have in a line of a K tile lie, in pairs.
+// Where the pairs of 32 keys of a token lie in a K tile, in pairs: one in each of 16 lines.
 inline __m512i lines_apart() {
   return _mm512_slli_epi32(_mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15),
                            4);
 }
 
-// Values of one token, in the upper halves, among those of the other one of a line of a V tile.
+// Puts values of a token, in the upper halves, beside those of the token that shares a line of a V
+// tile with it.
 inline void put_in_line(std::byte* line, size_t slot, __m512i values) {
   const __m512i both = _mm512_loadu_si512(line);
   const __m512i upper = _mm512_mask_blend_epi16(0xaaaaaaaa, both, values);
