@@ -215,7 +215,8 @@ Status CpuExecutor::select(uint32_t layer, const float* q) {
       if (step.phase == kernels::Phase::kDecode) costs_[i].select_ms += elapsed_ms(start);
     }
     if (step.policy->position_free()) {
-      rotation_.reserve_positions(layer, positions_read(selection, rows.back().position + 1));
+      rotation_.reserve_positions(layer, positions_read(selection, rows.back().position + 1),
+                                  pool_);
     }
     if (Partial* captured = selection.captured) {
       captured->out.resize(rows.size() * config_.n_head * config_.head_dim);

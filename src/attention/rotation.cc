@@ -29,17 +29,18 @@ void RotationCache::begin(std::span<const Row> rows, ThreadPool& pool) {
   }
 }
 
-void RotationCache::reserve_positions(uint32_t layer, size_t count) {
+void RotationCache::reserve_positions(uint32_t layer, size_t count, ThreadPool& pool) {
   Table& table = tables_[layer_table_[layer]];
   const size_t row_floats = table.rope->pairs() * 2;
   // A page that begins at the last position still has 16 slots.
   const size_t rows = kMargin + (count / kernels::kPageTokens + 2) * kernels::kPageTokens;
-  size_t row = row_floats == 0 ? rows : table.keys.size() / row_floats;
-  if (row >= rows) return;
+  const size_t first = row_floats == 0 ? rows : table.keys.size() / row_floats;
+  if (first >= rows) return;
   table.keys.resize(rows * row_floats);
-  for (; row < rows; ++row) {
+  kernels::for_rows(pool, rows - first, row_floats * kAngleFloats, [&](size_t i) {
+    const size_t row = first + i;
     table.rope->cos_sin(static_cast<int32_t>(row) - kMargin, &table.keys[row * row_floats]);
-  }
+  });
 }
 
 }  // namespace reprise

@@ -19,7 +19,7 @@ class RotationCache {
   /// Prepares the rows of a forward pass.
   void begin(std::span<const Row> rows, ThreadPool& pool);
   /// Prepares keys() for positions [0, count); kept between passes.
-  void reserve_positions(uint32_t layer, size_t count);
+  void reserve_positions(uint32_t layer, size_t count, ThreadPool& pool);
 
   const RopeTable& rope(uint32_t layer) const { return *tables_[layer_table_[layer]].rope; }
   /// [pairs][2] of a row of the pass.

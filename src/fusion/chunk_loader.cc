@@ -14,7 +14,6 @@ namespace {
 // Blocks that stay in a core's second cache from reading to placing.
 constexpr size_t kMostAtOnce = 1 << 20;
 constexpr size_t kLoadsPerThread = 2;  // enough to even out what threads do
-constexpr uint32_t kLayersAhead = 4;
 constexpr int32_t kPartTokens = 4 * kPageTokens;
 
 using Clock = std::chrono::steady_clock;
@@ -39,26 +38,26 @@ std::vector<const StoredChunk*> chunks_of(std::span<const ChunkLoad> loads) {
 
 }  // namespace
 
-ChunkLoader::ChunkLoader(std::vector<ChunkLoad> loads, std::span<const RopeTable* const> ropes,
-                         SequenceKv& kv, bool rotate, double row_ms, LoadRoom& room,
-                         ThreadPool& pool)
+ChunkLoader::ChunkLoader(std::vector<ChunkLoad> loads, SequenceKv& kv, bool rotate, double row_ms,
+                         LoadRoom& room, ThreadPool& pool)
     : loads_(std::move(loads)),
       kv_(kv),
       rotate_(rotate),
       pool_(pool),
-      rotation_(ropes),
+      rotation_(room.rotation),
       pace_(loads_, chunks_of(loads_), row_ms, kv.pool().layers()),
       read_ms_(static_cast<size_t>(pool.size())),
       page_rows_(read_ms_.size()) {
-  for (const ChunkLoad& load : loads_) load.chunk->will_read(0);
   make_room(room);
-  std::vector<Row> rows;
-  for (const ChunkLoad& load : loads_) {
-    first_row_.push_back(rows.size());
-    for (int32_t at = load.from; at < load.end; ++at) rows.push_back({0, at + load.shift, 0});
+  if (rotate_) prepare_rotation();
+}
+
+void ChunkLoader::prepare_rotation() {
+  int32_t end = 0;
+  for (const ChunkLoad& load : loads_) end = std::max(end, load.end + load.shift);
+  for (uint32_t layer = 0; layer < kv_.pool().layers(); ++layer) {
+    rotation_.reserve_positions(layer, static_cast<size_t>(end), pool_);
   }
-  first_row_.push_back(rows.size());
-  if (rotate_) rotation_.begin(rows, pool_);
 }
 
 void ChunkLoader::make_room(LoadRoom& room) {
@@ -122,11 +121,6 @@ Status ChunkLoader::read(uint32_t layer, size_t index, int thread) {
   const auto start = Clock::now();
   const Status status = load.chunk->read_layer(layer, room_of(index, thread));
   read_ms_[static_cast<size_t>(thread)] += ms_since(start);
-  // After the first layer, whose time is to be its own.
-  const uint32_t end = std::min(layer + 1 + kLayersAhead, kv_.pool().layers());
-  for (uint32_t next = layer == 0 ? 1 : layer + kLayersAhead; next < end; ++next) {
-    load.chunk->will_read(next);
-  }
   if (status && at_once_) place(layer, {index, load.from, load.end}, thread);
   return status;
 }
@@ -134,31 +128,37 @@ Status ChunkLoader::read(uint32_t layer, size_t index, int thread) {
 void ChunkLoader::place(uint32_t layer, const Part& part, int thread) {
   const kernels::KvLayout& layout = kv_.pool().layout();
   const size_t width = size_t{layout.n_kv_head} * layout.head_dim;
-  const size_t pairs = rotation_.rope(layer).pairs();
+  const size_t pairs = rotate_ ? rotation_.rope(layer).pairs() : 0;
   const ChunkLoad& load = loads_[part.load];
   const auto type = load.chunk->record().identity().type;
   const size_t values = load.chunk->record().tokens.size() * width;  // of all keys
   const std::byte* block = room_of(part.load, thread).data();
+  const bool whole_pages = type == kernels::KvType::kBF16 && kernels::stores_bf16_pages(layout);
   auto& [k, v] = page_rows_[static_cast<size_t>(thread)];
   k.resize(kPageTokens * width);
   v.resize(k.size());
-  for (int32_t at = part.begin; at < part.end;) {
+  for (int32_t at = part.begin, end = 0; at < part.end; at = end) {
     const auto position = static_cast<size_t>(at), token = static_cast<size_t>(at - load.begin);
     const size_t slot = position % kPageTokens;
     const auto count = std::min(static_cast<size_t>(part.end - at), kPageTokens - slot);
+    end = at + static_cast<int32_t>(count);
+    std::byte* const page = kv_.page(layer, position / kPageTokens);
+    const float* angles = rotate_ ? rotation_.keys(layer, at + load.shift) : nullptr;
+    if (count == kPageTokens && whole_pages) {
+      const auto* rows = reinterpret_cast<const Bf16*>(block) + token * width;
+      kernels::store_bf16_page(layout, page, {rows, rows + values, angles, pairs});
+      continue;
+    }
     widen(block, type, token * width, count * width, k.data());
     widen(block, type, values + token * width, count * width, v.data());
-    const size_t row = first_row_[part.load] + static_cast<size_t>(at - load.from);
     for (size_t i = 0; i < count && rotate_; ++i) {
-      kernels::rope(&k[i * width], rotation_.row(layer, row + i), layout.n_kv_head, layout.head_dim,
+      kernels::rope(&k[i * width], angles + i * 2 * pairs, layout.n_kv_head, layout.head_dim,
                     pairs);
     }
     std::unique_lock alone(shared_pages_[position / kPageTokens % shared_pages_.size()],
                            std::defer_lock);
     if (count < kPageTokens) alone.lock();
-    kernels::store_tokens(layout, kv_.page(layer, position / kPageTokens), slot, count, k.data(),
-                          v.data());
-    at += static_cast<int32_t>(count);
+    kernels::store_tokens(layout, page, slot, count, k.data(), v.data());
   }
 }
 

@@ -14,11 +14,14 @@
 
 namespace reprise {
 
-/// Where blocks are read to before they are placed, kept from one loader to the next: new memory
-/// costs as much as reading into it.
+/// What is kept from one loader to the next: new memory costs as much as writing to it.
 struct LoadRoom {
+  /// ropes: [n_layer], outlive it.
+  explicit LoadRoom(std::span<const RopeTable* const> ropes) : rotation(ropes) {}
+
   static constexpr size_t kMostBytes = 16 << 20;  // that are kept
-  std::vector<std::byte> bytes;
+  std::vector<std::byte> bytes;                   // where blocks are read to before they are placed
+  RotationCache rotation;                         // of all positions so far
 };
 
 /// Threads read and check blocks, and place what they have just read while their caches hold it;
@@ -27,8 +30,8 @@ class ChunkLoader {
  public:
   /// kv has room for the whole prompt. rotate: pages hold rotated keys. row_ms: as LoadPace. room
   /// outlives it, and is of no other one meanwhile.
-  ChunkLoader(std::vector<ChunkLoad> loads, std::span<const RopeTable* const> ropes, SequenceKv& kv,
-              bool rotate, double row_ms, LoadRoom& room, ThreadPool& pool);
+  ChunkLoader(std::vector<ChunkLoad> loads, SequenceKv& kv, bool rotate, double row_ms,
+              LoadRoom& room, ThreadPool& pool);
 
   /// Returns when all layers up to this one are in the pages. kCorrupt, kTruncated or
   /// kFileUnreadable when a chunk cannot be read, which failed() names then; kCancelled with
@@ -49,6 +52,7 @@ class ChunkLoader {
   };
 
   void make_room(LoadRoom& room);
+  void prepare_rotation();
   std::span<std::byte> room_of(size_t load, int thread) const;
   Status load(uint32_t layer);
   /// Reads a load's block and, if at_once_, places it.
@@ -59,12 +63,11 @@ class ChunkLoader {
   SequenceKv& kv_;
   const bool rotate_;
   ThreadPool& pool_;
-  RotationCache rotation_;
+  RotationCache& rotation_;
   LoadPace pace_;
-  std::vector<size_t> first_row_;  // [loads + 1] of each load among all loaded tokens
-  bool at_once_ = false;           // blocks are small, and there are enough for the threads
-  std::vector<Part> parts_;        // placed one by one where blocks are not placed at once
-  std::vector<std::byte> large_;   // the room where it is not kept
+  bool at_once_ = false;          // blocks are small, and there are enough for the threads
+  std::vector<Part> parts_;       // placed one by one where blocks are not placed at once
+  std::vector<std::byte> large_;  // the room where it is not kept
   std::byte* room_ = nullptr;
   std::vector<size_t> room_at_;  // of each load's block; of each thread's if at_once_
   uint32_t placed_ = 0;          // layers

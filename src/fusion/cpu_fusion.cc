@@ -76,7 +76,11 @@ std::vector<const RopeTable*> layer_ropes(const Model& model) {
 
 struct Computing {
   Computing(Model& of, ThreadPool& on)
-      : model(of), pool(on), ropes(layer_ropes(of)), executor(of.config(), ropes, on) {}
+      : model(of),
+        pool(on),
+        ropes(layer_ropes(of)),
+        executor(of.config(), ropes, on),
+        room(ropes) {}
 
   Model& model;
   ThreadPool& pool;
@@ -92,8 +96,8 @@ class CpuFusedPass : public FusedPass {
       : c_(computing),
         job_(job),
         policy_(job.position_free),
-        loader_(std::move(loads), c_.ropes, job.kv, !job.position_free, job.prompt.row_ms, c_.room,
-                c_.pool) {}
+        loader_(std::move(loads), job.kv, !job.position_free, job.prompt.row_ms, c_.room, c_.pool) {
+  }
 
   Status compute(std::span<const int32_t> positions, const FewReads* few) override;
   Status check(std::span<const int32_t> positions, const RowCheck& check,

@@ -51,7 +51,7 @@ std::vector<float> question_attention(const ModelConfig& config,
   for (const int32_t at : candidates) bias[static_cast<size_t>(at)] = 0.0f;
   RotationCache rotation(ropes);
   rotation.begin(question.rows, pool);
-  if (!rotated) rotation.reserve_positions(layer, keys);
+  if (!rotated) rotation.reserve_positions(layer, keys, pool);
   const size_t pairs = rotation.rope(layer).pairs();
   const kernels::KvLayout& layout = kv.pool().layout();
   const size_t head_dim = config.head_dim, width = config.n_kv_head * head_dim;

@@ -277,6 +277,20 @@ void store_tokens(const KvLayout& layout, std::byte* page, size_t slot, size_t c
   }
 }
 
+bool stores_bf16_pages(const KvLayout& layout) {
+#if defined(__x86_64__)
+  return stores_lines(layout, KvType::kBF16);
+#else
+  return false;
+#endif
+}
+
+void store_bf16_page(const KvLayout& layout, std::byte* page, const Bf16Page& from) {
+#if defined(__x86_64__)
+  store_bf16_page_avx512(layout, page, from);
+#endif
+}
+
 void store_k(const KvLayout& layout, std::byte* k_tile, size_t slot, const float* k) {
   const auto copy = [&]<typename T>(T* elements) {
     for (size_t d = 0; d < layout.head_dim; ++d) elements[k_index(slot, d)] = narrow<T>(k[d]);

@@ -6,6 +6,8 @@
 #include <string_view>
 #include <type_traits>
 
+#include "base/float16.h"
+
 namespace reprise::kernels {
 
 inline constexpr size_t kPageTokens = 16;
@@ -112,6 +114,19 @@ void store_token(const KvLayout& layout, std::byte* page, size_t slot, const flo
 /// The same for count tokens in the slots from one on. k, v: [count, n_kv_head, head_dim].
 void store_tokens(const KvLayout& layout, std::byte* page, size_t slot, size_t count,
                   const float* k, const float* v);
+
+/// 16 tokens as they lie in a stored chunk.
+struct Bf16Page {
+  const Bf16 *k = nullptr, *v = nullptr;  // [16, n_kv_head, head_dim], k not rotated
+  const float* angles = nullptr;          // [16][pairs][2], see rope()
+  size_t pairs = 0;                       // 0: keys stay as they are
+};
+/// Whether this processor has store_bf16_page() for such pages.
+bool stores_bf16_pages(const KvLayout& layout);
+/// What widen(), rope() of every key and store_tokens() of 16 tokens do, in one pass and bit by
+/// bit, but for which NaN a NaN of a key becomes.
+void store_bf16_page(const KvLayout& layout, std::byte* page, const Bf16Page& from);
+
 /// Reads one token of one head from its K or V tile. k, v: [head_dim].
 void load_k(const KvLayout& layout, const std::byte* k_tile, size_t slot, float* k);
 void load_v(const KvLayout& layout, const std::byte* v_tile, size_t slot, float* v);

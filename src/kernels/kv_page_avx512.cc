@@ -6,6 +6,7 @@ namespace reprise::kernels {
 namespace {
 
 constexpr size_t kLanes = 16;
+constexpr size_t kLine = sizeof(__m512i);
 
 // Rounded to bf16 as to_bf16() does, in the upper halves; the lower ones mean nothing.
 inline __m512i rounded(__m512 x) {
@@ -173,6 +174,91 @@ void store_head(size_t dim, std::byte* k_tile, const float* k, std::byte* v_tile
   }
 }
 
+// Cosines and sines of 16 pairs, and which of them are rotated.
+struct Angles {
+  __m512 cos, sin;
+  __mmask16 lanes;
+
+  Angles() = default;
+  // angles: [pairs][2] of a token. first: pair.
+  Angles(const float* angles, size_t first, size_t pairs) {
+    const __m512i even =
+        _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+    const size_t count = pairs > first ? pairs - first : 0;
+    lanes = first_lanes(static_cast<unsigned>(count));
+    const float* from = angles + 2 * first;
+    const __m512 low = _mm512_maskz_loadu_ps(first_lanes(static_cast<unsigned>(2 * count)), from);
+    const __mmask16 upper = count > 8 ? first_lanes(static_cast<unsigned>(2 * count - 16)) : 0;
+    const __m512 high = _mm512_maskz_loadu_ps(upper, from + kLanes);
+    cos = _mm512_permutex2var_ps(low, even, high);
+    sin = _mm512_permutex2var_ps(low, _mm512_add_epi32(even, _mm512_set1_epi32(1)), high);
+  }
+
+  // bf16 pairs, as rope() in floats and rounding afterwards leave them.
+  __m512i rotate(__m512i pairs) const {
+    const __m512 x = _mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16));
+    const __m512 y = _mm512_castsi512_ps(
+        _mm512_and_si512(pairs, _mm512_set1_epi32(static_cast<int>(0xffff0000u))));
+    const __m512 new_x = _mm512_fmsub_ps(x, cos, _mm512_mul_ps(y, sin));
+    const __m512 new_y = _mm512_fmadd_ps(y, cos, _mm512_mul_ps(x, sin));
+    return _mm512_mask_mov_epi32(pairs, lanes, paired(rounded(new_x), rounded(new_y)));
+  }
+};
+
+// bf16 values as they are stored, see finite().
+inline __m512i finite_bf16(__m512i values) {
+  const __m512i magnitudes = _mm512_and_si512(values, _mm512_set1_epi16(0x7fff));
+  const __m512i signs = _mm512_xor_si512(values, magnitudes);
+  const __mmask32 numbers = _mm512_cmple_epu16_mask(magnitudes, _mm512_set1_epi16(0x7f80));
+  const __m512i most = _mm512_min_epu16(magnitudes, _mm512_set1_epi16(0x7f7f));
+  return _mm512_maskz_mov_epi16(numbers, _mm512_or_si512(most, signs));
+}
+
+inline __m512i load_bf16(const Bf16* from) { return _mm512_loadu_si512(from); }
+
+// Dims d to d + 31 of all heads.
+void store_bf16_keys(const KvLayout& layout, std::byte* page, const Bf16Page& from, size_t d) {
+  const size_t dim = layout.head_dim, width = layout.n_kv_head * dim;
+  const bool rotates = d / 2 < from.pairs;
+  Angles angles[kLanes];
+  for (size_t token = 0; token < kLanes && rotates; ++token) {
+    const float* own = from.angles + token * 2 * from.pairs;
+    angles[token] = Angles(own, d / 2, from.pairs);
+    const float* next = own + kPageTokens * 2 * from.pairs + d;  // of the next page
+    _mm_prefetch(next, _MM_HINT_T0);
+    _mm_prefetch(next + kLanes, _MM_HINT_T0);
+  }
+  for (size_t head = 0; head < layout.n_kv_head; ++head) {
+    const Bf16* k = from.k + head * dim + d;
+    __m512i rows[kLanes];
+    for (size_t token = 0; token < kLanes; ++token, k += width) {
+      rows[token] = rotates ? angles[token].rotate(load_bf16(k)) : load_bf16(k);
+    }
+    transpose(rows);
+    std::byte* line = page + layout.k_offset(head) + d / 2 * kLine;
+    for (const __m512i pairs : rows) {
+      _mm512_storeu_si512(line, pairs);
+      line += kLine;
+    }
+  }
+}
+
+void store_bf16_values(size_t dim, std::byte* tile, const Bf16* v, size_t width) {
+  // Where elements of two tokens come from, for the first and the last 16 of 32 dims.
+  const __m512i each = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+  const __m512i first =
+      _mm512_or_si512(each, _mm512_slli_epi32(_mm512_add_epi32(each, _mm512_set1_epi32(32)), 16));
+  const __m512i last = _mm512_add_epi16(first, _mm512_set1_epi16(16));
+  for (size_t token = 0; token < kPageTokens; token += 2, v += 2 * width) {
+    for (size_t d = 0; d < dim; d += 2 * kLanes, tile += 2 * kLine) {
+      const __m512i one = finite_bf16(load_bf16(v + d));
+      const __m512i other = finite_bf16(load_bf16(v + width + d));
+      _mm512_storeu_si512(tile, _mm512_permutex2var_epi16(one, first, other));
+      _mm512_storeu_si512(tile + kLine, _mm512_permutex2var_epi16(one, last, other));
+    }
+  }
+}
+
 // Where the pairs of 32 keys of a token lie in a K tile, in pairs: one in each of 16 lines.
 inline __m512i lines_apart() {
   return _mm512_slli_epi32(_mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15),
@@ -187,8 +273,6 @@ inline void put_in_line(std::byte* line, size_t slot, __m512i values) {
   const __m512i lower = _mm512_mask_blend_epi16(0x55555555, both, _mm512_srli_epi32(values, 16));
   _mm512_storeu_si512(line, slot % 2 == 1 ? upper : lower);
 }
-
-constexpr size_t kLine = sizeof(__m512i);
 
 }  // namespace
 
@@ -261,6 +345,14 @@ void store_page_avx512(const KvLayout& layout, std::byte* page, const float* k, 
     } else {
       store_head<Bf16Lines>(dim, k_tile, k, v_tile, v, width);
     }
+  }
+}
+
+void store_bf16_page_avx512(const KvLayout& layout, std::byte* page, const Bf16Page& from) {
+  const size_t dim = layout.head_dim, width = layout.n_kv_head * dim;
+  for (size_t d = 0; d < dim; d += 2 * kLanes) store_bf16_keys(layout, page, from, d);
+  for (size_t head = 0; head < layout.n_kv_head; ++head) {
+    store_bf16_values(dim, page + layout.v_offset(head), from.v + head * dim, width);
   }
 }
 

@@ -9,6 +9,9 @@ namespace reprise::kernels {
 /// head_dim].
 void store_page_avx512(const KvLayout& layout, std::byte* page, const float* k, const float* v);
 
+/// See store_bf16_page().
+void store_bf16_page_avx512(const KvLayout& layout, std::byte* page, const Bf16Page& from);
+
 /// One token of bf16, head_dim a multiple of 32; see store_token() and copy_token().
 void store_token_avx512(const KvLayout& layout, std::byte* page, size_t slot, const float* k,
                         const float* v);

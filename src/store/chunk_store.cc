@@ -19,7 +19,7 @@ constexpr size_t kMostUses = 256;
 constexpr int64_t kUseSeconds = 10;
 
 // Of a block, checked while a core's cache holds it.
-constexpr size_t kPiece = 256 << 10;
+constexpr size_t kPiece = 512 << 10;
 
 int64_t now_seconds() {
   const auto now = std::chrono::system_clock::now().time_since_epoch();

@@ -37,10 +37,6 @@ class StoredChunk {
   /// K [tokens, n_kv_head, head_dim], then V, of one layer, decoded; out: block_bytes(). kCorrupt
   /// when they are not what was stored, kTruncated, kFileUnreadable.
   Status read_layer(uint32_t layer, std::span<std::byte> out) const;
-  /// Lets the system read a layer ahead of its use.
-  void will_read(uint32_t layer) const {
-    file_.will_read(record_.blocks[layer].offset, record_.blocks[layer].bytes);
-  }
   /// Every layer's bytes as they are stored.
   Status check() const;
   /// The whole record as it is stored.

@@ -64,12 +64,6 @@ Status RecordFile::read(uint64_t offset, std::span<std::byte> out) const {
   return {};
 }
 
-void RecordFile::will_read(uint64_t offset, uint64_t bytes) const {
-  // A hint: a file system that does not take it reads when it is asked to.
-  ::posix_fadvise(file_->fd(), static_cast<off_t>(place_.offset + offset),
-                  static_cast<off_t>(bytes), POSIX_FADV_WILLNEED);
-}
-
 Result<WriterLock> WriterLock::take(const std::string& folder) {
   const std::string path = folder + "/lock";
   auto file =

@@ -32,8 +32,6 @@ class RecordFile : public RecordReader {
       : file_(std::move(file)), place_(place) {}
   /// Errors: kTruncated, kFileUnreadable.
   Status read(uint64_t offset, std::span<std::byte> out) const override;
-  /// Lets the system read so many bytes from an offset on ahead of their use.
-  void will_read(uint64_t offset, uint64_t bytes) const;
 
  private:
   std::shared_ptr<const FileHandle> file_;

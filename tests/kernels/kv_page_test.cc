@@ -6,11 +6,13 @@
 #include <cmath>
 #include <cstring>
 #include <random>
+#include <span>
 #include <vector>
 
 #include "base/float16.h"
 #include "kernels/attention.h"
 #include "kernels/isa.h"
+#include "kernels/ops.h"
 
 namespace reprise::kernels {
 namespace {
@@ -97,6 +99,39 @@ TEST_P(KvPage, TokensStoredTogetherAreThoseStoredOneByOne) {
         store_tokens(layout, got.data(), slot, count, k.data(), v.data());
         EXPECT_EQ(got, want) << head_dim << ": " << count << " from " << slot << " on, "
                              << isa_name(isa);
+      }
+    }
+  }
+}
+
+// A page of bf16 tokens is what the steps make of it that are one there, bit by bit.
+TEST_P(KvPage, APageOfBf16IsWhatItsStepsMake) {
+  for (const uint32_t head_dim : {32u, 64u, 80u, 96u, 128u}) {
+    const KvLayout layout = {GetParam(), 3, head_dim};
+    const size_t width = layout.n_kv_head * head_dim;
+    std::vector<Bf16> k(kPageTokens * width), v(k.size());
+    std::ranges::transform(random_floats(k.size(), 5), k.begin(), to_bf16);
+    std::ranges::transform(random_floats(v.size(), 6), v.begin(), to_bf16);
+    const float special[] = {0.0f, -0.0f, 1e-40f, 3.4e38f, INFINITY, -INFINITY, NAN, -NAN};
+    std::ranges::transform(special, v.begin() + 5, to_bf16);
+    std::ranges::transform(std::span(special).first(4), k.begin() + 7, to_bf16);
+    for (const size_t pairs :
+         {size_t{0}, size_t{7}, size_t{12}, size_t{24}, size_t{head_dim / 2}}) {
+      if (2 * pairs > head_dim) continue;
+      const auto angles = random_floats(kPageTokens * 2 * pairs, 7);
+      for (const Isa isa : machine_isas()) {
+        const IsaScope scope(isa);
+        if (!stores_bf16_pages(layout)) continue;
+        std::vector<float> wide_k(k.size()), wide_v(v.size());
+        widen(k.data(), k.size(), wide_k.data());
+        widen(v.data(), v.size(), wide_v.data());
+        for (size_t token = 0; token < kPageTokens; ++token) {
+          rope(&wide_k[token * width], &angles[token * 2 * pairs], 3, head_dim, pairs);
+        }
+        std::vector<std::byte> want(layout.page_bytes()), got(want.size());
+        store_tokens(layout, want.data(), 0, kPageTokens, wide_k.data(), wide_v.data());
+        store_bf16_page(layout, got.data(), {k.data(), v.data(), angles.data(), pairs});
+        EXPECT_EQ(got, want) << head_dim << ", " << pairs << " pairs, " << isa_name(isa);
       }
     }
   }
