@@ -3,7 +3,9 @@
 #include <filesystem>
 #include <map>
 #include <set>
+#include <span>
 #include <utility>
+#include <vector>
 
 #include "base/try.h"
 #include "cli/command.h"
@@ -194,10 +196,22 @@ class StoreCommand : public Command {
     return ChunkStore::open(library_.store, false, {.bytes = library_.store_size});
   }
 
-  static std::string form_of(const ChunkStore& store, const ChunkRow& row) {
+  /// What a chunk's record says of it.
+  struct Form {
+    std::string codec = "damaged", model, shape;
+
+    Form() = default;
+    explicit Form(const ChunkRecord& record)
+        : codec(codec_name(record.codec)),
+          model(fmt::format("{:016x}", record.header.model)),
+          shape(fmt::format("{} layers, {} KV heads of {} dims, {}", record.header.n_layer,
+                            record.header.n_kv_head, record.header.head_dim,
+                            kernels::kv_type_name(record.identity().type))) {}
+  };
+
+  static Form form_of(const ChunkStore& store, const ChunkRow& row) {
     const auto chunk = store.read(row);
-    if (!chunk || !*chunk) return "damaged";
-    return std::string(codec_name((*chunk)->record().codec));
+    return chunk && *chunk ? Form((*chunk)->record()) : Form();
   }
 
   Status list(Console& console) {
@@ -205,27 +219,49 @@ class StoreCommand : public Command {
     REPRISE_TRY(const auto rows, store.list());
     REPRISE_TRY(const StoreStats stats, store.stats());
     warn_of(store, console);
-    if (console.json()) {
-      auto chunks = nlohmann::ordered_json::array();
-      for (const ChunkRow& row : rows) {
-        chunks.push_back({{"document", row.document},
-                          {"part", row.part + 1},
-                          {"tokens", row.tokens},
-                          {"codec", form_of(store, row)},
-                          {"bytes", row.place.bytes},
-                          {"used", row.used}});
-      }
-      return console.print_json({{"chunks", chunks},
-                                 {"tokens", stats.tokens},
-                                 {"live_bytes", stats.live_bytes},
-                                 {"disk_bytes", stats.disk_bytes}});
+    std::vector<Form> forms;
+    for (const ChunkRow& row : rows) forms.push_back(form_of(store, row));
+    return console.json() ? print_json(rows, forms, stats, console)
+                          : print_text(rows, forms, stats, console);
+  }
+
+  static Status print_json(std::span<const ChunkRow> rows, std::span<const Form> forms,
+                           const StoreStats& stats, Console& console) {
+    auto chunks = nlohmann::ordered_json::array();
+    for (size_t i = 0; i < rows.size(); ++i) {
+      chunks.push_back({{"document", rows[i].document},
+                        {"part", rows[i].part + 1},
+                        {"tokens", rows[i].tokens},
+                        {"codec", forms[i].codec},
+                        {"bytes", rows[i].place.bytes},
+                        {"used", rows[i].used},
+                        {"model", forms[i].model},
+                        {"kv", forms[i].shape}});
     }
+    return console.print_json({{"chunks", chunks},
+                               {"tokens", stats.tokens},
+                               {"live_bytes", stats.live_bytes},
+                               {"disk_bytes", stats.disk_bytes}});
+  }
+
+  static Status print_text(std::span<const ChunkRow> rows, std::span<const Form> forms,
+                           const StoreStats& stats, Console& console) {
     std::string text;
-    for (const ChunkRow& row : rows) {
-      const std::string form = form_of(store, row);
+    std::map<std::string, std::pair<uint64_t, uint64_t>> models;  // chunks and tokens
+    for (size_t i = 0; i < rows.size(); ++i) {
+      const ChunkRow& row = rows[i];
+      const Form& form = forms[i];
       text += fmt::format("{} part {}: {} tokens, {}{}\n", escaped(row.document), row.part + 1,
                           grouped(row.tokens), bytes_text(row.place.bytes),
-                          form == "none" ? "" : ", " + form);
+                          form.codec == "none" ? "" : ", " + form.codec);
+      if (form.model.empty()) continue;
+      auto& [chunks, tokens] = models[fmt::format("model {} ({})", form.model, form.shape)];
+      ++chunks;
+      tokens += row.tokens;
+    }
+    for (const auto& [model, of] : models) {
+      text +=
+          fmt::format("{}: {} chunks, {} tokens\n", model, grouped(of.first), grouped(of.second));
     }
     text += fmt::format("{} chunks, {} tokens, {} ({} on disk)\n", grouped(stats.chunks),
                         grouped(stats.tokens), bytes_text(stats.live_bytes),
