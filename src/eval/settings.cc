@@ -35,26 +35,10 @@ void merge(Setting& into, Setting&& shard) {
     target.samples.merge(records.samples);
     target.steps.insert(target.steps.end(), records.steps.begin(), records.steps.end());
   }
-}
-
-std::vector<Setting> gather_all(std::span<const RunFile> files) {
-  std::vector<Setting> settings;
-  for (const RunFile& file : files) {
-    std::vector<std::string> seen;  // a resumed run is declared again
-    for (const RunRecord& run : file.runs) {
-      if (std::find(seen.begin(), seen.end(), run.id) != seen.end()) continue;
-      seen.push_back(run.id);
-      Setting setting = gather(file, run);
-      const auto same = std::find_if(settings.begin(), settings.end(), [&](const Setting& other) {
-        return other.run.id == run.id && !share_samples(other, setting);
-      });
-      if (same == settings.end())
-        settings.push_back(std::move(setting));
-      else
-        merge(*same, std::move(setting));
-    }
+  for (auto& data : shard.run.data) {
+    if (std::find(into.run.data.begin(), into.run.data.end(), data) == into.run.data.end())
+      into.run.data.push_back(std::move(data));
   }
-  return settings;
 }
 
 void make_labels_unique(std::vector<Setting>& settings) {
@@ -105,6 +89,34 @@ std::string difference(const Setting& a, const Setting& b) {
         return fmt::format("data of {}: {} and {}", task, hash, other_hash);
   }
   return other_prompt(a, b);
+}
+
+// A policy whose tasks were run one by one, each into a file of its own.
+bool is_of_other_tasks(const Setting& a, const Setting& b) {
+  const auto shared = [&](const auto& task) { return b.find(task.first) != nullptr; };
+  return a.run.policy == b.run.policy && !a.tasks.empty() && !b.tasks.empty() &&
+         std::none_of(a.tasks.begin(), a.tasks.end(), shared) && difference(a, b).empty();
+}
+
+std::vector<Setting> gather_all(std::span<const RunFile> files) {
+  std::vector<Setting> settings;
+  for (const RunFile& file : files) {
+    std::vector<std::string> seen;  // a resumed run is declared again
+    for (const RunRecord& run : file.runs) {
+      if (std::find(seen.begin(), seen.end(), run.id) != seen.end()) continue;
+      seen.push_back(run.id);
+      Setting setting = gather(file, run);
+      const auto same = std::find_if(settings.begin(), settings.end(), [&](const Setting& other) {
+        return other.run.id == run.id ? !share_samples(other, setting)
+                                      : is_of_other_tasks(other, setting);
+      });
+      if (same == settings.end())
+        settings.push_back(std::move(setting));
+      else
+        merge(*same, std::move(setting));
+    }
+  }
+  return settings;
 }
 
 Status check_comparable(Settings& settings, bool allow_different) {

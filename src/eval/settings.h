@@ -77,7 +77,8 @@ struct Settings {
   }
 };
 
-/// Runs with the same id and other samples (shards) become one setting. kInvalidArgument: no run,
+/// Runs with the same id and other samples (shards) become one setting, and so do runs of a policy
+/// that have no task in common, of the same model, KV type and scope. kInvalidArgument: no run,
 /// no run of the reference policy, or two runs whose models, KV types, scopes, data or prompts
 /// differ.
 Result<Settings> join_runs(std::span<const RunFile> files, const JoinOptions& options);

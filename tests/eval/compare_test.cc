@@ -459,6 +459,36 @@ TEST(Join, ShardsBecomeOneSettingAndRepeatedRunsTwo) {
   EXPECT_NE(repeated->all[0].label, repeated->all[1].label);
 }
 
+// Tasks that were run one by one, each into a file, have a reference in each.
+TEST(Join, RunsOfOtherTasksBecomeOneSetting) {
+  const auto of = [](const std::string& policy, const std::string& task, const std::string& id) {
+    RunFile file = scored(policy, ramp(10), 1000);
+    file.path = task + ".jsonl";
+    file.runs[0].id = id;
+    file.runs[0].data = {{task, "hash of " + task}};
+    for (SampleRecord& sample : file.samples) {
+      sample.task = task;
+      sample.run = id;
+    }
+    return file;
+  };
+  const std::vector<RunFile> files{of("full", "a", "1"), of("quest", "a", "2"),
+                                   of("full", "b", "3"), of("quest", "b", "4")};
+  const auto joined = join_runs(files, {});
+  ASSERT_TRUE(joined);
+  ASSERT_EQ(joined->all.size(), 2u);
+  EXPECT_EQ(joined->ref().label, "full");
+  EXPECT_EQ(joined->ref().run.data.size(), 2u);
+  for (const Setting& setting : joined->all) {
+    for (const auto* task : {"a", "b"}) ASSERT_NE(setting.find(task), nullptr) << setting.label;
+  }
+  std::vector<RunFile> other = files;
+  other[2].runs[0].model_sha256 = "feed";
+  EXPECT_FALSE(join_runs(other, {})) << "of another model";
+  other = {files[0], of("full", "a", "5")};
+  EXPECT_EQ(join_runs(other, {})->all.size(), 2u) << "the same task twice";
+}
+
 TEST(Join, FailedAndMissingSamplesAreToldNotHidden) {
   RunFile full = scored("full", ramp(10), 1000), x = scored("x", ramp(10), 100);
   x.samples[3].finish = "failed";
