@@ -1,4 +1,4 @@
-// Rotary cosines and sines that one forward pass needs, computed once and shared by its layers.
+// Rotary cosines and sines: of the rows of a forward pass, shared by its layers, and of positions.
 #pragma once
 
 #include <cstdint>

@@ -25,7 +25,7 @@ struct LoadRoom {
 };
 
 /// Threads read and check blocks, and place what they have just read while their caches hold it;
-/// the system reads the next layers meanwhile.
+/// the system reads ahead meanwhile.
 class ChunkLoader {
  public:
   /// kv has room for the whole prompt. rotate: pages hold rotated keys. row_ms: as LoadPace. room

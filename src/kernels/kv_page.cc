@@ -277,7 +277,7 @@ void store_tokens(const KvLayout& layout, std::byte* page, size_t slot, size_t c
   }
 }
 
-bool stores_bf16_pages(const KvLayout& layout) {
+bool stores_bf16_pages([[maybe_unused]] const KvLayout& layout) {
 #if defined(__x86_64__)
   return stores_lines(layout, KvType::kBF16);
 #else
@@ -285,7 +285,8 @@ bool stores_bf16_pages(const KvLayout& layout) {
 #endif
 }
 
-void store_bf16_page(const KvLayout& layout, std::byte* page, const Bf16Page& from) {
+void store_bf16_page([[maybe_unused]] const KvLayout& layout, [[maybe_unused]] std::byte* page,
+                     [[maybe_unused]] const Bf16Page& from) {
 #if defined(__x86_64__)
   store_bf16_page_avx512(layout, page, from);
 #endif

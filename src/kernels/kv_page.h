@@ -121,7 +121,7 @@ struct Bf16Page {
   const float* angles = nullptr;          // [16][pairs][2], see rope()
   size_t pairs = 0;                       // 0: keys stay as they are
 };
-/// Whether this processor has store_bf16_page() for such pages.
+/// Whether this processor has store_bf16_page(), which does nothing elsewhere, for such pages.
 bool stores_bf16_pages(const KvLayout& layout);
 /// What widen(), rope() of every key and store_tokens() of 16 tokens do, in one pass and bit by
 /// bit, but for which NaN a NaN of a key becomes.
