@@ -18,8 +18,9 @@ namespace {
 constexpr size_t kMostUses = 256;
 constexpr int64_t kUseSeconds = 10;
 
-// Of a block, checked while a core's cache holds it. Half as large, a cold disk is slower.
-constexpr size_t kPiece = 512 << 10;
+// Of a block, checked while a core's cache holds it. One of up to two is read at once: in halves a
+// cold disk is slower.
+constexpr size_t kPiece = 256 << 10;
 
 int64_t now_seconds() {
   const auto now = std::chrono::system_clock::now().time_since_epoch();
@@ -36,8 +37,9 @@ bool is_damage(const Error& error) {
 Status StoredChunk::read_stored(uint32_t layer, std::span<std::byte> out) const {
   const StoredBlock& block = record_.blocks[layer];
   BlockChecksum checksum(record_.header, layer);
-  for (size_t at = 0; at < out.size(); at += kPiece) {
-    const auto piece = out.subspan(at, std::min(kPiece, out.size() - at));
+  const size_t bytes = out.size() <= 2 * kPiece ? out.size() : kPiece;
+  for (size_t at = 0; at < out.size(); at += bytes) {
+    const auto piece = out.subspan(at, std::min(bytes, out.size() - at));
     REPRISE_CHECK(file_.read(block.offset + at, piece));
     checksum.add(piece);
   }
