@@ -31,7 +31,7 @@ class TokenizeCommand : public Command {
   Status run(Console& console) override {
     REPRISE_TRY(std::string text, read_documents(files_, true));
     text = document_message(text, text_);
-    if (text.empty())
+    if (text.empty() && files_.empty())
       return fail(ErrorCode::kEmptyPrompt, "there is no text; give it with -p TEXT or -f FILE");
     REPRISE_TRY(const ModelFile file, ModelFile::open(engine_.model));
     REPRISE_TRY(TokenizerData data, file.tokenizer());

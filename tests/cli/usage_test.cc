@@ -146,6 +146,16 @@ TEST(Usage, VariablesAndConfigurationAreCheckedAsFlagsAre) {
   EXPECT_EQ(run({"run", "-p", "x", "--config", folder.file("absent.toml")}).code, 1);
 }
 
+TEST(Usage, AnEmptyFileHasNoTokens) {
+  const TemporaryFolder folder;
+  std::ofstream(folder.file("empty.txt"));
+  const auto count = [&](const std::string& file, const std::string& input) {
+    return run({"tokenize", "-m", "random:tiny", "-f", file, "--count"}, {.input = input});
+  };
+  EXPECT_EQ(count(folder.file("empty.txt"), "").out, "0\n");
+  EXPECT_EQ(count("-", "").out, "0\n");
+}
+
 TEST(Usage, AnEmptyValueIsNotTheNextWord) {
   const Outcome counted = run({"tokenize", "-m", "random:tiny", "-p", "x", "--prompt=", "--count"});
   EXPECT_THAT(counted.err, HasSubstr("there is no text"));
