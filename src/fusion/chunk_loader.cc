@@ -133,7 +133,6 @@ void ChunkLoader::place(uint32_t layer, const Part& part, int thread) {
   const auto type = load.chunk->record().identity().type;
   const size_t values = load.chunk->record().tokens.size() * width;  // of all keys
   const std::byte* block = room_of(part.load, thread).data();
-  const bool whole_pages = type == kernels::KvType::kBF16 && kernels::stores_bf16_pages(layout);
   auto& [k, v] = page_rows_[static_cast<size_t>(thread)];
   k.resize(kPageTokens * width);
   v.resize(k.size());
@@ -144,10 +143,9 @@ void ChunkLoader::place(uint32_t layer, const Part& part, int thread) {
     end = at + static_cast<int32_t>(count);
     std::byte* const page = kv_.page(layer, position / kPageTokens);
     const float* angles = rotate_ ? rotation_.keys(layer, at + load.shift) : nullptr;
-    if (count == kPageTokens && whole_pages) {
+    if (count == kPageTokens && type == kernels::KvType::kBF16) {
       const auto* rows = reinterpret_cast<const Bf16*>(block) + token * width;
-      kernels::store_bf16_page(layout, page, {rows, rows + values, angles, pairs});
-      continue;
+      if (kernels::store_bf16_page(layout, page, {rows, rows + values, angles, pairs})) continue;
     }
     widen(block, type, token * width, count * width, k.data());
     widen(block, type, values + token * width, count * width, v.data());

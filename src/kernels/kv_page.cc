@@ -277,19 +277,15 @@ void store_tokens(const KvLayout& layout, std::byte* page, size_t slot, size_t c
   }
 }
 
-bool stores_bf16_pages([[maybe_unused]] const KvLayout& layout) {
-#if defined(__x86_64__)
-  return stores_lines(layout, KvType::kBF16);
-#else
-  return false;
-#endif
-}
-
-void store_bf16_page([[maybe_unused]] const KvLayout& layout, [[maybe_unused]] std::byte* page,
+bool store_bf16_page([[maybe_unused]] const KvLayout& layout, [[maybe_unused]] std::byte* page,
                      [[maybe_unused]] const Bf16Page& from) {
 #if defined(__x86_64__)
-  store_bf16_page_avx512(layout, page, from);
+  if (stores_lines(layout, KvType::kBF16)) {
+    store_bf16_page_avx512(layout, page, from);
+    return true;
+  }
 #endif
+  return false;
 }
 
 void store_k(const KvLayout& layout, std::byte* k_tile, size_t slot, const float* k) {

@@ -121,11 +121,10 @@ struct Bf16Page {
   const float* angles = nullptr;          // [16][pairs][2], see rope()
   size_t pairs = 0;                       // 0: keys stay as they are
 };
-/// Whether this processor has store_bf16_page(), which does nothing elsewhere, for such pages.
-bool stores_bf16_pages(const KvLayout& layout);
 /// What widen(), rope() of every key and store_tokens() of 16 tokens do, in one pass and bit by
-/// bit, but for which NaN a NaN of a key becomes.
-void store_bf16_page(const KvLayout& layout, std::byte* page, const Bf16Page& from);
+/// bit, but for which NaN a NaN of a key becomes. False, and nothing is stored, where this
+/// processor has no such kernel for the layout.
+[[nodiscard]] bool store_bf16_page(const KvLayout& layout, std::byte* page, const Bf16Page& from);
 
 /// Reads one token of one head from its K or V tile. k, v: [head_dim].
 void load_k(const KvLayout& layout, const std::byte* k_tile, size_t slot, float* k);
