@@ -83,7 +83,9 @@ struct BenchRow {
   /// decode: read bandwidth of a working set of that many bytes, the median of what was measured
   /// between the rounds, because a shared machine's changes from one second to the next
   double roof_gb_s = 0;
-  double roof_pct = 0;  ///< of that bandwidth (decode), or of what products allow (prefill)
+  /// decode: of the bandwidth that followed the same round, the median of the rounds; prefill: of
+  /// what products allow
+  double roof_pct = 0;
   double vs_full = 0, vs_peer = 0;
   std::string peer;  ///< whom vs_peer compares with; empty: nobody was measured with this batch
   std::string note;  ///< e.g. the peer's setting that was faster

@@ -58,7 +58,7 @@ class Bench {
     bool is_peer = false;
     std::vector<std::unique_ptr<Session>> sessions;  // hold the contexts while decode is measured
     std::vector<double> prefill_ms, decode_ms;
-    std::vector<double> roof_gb_s;  // [rounds], measured right after a round's steps
+    std::vector<double> roof_gb_s, roof_pct;  // [rounds], by the bandwidth right after its steps
     double decode_bytes = 0, index_bytes = 0, select_ms = 0;  // of a step
     PolicyStats prefill_figures, decode_figures;
   };
@@ -72,7 +72,8 @@ class Bench {
   Result<Answer> read_prompt(Session& session, std::vector<int32_t> tokens);
   Status measure_prefill(Subject& subject, uint32_t context);
   Status measure_decode(Subject& subject);
-  Status decode_sessions(Subject& subject);
+  /// Returns the milliseconds of each step.
+  Result<std::vector<double>> decode_sessions(Subject& subject);
   void add_rows(uint32_t context);
   static BenchRow timed_row(const Subject& subject, uint32_t context,
                             const std::vector<double>& ms);
@@ -153,6 +154,7 @@ Status Bench::measure_context(uint32_t context) {
     subject.prefill_ms.clear();
     subject.decode_ms.clear();
     subject.roof_gb_s.clear();
+    subject.roof_pct.clear();
   }
   const auto subjects = subjects_at(context);
   const uint32_t rounds = plan_.bench.rounds;
@@ -231,10 +233,12 @@ Status Bench::prepare(Subject& subject, uint32_t context) {
 
 Status Bench::measure_decode(Subject& subject) {
   if (!subject.is_peer) {
-    REPRISE_CHECK(decode_sessions(subject));
-    subject.roof_gb_s.emplace_back();
-    REPRISE_TRY(subject.roof_gb_s.back(),
-                roof_.read_gb_s(static_cast<size_t>(subject.decode_bytes)));
+    REPRISE_TRY(const auto step_ms, decode_sessions(subject));
+    REPRISE_TRY(const double gb_s, roof_.read_gb_s(static_cast<size_t>(subject.decode_bytes)));
+    const double least_ms = subject.decode_bytes / (gb_s * 1e6);
+    subject.decode_ms.insert(subject.decode_ms.end(), step_ms.begin(), step_ms.end());
+    subject.roof_gb_s.push_back(gb_s);
+    subject.roof_pct.push_back(least_ms / percentile(step_ms, 0.5) * 100);
     return progress_.tick();
   }
   REPRISE_TRY(const auto times, peer_->decode(subject.setting, plan_.bench.max_tokens));
@@ -242,10 +246,9 @@ Status Bench::measure_decode(Subject& subject) {
   return progress_.tick();
 }
 
-Status Bench::decode_sessions(Subject& subject) {
-  REPRISE_TRY(const DecodedTogether decoded,
+Result<std::vector<double>> Bench::decode_sessions(Subject& subject) {
+  REPRISE_TRY(DecodedTogether decoded,
               decode_together(*engine_, subject.sessions, timed_steps(), progress_.within()));
-  subject.decode_ms.insert(subject.decode_ms.end(), decoded.step_ms.begin(), decoded.step_ms.end());
   subject.decode_figures.clear();
   subject.decode_bytes = static_cast<double>(report_.model.weight_bytes);
   subject.index_bytes = subject.select_ms = 0;
@@ -259,7 +262,7 @@ Status Bench::decode_sessions(Subject& subject) {
     add_figures(read.policy, 1.0 / static_cast<double>(decoded.answers.size()),
                 subject.decode_figures);
   }
-  return {};
+  return std::move(decoded.step_ms);
 }
 
 BenchRow Bench::timed_row(const Subject& subject, uint32_t context, const std::vector<double>& ms) {
@@ -283,7 +286,7 @@ BenchRow Bench::decode_row(const Subject& subject, uint32_t context) const {
     row.bytes_per_token = subject.decode_bytes / row.batch;
     row.index_bytes_per_token = subject.index_bytes / row.batch;
     row.roof_gb_s = percentile(subject.roof_gb_s, 0.5);
-    row.roof_pct = subject.decode_bytes / (row.roof_gb_s * 1e6) / row.median_ms * 100;
+    row.roof_pct = percentile(subject.roof_pct, 0.5);
   }
   return row;
 }
