@@ -237,7 +237,9 @@ void AttentionPlan::add_pieces(const Target& target, size_t part, BlockList list
                                PieceMerge& merge) {
   uint32_t scale = 1;  // of a piece, and, beyond kFewPieces, of their number
   while (scale * scale * kFewPieces * kPieceBlocks < list.count) ++scale;
-  const uint32_t most = scale * kPieceBlocks, pieces = (list.count + most - 1) / most;
+  const uint32_t usual = scale * kPieceBlocks;
+  uint32_t pieces = (list.count + usual - 1) / usual;
+  if (pieces > 2) pieces = (pieces + 2) / 4 * 4;  // the nearest
   for (uint32_t i = 0; i < pieces; ++i) {
     const uint32_t first = list.count * i / pieces, end = list.count * (i + 1) / pieces;
     job.first_read = static_cast<uint32_t>(reads_.size());

@@ -58,7 +58,8 @@ struct PieceMerge {
 
 /// Decode splits the keys of every row into equal pieces, by the length of the list alone, so that
 /// threads share long lists and a result never depends on their number: more and longer ones as it
-/// grows, since each costs a thread a microsecond or two. Prefill splits rows into tiles.
+/// grows, since each costs a thread a microsecond or two, and from three on a multiple of four,
+/// which two or four threads share without waiting. Prefill splits rows into tiles.
 class AttentionPlan {
  public:
   static constexpr uint32_t kDirect = ~0u;
