@@ -81,7 +81,23 @@ Status CpuExecutor::attend(uint32_t layer, float* q, float* k, float* v, float* 
   REPRISE_CHECK(hold_and_store(layer, q, k, v));
   const Status status = compute(layer, q, out);
   if (pager_.active()) pager_.finish(layer);
+  fetch_written(layer + 1);
   return status;
+}
+
+// A token is spread over all lines of its keys' tiles, which no cache has had since the last token:
+// while the layer's products are computed they come.
+void CpuExecutor::fetch_written(uint32_t layer) const {
+  constexpr size_t kMost = 16384, kLine = 64;
+  if (layer >= config_.n_layer || pager_.active()) return;
+  if (rows_.size() * steps_[0].kv->pool().layout().page_bytes() > kMost) return;
+  for (size_t row = 0; row < rows_.size(); ++row) {
+    const SequenceKv& kv = *step_of(row).kv;
+    const std::byte* page = kv.page(layer, static_cast<size_t>(rows_[row].position) / kPageTokens);
+    for (size_t i = 0; i < kv.pool().layout().page_bytes(); i += kLine) {
+      __builtin_prefetch(page + i, 1);
+    }
+  }
 }
 
 Status CpuExecutor::store(uint32_t layer, const float* q, float* k, const float* v) {

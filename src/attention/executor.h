@@ -62,6 +62,8 @@ class CpuExecutor : public AttentionOp {
   Status hold_and_store(uint32_t layer, const float* q, float* k, const float* v);
   Status compute(uint32_t layer, const float* q, float* out);
   void rotate_and_store(uint32_t layer, const float* q, float* k, const float* v);
+  /// Brings closer the pages to which few rows' tokens of a layer will go.
+  void fetch_written(uint32_t layer) const;
   /// Lists which rows each task stores: those of a page are of one task, since its tokens are
   /// stored one after the other.
   void list_store_tasks();

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstring>
 #include <system_error>
 
 namespace reprise {
@@ -28,13 +29,23 @@ constexpr auto kSpin = std::chrono::microseconds(200);
 // A task that takes longer than these spins may wait for the core that the caller spins on.
 constexpr int kYieldSpins = 4096;
 
-constexpr uint64_t kTicketMask = 0xffffffff;
+// Looking for others' tasks takes lines from them: who has none left waits for as long as regions
+// are usually uneven, and then twice as long each time.
+struct Patience {
+  int next = 64;  // spins
+  bool ends(int spins) {
+    if (spins < next) return false;
+    next = 2 * spins;
+    return true;
+  }
+};
 
 }  // namespace
 
 ThreadPool::ThreadPool(int threads) {
   if (threads <= 0) threads = usable_cores();
   shares_ = std::vector<Share>(static_cast<size_t>(threads));
+  done_ = std::vector<Done>(static_cast<size_t>(threads));
   try {
     for (int thread = 1; thread < threads; ++thread) {
       workers_.emplace_back([this, thread] { work(thread); });
@@ -52,63 +63,110 @@ ThreadPool::~ThreadPool() {
   for (auto& worker : workers_) worker.join();
 }
 
-// A task is taken by advancing the low half of a share's tickets, whose high half is their end, and
-// only then are call_ and context_ read: the region cannot end before that task is done. So a
-// worker that comes late finds no ticket, and the caller waits for tasks, never for workers to show
-// up.
-void ThreadPool::run_erased(size_t tasks, Erased call, void* context) {
-  call_ = call;
-  context_ = context;
-  done_.store(0, std::memory_order_relaxed);
-  for (size_t i = 0; i < shares_.size(); ++i) {
-    const uint64_t first = tasks * i / shares_.size(), end = tasks * (i + 1) / shares_.size();
-    shares_[i].tickets.store(end << 32 | first, std::memory_order_release);
+void ThreadPool::run_slices(size_t tasks, const std::function<void(size_t, int)>& body) {
+  for (size_t first = 0; first < tasks; first += kMostTasks) {
+    run(std::min(kMostTasks, tasks - first),
+        [&](size_t task, int thread) { body(first + task, thread); });
   }
-  job_.fetch_add(1);  // seq_cst: pairs with the sleeping_ increment in wait_for_job
-  if (sleeping_.load() > 0) {
-    std::lock_guard lock(mutex_);
-    wake_.notify_all();
+}
+
+// A task is taken by advancing a share's next task, and only then are the region's call and body
+// read: it cannot end before that task is done. A share that still tells of an earlier region has
+// not been touched in this one; so the caller resets nothing, a worker that comes late finds that
+// all is done, and the caller waits for tasks, never for workers to show up. Every line that
+// changes hands is waited for: all threads watch one, and each of them tells of its tasks in one.
+void ThreadPool::run_erased(size_t tasks, Erased call, const void* body, size_t bytes) {
+  region_.call = call;
+  std::memcpy(region_.body, body, bytes);
+  const uint64_t number = (region_.word.load(std::memory_order_relaxed) >> kTaskBits) + 1;
+  const uint64_t word = number << kTaskBits | tasks;
+  region_.word.store(word, std::memory_order_release);
+  wake_sleeping();
+  do_share(word, 0, 0);
+  for (size_t share = 0; share < shares_.size(); ++share) wait_for_share(word, share);
+}
+
+size_t ThreadPool::first_task(uint64_t word, size_t share) const {
+  return (word & kMostTasks) * share / shares_.size();
+}
+
+size_t ThreadPool::take_tasks(uint64_t word, size_t share, int thread) {
+  const uint64_t number = word & ~uint64_t{kMostTasks};
+  const uint64_t first = number | first_task(word, share),
+                 end = number | first_task(word, share + 1);
+  std::atomic<uint64_t>& next = shares_[share].next;
+  size_t taken = 0;
+  for (uint64_t seen = next.load(std::memory_order_relaxed);;) {
+    const bool untouched = static_cast<int64_t>(seen - number) < 0;
+    const uint64_t task = untouched ? first : seen;
+    if (static_cast<int64_t>(task - end) >= 0) return taken;
+    if (!next.compare_exchange_weak(seen, task + 1, std::memory_order_relaxed)) continue;
+    region_.call(region_.body, task & kMostTasks, thread);
+    ++taken;
+    if (thread == 0) wake_sleeping();
+    seen = next.load(std::memory_order_relaxed);
   }
-  take_tasks(0);
-  for (int spins = 1; done_.load(std::memory_order_acquire) != tasks; ++spins) {
+}
+
+void ThreadPool::do_share(uint64_t word, size_t share, int thread) {
+  const size_t taken = take_tasks(word, share, thread);
+  if (taken > 0) done_[share].tasks.fetch_add(taken, std::memory_order_release);
+}
+
+void ThreadPool::wait_for_share(uint64_t word, size_t share) {
+  Done& done = done_[share];
+  done.expected += first_task(word, share + 1) - first_task(word, share);
+  Patience patience;
+  for (int spins = 1; done.tasks.load(std::memory_order_acquire) != done.expected; ++spins) {
     relax();
+    if (patience.ends(spins)) do_share(word, share, 0);
     if (spins % kYieldSpins == 0) std::this_thread::yield();
   }
 }
 
-void ThreadPool::take_tasks(int thread) {
-  size_t taken = 0;
-  for (size_t i = 0; i < shares_.size(); ++i) {
-    auto& share = shares_[(static_cast<size_t>(thread) + i) % shares_.size()].tickets;
-    uint64_t tickets = share.load(std::memory_order_acquire);
-    while ((tickets & kTicketMask) < tickets >> 32) {
-      if (!share.compare_exchange_weak(tickets, tickets + 1, std::memory_order_acquire)) continue;
-      call_(context_, tickets & kTicketMask, thread);
-      ++taken;
-      tickets = share.load(std::memory_order_acquire);
-    }
+// Without a fence, for which the caller would wait in every region, it may miss a worker that just
+// falls asleep: it looks again after each task.
+void ThreadPool::wake_sleeping() {
+  if (sleeping_.load(std::memory_order_relaxed) == 0) return;
+  {
+    std::lock_guard lock(mutex_);
+    ++wakes_;
   }
-  if (taken > 0) done_.fetch_add(taken, std::memory_order_release);
+  wake_.notify_all();
 }
 
-bool ThreadPool::wait_for_job(uint64_t seen) {
-  const auto deadline = std::chrono::steady_clock::now() + kSpin;
-  for (int spins = 0; job_.load(std::memory_order_acquire) == seen; ++spins) {
-    if (stop_.load(std::memory_order_relaxed)) return false;
+// Once woken a worker spins, even if others did its tasks meanwhile: more regions follow.
+void ThreadPool::sleep_until_woken(uint64_t word) {
+  std::unique_lock lock(mutex_);
+  sleeping_.fetch_add(1);
+  wake_.wait(lock, [&, seen = wakes_] {
+    return wakes_ != seen || region_.word.load(std::memory_order_relaxed) != word || stop_;
+  });
+  sleeping_.fetch_sub(1);
+}
+
+uint64_t ThreadPool::wait_for_region(uint64_t word, int thread) {
+  auto deadline = std::chrono::steady_clock::now() + kSpin;
+  Patience patience;
+  for (int spins = 1;; ++spins) {
+    const uint64_t now = region_.word.load(std::memory_order_acquire);
+    if (now != word || stop_.load(std::memory_order_relaxed)) return now;
     relax();
-    if (spins % 64 != 63 || std::chrono::steady_clock::now() < deadline) continue;
-    std::unique_lock lock(mutex_);
-    sleeping_.fetch_add(1);
-    wake_.wait(lock, [&] { return job_.load() != seen || stop_; });
-    sleeping_.fetch_sub(1);
+    if (patience.ends(spins)) {
+      const size_t others = shares_.size() - 1;
+      for (size_t i = 1; i <= others; ++i) {
+        do_share(word, (static_cast<size_t>(thread) + i) % shares_.size(), thread);
+      }
+    }
+    if (spins % 64 != 0 || std::chrono::steady_clock::now() < deadline) continue;
+    sleep_until_woken(word);
+    deadline = std::chrono::steady_clock::now() + kSpin;
   }
-  return !stop_.load(std::memory_order_relaxed);
 }
 
 void ThreadPool::work(int thread) {
-  for (uint64_t seen = 0; wait_for_job(seen);) {
-    ++seen;
-    take_tasks(thread);
+  for (uint64_t word = 0, next; (next = wait_for_region(word, thread)) != word; word = next) {
+    do_share(next, static_cast<size_t>(thread), thread);
   }
 }
 

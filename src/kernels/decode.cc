@@ -47,23 +47,34 @@ Activations prepare(std::span<const Part> parts, const MatmulInput& input) {
   return {x_codes, x_float};
 }
 
-}  // namespace
+// What the threads of a product share, small enough to travel to them in one line.
+struct Product {
+  std::span<const Part> parts;
+  Activations x;
+  const MatmulKernels* kernels;
+  uint32_t rows, tasks;
 
-void decode(std::span<const Projection> projections, const MatmulInput& input) {
-  const std::vector<Part> parts = split_in_units(projections, 1);
-  const Activations x = prepare(parts, input);
-  const size_t panels = parts.back().end;
-  const size_t threads = static_cast<size_t>(input.pool->size());
-  const size_t tasks = threads == 1 ? 1 : std::min(panels, threads * kTasksPerThread);
-  input.pool->run(tasks, [&](size_t task, int) {
+  void operator()(size_t task, int /*thread*/) const {
+    const size_t panels = parts.back().end;
     for_units(parts, panels * task / tasks, panels * (task + 1) / tasks,
               [&](const Part& part, size_t begin, size_t end) {
                 const Projection& p = part.projection;
                 const MatmulOut out{p.out, p.out_stride, p.weight->rows(), p.bias, p.accumulate};
-                input.kernels->decode({part.layout, p.weight->data(), begin, end, input.rows,
-                                       x.x_codes, x.x_float, out});
+                kernels->decode(
+                    {part.layout, p.weight->data(), begin, end, rows, x.x_codes, x.x_float, out});
               });
-  });
+  }
+};
+
+}  // namespace
+
+void decode(std::span<const Projection> projections, const MatmulInput& input) {
+  const std::vector<Part> parts = split_in_units(projections, 1);
+  const auto threads = static_cast<size_t>(input.pool->size());
+  const size_t panels = parts.back().end;
+  const size_t tasks = threads == 1 ? 1 : std::min(panels, threads * kTasksPerThread);
+  input.pool->run(tasks, Product{parts, prepare(parts, input), input.kernels,
+                                 static_cast<uint32_t>(input.rows), static_cast<uint32_t>(tasks)});
 }
 
 }  // namespace reprise::kernels

@@ -66,6 +66,21 @@ TEST_P(ThreadPoolTest, ManyTinyRegionsFollowEachOther) {
   EXPECT_EQ(values, std::vector<uint64_t>(kTasks, 1 + kRegions));
 }
 
+// Workers help the caller, who must wait for what they took of its share.
+TEST_P(ThreadPoolTest, TasksThatOthersTookAreWaitedFor) {
+  using std::chrono::milliseconds;
+  const size_t own = 3, tasks = own * static_cast<size_t>(pool_.size());
+  for (int round = 0; round < 3; ++round) {
+    std::vector<int> done(tasks);
+    pool_.run(tasks, [&](size_t task, int thread) {
+      const bool taken = task < own && thread != 0;
+      std::this_thread::sleep_for(milliseconds(taken ? 10 : thread == 0 ? 2 : 0));
+      done[task] = 1;
+    });
+    EXPECT_EQ(done, std::vector<int>(tasks, 1));
+  }
+}
+
 TEST_P(ThreadPoolTest, SleepingWorkersWakeUp) {
   for (int round = 0; round < 5; ++round) {
     std::this_thread::sleep_for(std::chrono::milliseconds(2));  // longer than workers spin
