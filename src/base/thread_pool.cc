@@ -86,8 +86,9 @@ void ThreadPool::run_erased(size_t tasks, Erased call, const void* body, size_t 
   for (size_t share = 0; share < shares_.size(); ++share) wait_for_share(word, share);
 }
 
+// Rounded up: of few tasks the caller, which starts first, has one or one more than others.
 size_t ThreadPool::first_task(uint64_t word, size_t share) const {
-  return (word & kMostTasks) * share / shares_.size();
+  return ((word & kMostTasks) * share + shares_.size() - 1) / shares_.size();
 }
 
 size_t ThreadPool::take_tasks(uint64_t word, size_t share, int thread) {
