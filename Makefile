@@ -50,7 +50,7 @@ docs: build  ## write the policies' options into docs/policies.md
 	@sed -i -e '/^<!-- begin/,/^<!-- end/{//!d}' docs/policies.md
 	@build/reprise policies --markdown | sed -i '/^<!-- begin/r /dev/stdin' docs/policies.md
 
-format:  ## format all C++ files in place
+format: setup-dev  ## format all C++ files in place
 	@clang-format -i $(CPP_FILES)
 
 lint: setup-dev  ## clang-format, and clang-tidy (not of CUDA code); every finding is an error
@@ -66,7 +66,7 @@ setup:  ## install the packages that the build needs
 setup-dev:  ## also install clang, its tools and redis-server (for tests)
 	@tools/setup.sh --dev
 
-model:  ## fetch the default model into the cache
+model: setup  ## fetch the default model into the cache
 	@tools/fetch_model.py
 
 configure: setup

@@ -138,11 +138,19 @@ class Setting:
         return times
 
 
+def has_amx():
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as cpuinfo:
+            return " amx_tile" in cpuinfo.read()
+    except OSError:
+        return False
+
+
 def load(request):
     llama_cpp.llama_log_set(log_errors, None)
     llama_cpp.llama_backend_init()
     params = llama_cpp.llama_model_default_params()
-    params.use_extra_bufts = False  # with them this build crashes on some CPUs that have AMX
+    params.use_extra_bufts = not has_amx()  # with them it crashes on some CPUs that have AMX
     model = llama_cpp.llama_model_load_from_file(request["model"].encode(), params)
     if not model:
         raise RuntimeError(f"llama.cpp cannot load {request['model']}")
