@@ -62,6 +62,7 @@ struct EngineOptions {
   /// flag.
   std::string kv_type_of;
   std::string precision = "fast";
+  std::string chat_template;
   bool prefix_cache = true;
   std::string device = "cpu";
   uint32_t tp = 1;
@@ -129,6 +130,10 @@ void visit_options(EngineOptions& o, Visitor&& visit) {
                    "larger; then devices write the same",
                    "", 0, 0, "fast|f32"},
         o.precision);
+  visit(OptionSpec{"chat-template",
+                   "prompt format in place of the model's own: a file with a Jinja template, or "
+                   "chatml, gemma, granite, llama2, llama3, mistral, phi3, qwen, vicuna, zephyr"},
+        o.chat_template);
   visit(OptionSpec{"prefix-cache", "keep the KV of prompts for later prompts that start alike"},
         o.prefix_cache);
   visit(OptionSpec{"device", "where to compute", "", 0, 0, "cpu|cuda"}, o.device);

@@ -8,6 +8,7 @@
 #include "engine/cuda/cuda_backend.h"
 #include "engine/engine_impl.h"
 #include "engine/model_path.h"
+#include "engine/prompt_format.h"
 #include "kv/session_file.h"
 #include "methods/registry.h"
 
@@ -141,7 +142,9 @@ Result<std::unique_ptr<Engine>> Engine::load(const EngineOptions& given,
   if (options.kv_type == kAutoKvType) {
     options.kv_type = kernels::kv_type_name(own_kv_type(options, *model));
   }
-  PromptBuilder prompts(*tokenizer, config.architecture);
+  REPRISE_TRY(const std::string format,
+              choose_template(options.chat_template, tokenizer->data(), config.architecture));
+  PromptBuilder prompts(*tokenizer, format);
   REPRISE_TRY(Computing computing, start_backend(options, *model, *threads, progress));
   auto& [kv, backend] = computing;
   if (!options.kv_disk.empty()) {

@@ -49,21 +49,6 @@ std::string mark_special(std::string_view text, const std::vector<std::string>& 
   return marked;
 }
 
-std::string_view family_template(const std::string& architecture) {
-  static constexpr std::pair<std::string_view, std::string_view> kFamilies[] = {
-      {"gemma", "gemma"},     {"Gemma", "gemma"},     {"phi3", "phi3"},      {"Phi3", "phi3"},
-      {"granite", "granite"}, {"Granite", "granite"}, {"Mistral", "mistral"}};
-  for (const auto& [prefix, name] : kFamilies) {
-    if (architecture.starts_with(prefix)) return builtin_template(name);
-  }
-  return builtin_template("chatml");
-}
-
-Result<ChatTemplate> parse_template(const Tokenizer& tokenizer, const std::string& architecture) {
-  const std::string& own = tokenizer.data().chat_template;
-  return ChatTemplate::parse(own.empty() ? family_template(architecture) : own);
-}
-
 std::string token_text(const Tokenizer& tokenizer, std::optional<int32_t> id) {
   if (!id) return {};
   return tokenizer.decode({&*id, 1}, true);
@@ -71,8 +56,8 @@ std::string token_text(const Tokenizer& tokenizer, std::optional<int32_t> id) {
 
 }  // namespace
 
-PromptBuilder::PromptBuilder(const Tokenizer& tokenizer, const std::string& architecture)
-    : tokenizer_(&tokenizer), template_(parse_template(tokenizer, architecture)) {
+PromptBuilder::PromptBuilder(const Tokenizer& tokenizer, std::string_view source)
+    : tokenizer_(&tokenizer), template_(ChatTemplate::parse(source)) {
   for (size_t id = 0; id < tokenizer.vocab_size(); ++id) {
     const auto token = static_cast<int32_t>(id);
     if (!tokenizer.is_special(token)) continue;

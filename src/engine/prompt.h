@@ -14,12 +14,12 @@
 
 namespace reprise {
 
-/// Renders conversations with the model's own chat template, or its family's.
+/// Renders conversations with a chat template.
 class PromptBuilder {
  public:
-  /// tokenizer must outlive the builder. A template that cannot be read fails each prompt instead,
-  /// so that such a model still continues plain text.
-  PromptBuilder(const Tokenizer& tokenizer, const std::string& architecture);
+  /// source: of the template, see choose_template; one that does not parse fails each prompt.
+  /// tokenizer must outlive the builder.
+  PromptBuilder(const Tokenizer& tokenizer, std::string_view source);
 
   /// Special tokens come from the template alone: those spelled inside a message stay text. Errors:
   /// those of ChatTemplate::parse and render; kEmptyPrompt without messages.

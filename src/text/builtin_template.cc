@@ -1,4 +1,5 @@
 // Prompt formats of well-known model families, for models that carry no template of their own.
+#include <algorithm>
 #include <array>
 #include <utility>
 
@@ -130,6 +131,13 @@ std::string_view builtin_template(std::string_view family) {
     if (name == family) return source;
   }
   return {};
+}
+
+std::vector<std::string_view> builtin_template_names() {
+  std::vector<std::string_view> names;
+  for (const auto& [name, source] : kTemplates) names.push_back(name);
+  std::sort(names.begin(), names.end());
+  return names;
 }
 
 }  // namespace reprise

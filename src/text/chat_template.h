@@ -42,5 +42,7 @@ class ChatTemplate {
 /// Template source of a well-known family, by name ("chatml", "llama2", "llama3", "gemma", "phi3",
 /// "mistral", "granite", ...); empty when the name is unknown. Used when a model carries none.
 std::string_view builtin_template(std::string_view family);
+/// In alphabetical order.
+std::vector<std::string_view> builtin_template_names();
 
 }  // namespace reprise
