@@ -4,9 +4,11 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <mutex>
 #include <thread>
+#include <type_traits>
 #include <vector>
 
 namespace reprise {
@@ -48,17 +50,19 @@ class ThreadPool {
           [](const std::byte* pointer, size_t task, int thread) {
             (**reinterpret_cast<BodyType* const*>(pointer))(task, thread);
           },
-          &at, sizeof at);
+          &at, sizeof(void*));
     }
   }
 
  private:
   static constexpr size_t kTaskBits = 22, kMostTasks = (size_t{1} << kTaskBits) - 1;
   static constexpr size_t kBodyBytes = 48;
+  template <class Body>
+  static constexpr bool kFits = sizeof(Body) <= kBodyBytes;
   /// A body of which copies cannot be told apart, as a lambda is that captures references.
   template <class Body>
   static constexpr bool kTravels =
-      sizeof(Body) <= kBodyBytes && alignof(Body) <= 8 &&
+      kFits<Body> && alignof(Body) <= alignof(void*) &&
       std::is_trivially_copyable_v<Body>&& std::is_invocable_v<const Body&, size_t, int>;
 
   using Erased = void (*)(const std::byte* body, size_t task, int thread);
@@ -66,7 +70,7 @@ class ThreadPool {
   struct alignas(64) Region {
     std::atomic<uint64_t> word{0};  // number << kTaskBits | tasks
     Erased call = nullptr;
-    alignas(8) std::byte body[kBodyBytes];  // or a pointer to it
+    alignas(void*) std::byte body[kBodyBytes];  // or a pointer to it
   };
   struct alignas(64) Share {
     std::atomic<uint64_t> next{0};  // number of the region << kTaskBits | next task

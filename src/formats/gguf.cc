@@ -120,7 +120,7 @@ Status place_tensors(std::span<const std::byte> bytes, uint64_t data_begin, uint
   std::ranges::sort(by_offset);
   for (size_t i = 1; i < by_offset.size(); ++i) {
     const TensorEntry& before = *by_offset[i - 1].second;
-    if (before.offset + before.size > by_offset[i].first) {
+    if (!(CheckedSize(before.offset) + before.size).fits(by_offset[i].first)) {
       return fail(ErrorCode::kBadOffset, "{}: tensors {} and {} overlap", file,
                   printable(before.view.name), printable(by_offset[i].second->view.name));
     }

@@ -44,7 +44,7 @@ constexpr std::array<Dtype, 15> kDtypes{{
 }};
 
 struct Place {
-  uint64_t begin = 0, end = 0;  // inside the data section
+  uint64_t begin = 0, end = 0, size = 0;  // inside the data section
 };
 
 // A tensor's field of the header, checked to be there.
@@ -101,12 +101,13 @@ Result<Place> read_place(const Json& entry, std::string_view tensor, std::string
     return fail(ErrorCode::kBadOffset, "{}: data_offsets of tensor {} are not two byte offsets",
                 file, printable(tensor));
   }
-  const Place place{(*offsets)[0].get<uint64_t>(), (*offsets)[1].get<uint64_t>()};
-  if (place.begin > place.end) {
+  const uint64_t begin = (*offsets)[0].get<uint64_t>(), end = (*offsets)[1].get<uint64_t>();
+  const auto size = (CheckedSize(end) - begin).value();
+  if (!size) {
     return fail(ErrorCode::kBadOffset, "{}: tensor {} begins at {}, after its end at {}", file,
-                printable(tensor), place.begin, place.end);
+                printable(tensor), begin, end);
   }
-  return place;
+  return Place{begin, end, *size};
 }
 
 struct Layout {
@@ -133,20 +134,20 @@ Result<TensorView> read_tensor(const std::string& name, const Json& entry, const
     return fail(ErrorCode::kSizeOverflow, "{}: the size of tensor {} overflows 64 bits", file,
                 printable(name));
   }
-  if (*size.value() != place.end - place.begin) {
+  if (*size.value() != place.size) {
     return fail(ErrorCode::kBadShape, "{}: tensor {} has {} bytes, but its shape needs {}", file,
-                printable(name), place.end - place.begin, *size.value());
+                printable(name), place.size, *size.value());
   }
   if (place.end > layout.data.size()) {
     return fail(ErrorCode::kTruncated,
                 "{}: tensor {} ends at data byte {}, but there are {} (incomplete download?)", file,
                 printable(name), place.end, layout.data.size());
   }
-  if ((layout.data_begin + place.begin) % element != 0) {
+  if (*(CheckedSize(layout.data_begin) + place.begin).value() % element != 0) {
     return fail(ErrorCode::kBadOffset, "{}: tensor {} is not aligned to {} bytes; save it again",
                 file, printable(name), element);
   }
-  view.bytes = layout.data.subspan(place.begin, place.end - place.begin);
+  view.bytes = layout.data.subspan(place.begin, place.size);
   return view;
 }
 
