@@ -33,7 +33,8 @@ std::string variable(const char* name) {
 // Clean but for what the loader and sanitizers need; no user configuration.
 std::vector<std::string> environment(const Launch& launch) {
   std::map<std::string, std::string> merged = {{"LC_ALL", "C.UTF-8"}, {"HOME", "/nonexistent"}};
-  for (const char* name : {"PATH", "LD_LIBRARY_PATH", "ASAN_OPTIONS", "UBSAN_OPTIONS", "TMPDIR"})
+  for (const char* name :
+       {"PATH", "LD_LIBRARY_PATH", "ASAN_OPTIONS", "LSAN_OPTIONS", "UBSAN_OPTIONS", "TMPDIR"})
     if (const std::string value = variable(name); !value.empty()) merged[name] = value;
   if (launch.terminal) merged["TERM"] = "xterm";
   for (const auto& [name, value] : launch.env) merged[name] = value;

@@ -130,7 +130,7 @@ TEST_P(KvPage, APageOfBf16IsWhatItsStepsMake) {
         widen(k.data(), k.size(), wide_k.data());
         widen(v.data(), v.size(), wide_v.data());
         for (size_t token = 0; token < kPageTokens; ++token) {
-          rope(&wide_k[token * width], &angles[token * 2 * pairs], 3, head_dim, pairs);
+          rope(&wide_k[token * width], angles.data() + token * 2 * pairs, 3, head_dim, pairs);
         }
         store_tokens(layout, want.data(), 0, kPageTokens, wide_k.data(), wide_v.data());
         EXPECT_EQ(got, want) << head_dim << ", " << pairs << " pairs, " << isa_name(isa);
@@ -144,9 +144,9 @@ TEST_P(KvPage, CopiesOfTokensAreTheSameBits) {
   const size_t width = layout.n_kv_head * layout.head_dim;
   std::vector<std::byte> from(layout.page_bytes()), before(from.size());
   for (size_t slot = 0; slot < kPageTokens; ++slot) {
-    const auto k = random_floats(width, 20 + static_cast<uint32_t>(slot));
+    const auto k = random_floats(2 * width, 20 + static_cast<uint32_t>(slot));
     store_token(layout, from.data(), slot, k.data(), k.data());
-    store_token(layout, before.data(), slot, &k[width / 2], k.data());
+    store_token(layout, before.data(), slot, &k[width], k.data());
   }
   for (const Isa isa : machine_isas()) {
     const IsaScope scope(isa);
