@@ -46,6 +46,12 @@ TEST_P(ThreadPoolTest, EveryTaskRunsOnceAndItsResultIsSeen) {
   }
 }
 
+TEST_P(ThreadPoolTest, MoreTasksThanARegionCounts) {
+  std::vector<uint8_t> runs((size_t{1} << 22) + 1000);
+  pool_.run(runs.size(), [&](size_t task, int) { ++runs[task]; });
+  EXPECT_EQ(std::count(runs.begin(), runs.end(), 1), static_cast<std::ptrdiff_t>(runs.size()));
+}
+
 TEST_P(ThreadPoolTest, AThreadIsInOneTaskAtATime) {
   const auto threads = static_cast<size_t>(pool_.size());
   std::vector<size_t> sums(threads);  // one plain counter for each thread: no other may touch it

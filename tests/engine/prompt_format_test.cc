@@ -78,6 +78,17 @@ TEST(ChooseTemplate, AnUnknownNameSaysWhichThereAre) {
   }
 }
 
+TEST(ChooseTemplate, TheOptionsHelpNamesEveryBuiltInFormat) {
+  std::string help;
+  EngineOptions options;
+  visit_options(options, [&](const OptionSpec& spec, auto&) {
+    if (spec.name == "chat-template") help = spec.help;
+  });
+  for (const std::string_view name : builtin_template_names()) {
+    EXPECT_NE(help.find(name), std::string::npos) << name;
+  }
+}
+
 TEST(ChooseTemplate, AnEngineRendersWithWhatItsOptionsName) {
   const std::vector<Message> messages = {{"user", "hi"}};
   EngineOptions options;
