@@ -3,13 +3,10 @@
 #include <fmt/ranges.h>
 #include <xxhash.h>
 
-#include <algorithm>
 #include <memory>
 
 namespace reprise {
 namespace {
-
-constexpr size_t kSampleBytes = 256;  // at the start, middle and end of a tensor
 
 struct FreeState {
   void operator()(XXH3_state_t* state) const { XXH3_freeState(state); }
@@ -40,7 +37,7 @@ std::string describe(const ModelConfig& c) {
 }  // namespace
 
 uint64_t fingerprint(const ModelConfig& config, std::span<const RopeTable> ropes,
-                     const TensorSource& source) {
+                     const TensorSource& source, ThreadPool& pool) {
   Hash hash;
   hash.add(describe(config));
   for (const LayerRope rope : config.layer_rope) hash.add(std::as_bytes(std::span(&rope, 1)));
@@ -49,14 +46,16 @@ uint64_t fingerprint(const ModelConfig& config, std::span<const RopeTable> ropes
     rope.cos_sin(1, angles.data());
     hash.add(std::as_bytes(std::span(angles)));
   }
-  for (const TensorView& tensor : source.tensors()) {
+  const std::span<const TensorView> tensors = source.tensors();
+  std::vector<uint64_t> contents(tensors.size());
+  pool.run(tensors.size(), [&](size_t i, int) {
+    contents[i] = XXH3_64bits(tensors[i].bytes.data(), tensors[i].bytes.size());
+  });
+  for (const TensorView& tensor : tensors) {
     hash.add(fmt::format("{} {} {}", tensor.name, tensor_type_info(tensor.type).name,
                          fmt::join(tensor.shape, ",")));
-    const size_t size = tensor.bytes.size(), sample = std::min(size, kSampleBytes);
-    for (const size_t at : {size_t{0}, (size - sample) / 2, size - sample}) {
-      hash.add(tensor.bytes.subspan(at, sample));
-    }
   }
+  hash.add(std::as_bytes(std::span(contents)));
   return hash.digest();
 }
 

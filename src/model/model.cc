@@ -38,9 +38,9 @@ Result<std::unique_ptr<Model>> Model::load(const std::string& path, ThreadPool& 
   const uint32_t used = context != 0 ? context : model->config_.context;
   settle_ropes(model->config_, used);
   model->ropes_ = make_ropes(model->config_, used);
-  model->fingerprint_ = reprise::fingerprint(model->config_, model->ropes_, source);
   model->quantization_ = main_type(source);
   REPRISE_TRY(ModelWeights weights, load_weights(source, model->config_, expand, pool, progress));
+  model->fingerprint_ = reprise::fingerprint(model->config_, model->ropes_, source, pool);
   model->weight_bytes_ = weights.step_bytes();
   model->weights_ = std::make_unique<Weights>(Weights{std::move(weights)});
   model->buffers_ = std::make_unique<Buffers>();

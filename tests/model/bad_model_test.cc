@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fstream>
 #include <functional>
 
 #include "model/golden_model.h"
@@ -154,6 +155,27 @@ TEST(LoadModel, FingerprintNamesTheModel) {
   other = golden;
   other.tensor("model.norm.weight").scale = 0.5f;
   EXPECT_NE(fingerprint(other), same);
+}
+
+TEST(LoadModel, FingerprintIsOfEveryWeight) {
+  ThreadPool pool(2);
+  const GoldenFolder folder(read_golden("llama"));
+  const auto fingerprint = [&] { return (*Model::load(folder.path(), pool))->fingerprint(); };
+  const std::string path = folder.path() + "/model.safetensors";
+  const uint64_t same = fingerprint();
+  const auto flip = [&](std::streamoff from_end) {
+    std::fstream file(path, std::ios::binary | std::ios::in | std::ios::out);
+    file.seekg(-from_end, std::ios::end);
+    const int byte = file.get();
+    file.seekp(-from_end, std::ios::end);
+    file.put(static_cast<char>(byte ^ 1));
+  };
+  for (std::streamoff word = 1; word < 4000; word += 61) {
+    flip(4 * word);  // of a float's fraction
+    EXPECT_NE(fingerprint(), same) << word;
+    flip(4 * word);
+  }
+  EXPECT_EQ(fingerprint(), same);
 }
 
 TEST(Forward, RefusesWhatItCannotCompute) {
