@@ -124,6 +124,9 @@ std::string as_text(const ordered_json& json) {
   std::string text = fmt::format("{}\n  {:<22} {}, {}\n", json["path"].get<std::string>(), "format",
                                  json["format"].get<std::string>(),
                                  bytes_text(json["tensor_bytes"].get<uint64_t>()));
+  if (json.contains("other_tensors"))
+    text += fmt::format("  {:<22} {} tensors, not of the text model\n", "not read",
+                        grouped(json["other_tensors"].get<uint64_t>()));
   text += "model\n" + facts_text(json["model"]) + "tokenizer\n" + facts_text(json["tokenizer"]);
   Table types({"tensor type", "tensors", "parameters", "bytes"});
   for (const auto& type : json["quantization"])
@@ -161,6 +164,7 @@ class InspectCommand : public Command {
                          {"model", model_json(config)},
                          {"tokenizer", tokenizer_json(file)},
                          {"quantization", quantization_json(file)}};
+    if (file.other_tensors() != 0) json["other_tensors"] = file.other_tensors();
     if (tensors_) json["tensors"] = tensors_json(file);
     return console.json() ? console.print_json(json) : console.print(as_text(json));
   }

@@ -20,6 +20,8 @@ class ModelFile {
   const std::string& path() const { return path_; }
   std::string format() const { return source_->format(); }
   const std::vector<TensorView>& tensors() const { return source_->tensors(); }
+  /// Tensors of the file that are not the text model's.
+  size_t other_tensors() const { return source_->others(); }
   uint64_t tensor_bytes() const;
   /// What each of count devices that share the model holds: see DeviceModel; expanded: in F32.
   uint64_t tensor_bytes(const ModelConfig& config, uint32_t count, bool expanded) const;

@@ -183,9 +183,15 @@ Status set_end_ids(const Settings& settings, bool strict, TokenizerData& data) {
   return {};
 }
 
+// chat_template.jinja counts; older processors' chat_template.json only where nothing else is
+// there.
 Status set_template_file(const std::string& folder, TokenizerData& data) {
   const std::string path = folder + "/chat_template.jinja";
-  if (!exists(path)) return {};
+  if (!exists(path)) {
+    if (!data.chat_template.empty()) return {};
+    REPRISE_TRY(const auto processor, read_settings(folder, "chat_template.json"));
+    return set_template(processor, data);
+  }
   REPRISE_TRY(data.chat_template, read_text_file(path));
   if (is_utf8(data.chat_template)) return {};
   return fail(ErrorCode::kBadString, "{}: not valid UTF-8", path);

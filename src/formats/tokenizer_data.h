@@ -68,7 +68,7 @@ struct TokenizerData {
 /// kTokenizerMissing when the file has no tokenizer.ggml.* keys.
 Result<TokenizerData> read_gguf_tokenizer(const GgufFile& file);
 /// From a model folder: tokenizer.json (preferred) or tokenizer.model, with tokenizer_config.json,
-/// generation_config.json (else config.json) and chat_template.jinja where present.
+/// generation_config.json (else config.json) and chat_template.jinja (else .json) where present.
 /// kTokenizerMissing when neither is.
 Result<TokenizerData> read_folder_tokenizer(const std::string& folder);
 /// tokenizer.json text alone (fuzzed).

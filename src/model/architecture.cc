@@ -13,10 +13,26 @@ namespace {
 
 using kernels::Activation;
 
+// Gemma3TextConfig and MistralConfig of transformers.
+constexpr WithImages kGemma3WithImages{
+    .hf = "Gemma3ForConditionalGeneration",
+    .text = "gemma3_text",
+    .defaults = R"({"vocab_size": 262208, "hidden_size": 2304, "intermediate_size": 9216,
+                    "num_hidden_layers": 26, "num_attention_heads": 8, "num_key_value_heads": 4,
+                    "head_dim": 256, "max_position_embeddings": 131072, "rms_norm_eps": 1e-6,
+                    "query_pre_attn_scalar": 256, "sliding_window": 4096})"};
+constexpr WithImages kMistralWithImages{
+    .hf = "Mistral3ForConditionalGeneration",
+    .text = "mistral",
+    .defaults = R"({"vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 14336,
+                    "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8,
+                    "max_position_embeddings": 131072, "rms_norm_eps": 1e-6,
+                    "sliding_window": 4096})"};
+
 constexpr std::array kArchitectures{
     // Llama 2 and 3, SmolLM2, and every GGUF of Mistral
     Architecture{.gguf = "llama", .hf = "LlamaForCausalLM", .gguf_interleaved = true},
-    Architecture{.gguf = "", .hf = "MistralForCausalLM"},
+    Architecture{.gguf = "", .hf = "MistralForCausalLM", .with_images = kMistralWithImages},
     Architecture{.gguf = "smollm3",
                  .hf = "SmolLM3ForCausalLM",
                  .gguf_interleaved = true,
@@ -46,6 +62,7 @@ constexpr std::array kArchitectures{
                  .hidden_scale_layers = 46},
     Architecture{.gguf = "gemma3",
                  .hf = "Gemma3ForCausalLM",
+                 .with_images = kGemma3WithImages,
                  .activation = Activation::kGeluTanh,
                  .qk_norm = true,
                  .gemma = true,
@@ -58,12 +75,20 @@ constexpr std::array kArchitectures{
                  .hidden_scale_layers = 62},
 };
 
+std::array<std::string_view, 2> hf_names(const Architecture& architecture) {
+  return {architecture.hf, architecture.with_images.hf};
+}
+
+/// names_of: the names of an entry, of which some may be empty.
+template <class NamesOf>
 Result<const Architecture*> find(std::string_view name, std::string_view file,
-                                 std::string_view Architecture::*field) {
+                                 const NamesOf& names_of) {
   std::vector<std::string_view> known;
   for (const Architecture& architecture : kArchitectures) {
-    if (!name.empty() && architecture.*field == name) return &architecture;
-    if (!(architecture.*field).empty()) known.push_back(architecture.*field);
+    for (const std::string_view own : names_of(architecture)) {
+      if (!name.empty() && own == name) return &architecture;
+      if (!own.empty()) known.push_back(own);
+    }
   }
   return fail(ErrorCode::kUnknownArchitecture,
               "{}: architecture '{}' is not supported{}; these are: {}", file, name,
@@ -73,18 +98,20 @@ Result<const Architecture*> find(std::string_view name, std::string_view file,
 }  // namespace
 
 Result<const Architecture*> find_gguf_architecture(std::string_view name, std::string_view file) {
-  return find(name, file, &Architecture::gguf);
+  return find(name, file, [](const Architecture& entry) { return std::array{entry.gguf}; });
 }
 
 Result<const Architecture*> find_hf_architecture(std::string_view name, std::string_view file) {
-  return find(name, file, &Architecture::hf);
+  return find(name, file, hf_names);
 }
 
 std::vector<std::string> supported_architectures() {
   std::vector<std::string> names;
   for (const Architecture& architecture : kArchitectures) {
     if (!architecture.gguf.empty()) names.emplace_back(architecture.gguf);
-    names.emplace_back(architecture.hf);
+    for (const std::string_view name : hf_names(architecture)) {
+      if (!name.empty()) names.emplace_back(name);
+    }
   }
   return names;
 }

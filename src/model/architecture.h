@@ -7,9 +7,18 @@
 
 namespace reprise {
 
+/// How Hugging Face folders store a family's text model inside one that also reads images: its
+/// keys are in text_config, which leaves out what the configuration's class has by default.
+struct WithImages {
+  std::string_view hf;        ///< entry of config.json's architectures; empty: there is none
+  std::string_view text;      ///< model_type of text_config
+  std::string_view defaults;  ///< JSON: what text_config may leave out
+};
+
 struct Architecture {
   std::string_view gguf;  ///< value of general.architecture; empty: HF folders only
   std::string_view hf;    ///< entry of config.json's architectures
+  WithImages with_images = {};
   kernels::Activation activation = kernels::Activation::kSilu;
   bool gguf_interleaved = false;  ///< GGUF converters store its rotary pairs adjacent
   bool qkv_bias = false;
@@ -33,6 +42,7 @@ struct Architecture {
 
 /// kUnknownArchitecture names it and lists the supported ones.
 Result<const Architecture*> find_gguf_architecture(std::string_view name, std::string_view file);
+/// By the name of the text model alone, or inside another.
 Result<const Architecture*> find_hf_architecture(std::string_view name, std::string_view file);
 
 /// Fills what follows from the entry alone; hidden and n_layer must be set.

@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "base/try.h"
+#include "formats/printable.h"
 #include "formats/safetensors.h"
 #include "model/architecture.h"
 #include "model/key_reader.h"
@@ -285,6 +286,31 @@ Status read_layers(const JsonKeys& keys, Architecture architecture, ModelConfig&
   return {};
 }
 
+/// keys: of the text model.
+Status read_text_model(const JsonKeys& keys, const Architecture& architecture,
+                       ModelConfig& config) {
+  REPRISE_CHECK(read_sizes(keys, architecture, config));
+  apply_architecture(architecture, config);
+  REPRISE_CHECK(read_activation(keys, config));
+  REPRISE_CHECK(read_rope(keys, architecture, config));
+  REPRISE_CHECK(read_scales(keys, architecture, config));
+  REPRISE_CHECK(read_layers(keys, architecture, config));
+  return check_config(config, kKeys, keys);
+}
+
+/// text_config of a model that also reads images, with its class's defaults.
+Result<Json> text_config(const JsonKeys& keys, const WithImages& stored) {
+  REPRISE_TRY(const JsonKeys text, keys.object("text_config"));
+  REPRISE_TRY(const std::string type, text.text_or("model_type", std::string(stored.text)));
+  if (type != stored.text) {
+    return fail(ErrorCode::kUnsupported, "{}: {} {} is not supported; {} is", keys.file(),
+                text.full_name("model_type"), printable(type), stored.text);
+  }
+  Json merged = Json::parse(stored.defaults);
+  merged.update(*keys.value("text_config"));
+  return merged;
+}
+
 }  // namespace
 
 Result<ModelConfig> read_hf_config(const Json& json, const std::string& file) {
@@ -298,13 +324,12 @@ Result<ModelConfig> read_hf_config(const Json& json, const std::string& file) {
   }
   ModelConfig config;
   config.architecture = name;
-  REPRISE_CHECK(read_sizes(keys, *architecture, config));
-  apply_architecture(*architecture, config);
-  REPRISE_CHECK(read_activation(keys, config));
-  REPRISE_CHECK(read_rope(keys, *architecture, config));
-  REPRISE_CHECK(read_scales(keys, *architecture, config));
-  REPRISE_CHECK(read_layers(keys, *architecture, config));
-  REPRISE_CHECK(check_config(config, kKeys, keys));
+  if (name != architecture->with_images.hf) {
+    REPRISE_CHECK(read_text_model(keys, *architecture, config));
+    return config;
+  }
+  REPRISE_TRY(const Json text, text_config(keys, architecture->with_images));
+  REPRISE_CHECK(read_text_model(JsonKeys(text, file, "text_config."), *architecture, config));
   return config;
 }
 

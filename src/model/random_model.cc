@@ -123,7 +123,7 @@ class TensorList {
   }
 
   const ModelConfig& config_;
-  const TensorNames& names_;
+  const TensorNames names_;
   TensorType type_;
   std::string prefix_;
   std::vector<TensorView> tensors_;

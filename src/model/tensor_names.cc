@@ -1,7 +1,29 @@
 #include "model/tensor_names.h"
 
+#include <array>
+
 namespace reprise {
 namespace {
+
+constexpr std::array kTextRoots{
+    TextRoot{.prefix = "model.",
+             .embedding = "model.embed_tokens",
+             .final_norm = "model.norm",
+             .lm_head = "lm_head",
+             .layer = "model.layers.{}."},
+    // transformers' files of models that read images too
+    TextRoot{.prefix = "language_model.",
+             .embedding = "language_model.model.embed_tokens",
+             .final_norm = "language_model.model.norm",
+             .lm_head = "language_model.lm_head",
+             .layer = "language_model.model.layers.{}."},
+    // the names that their modules have in memory, which other writers store
+    TextRoot{.prefix = "model.language_model.",
+             .embedding = "model.language_model.embed_tokens",
+             .final_norm = "model.language_model.norm",
+             .lm_head = "lm_head",
+             .layer = "model.language_model.layers.{}."},
+};
 
 constexpr TensorNames kGgufNames{.embedding = "token_embd",
                                  .final_norm = "output_norm",
@@ -23,10 +45,10 @@ constexpr TensorNames kGgufNames{.embedding = "token_embd",
                                  .down = "ffn_down",
                                  .mlp_post_norm = "post_ffw_norm"};
 
-constexpr TensorNames kFolderNames{.embedding = "model.embed_tokens",
-                                   .final_norm = "model.norm",
-                                   .lm_head = "lm_head",
-                                   .layer = "model.layers.{}.",
+constexpr TensorNames kFolderNames{.embedding = "",
+                                   .final_norm = "",
+                                   .lm_head = "",
+                                   .layer = "",
                                    .attn_norm = "input_layernorm",
                                    .q = "self_attn.q_proj",
                                    .k = "self_attn.k_proj",
@@ -43,22 +65,24 @@ constexpr TensorNames kFolderNames{.embedding = "model.embed_tokens",
                                    .down = "mlp.down_proj",
                                    .mlp_post_norm = ""};
 
-// With norms on both sides, the name of the second norm moves to the attention's output.
-constexpr TensorNames post_norm_names() {
-  TensorNames names = kFolderNames;
-  names.attn_post_norm = "post_attention_layernorm";
-  names.mlp_norm = "pre_feedforward_layernorm";
-  names.mlp_post_norm = "post_feedforward_layernorm";
-  return names;
-}
-constexpr TensorNames kFolderPostNormNames = post_norm_names();
-
 }  // namespace
+
+std::span<const TextRoot> text_roots() { return kTextRoots; }
 
 const TensorNames& gguf_names() { return kGgufNames; }
 
-const TensorNames& folder_names(const ModelConfig& config) {
-  return config.post_norms ? kFolderPostNormNames : kFolderNames;
+TensorNames folder_names(const ModelConfig& config, const TextRoot& root) {
+  TensorNames names = kFolderNames;
+  names.embedding = root.embedding;
+  names.final_norm = root.final_norm;
+  names.lm_head = root.lm_head;
+  names.layer = root.layer;
+  if (config.post_norms) {  // the name of the second norm moves to the attention's output
+    names.attn_post_norm = "post_attention_layernorm";
+    names.mlp_norm = "pre_feedforward_layernorm";
+    names.mlp_post_norm = "post_feedforward_layernorm";
+  }
+  return names;
 }
 
 }  // namespace reprise

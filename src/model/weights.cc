@@ -184,7 +184,7 @@ class Loader {
   const TensorSource& source_;
   const ModelConfig& config_;
   const bool expand_;
-  const TensorNames& names_;
+  const TensorNames names_;
   ThreadPool& pool_;
   const ProgressFn& progress_;
   const RowOrder no_order_;

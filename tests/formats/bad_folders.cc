@@ -92,6 +92,8 @@ std::vector<BadFile> bad_folders() {
       bad_setting("bos_number", kBadType, config, R"({"bos_token":1})"),
       bad_setting("add_bos_number", kBadType, config, R"({"add_bos_token":1})"),
       bad_setting("template_number", kBadType, config, R"({"chat_template":1})"),
+      bad_setting("template_of_processor_number", kBadType, "chat_template.json",
+                  R"({"chat_template":1})"),
       bad_setting("template_list_no_text", kBadType, config,
                   R"({"chat_template":[{"name":"default"}]})"),
       bad_setting("template_not_utf8", kBadString, "chat_template.jinja", "\xff"),

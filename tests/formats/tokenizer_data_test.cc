@@ -234,6 +234,15 @@ TEST(FolderTokenizer, CombinesItsFiles) {
   EXPECT_EQ(read_folder_tokenizer(folder.path())->chat_template, "j");
 }
 
+TEST(FolderTokenizer, TakesAProcessorsTemplateWhereThereIsNoOther) {
+  TempFolder folder;
+  folder.add("tokenizer.json", small_tokenizer_json());
+  folder.add("chat_template.json", R"({"chat_template":"p"})");
+  EXPECT_EQ(read_folder_tokenizer(folder.path())->chat_template, "p");
+  folder.add("tokenizer_config.json", R"({"chat_template":"t"})");
+  EXPECT_EQ(read_folder_tokenizer(folder.path())->chat_template, "t");
+}
+
 TEST(FolderTokenizer, EndsAnswersAsConfigJsonSaysWithoutAGenerationConfig) {
   TempFolder folder;
   folder.add("tokenizer.json", small_tokenizer_json());

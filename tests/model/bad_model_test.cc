@@ -102,6 +102,15 @@ const std::vector<BadModel> kBadModels{
      "short_factor"},
     {"layer_types", "gemma3", set("layer_types", {"full_attention"}), E::kBadValue, "layer_types"},
     {"layer_type", "gemma3", set("layer_types", {"a", "b", "c"}), E::kBadValue, "layer_types"},
+    {"text_config_missing", "gemma3_images", set("text_config", nullptr), E::kMissingKey,
+     "text_config"},
+    {"text_config_list", "gemma3_images", set("text_config", {1}), E::kBadType, "text_config"},
+    {"text_config_type", "mistral3_images", set("text_config", {{"model_type", "ministral3"}}),
+     E::kUnsupported, "text_config.model_type 'ministral3' is not supported; mistral is"},
+    {"text_config_key", "gemma3_images", set("text_config", {{"hidden_size", 0}}), E::kBadValue,
+     "text_config.hidden_size"},
+    {"text_embedding_missing", "gemma3_images", rename("language_model.model.embed_tokens.weight"),
+     E::kMissingTensor, "embed_tokens.weight"},
     {"no_rope_layers", "smollm3", set("no_rope_layers", {1, 0}), E::kBadValue, "no_rope_layers"},
 };
 

@@ -167,6 +167,30 @@ TEST(HfConfig, Gemma3) {
   EXPECT_EQ(c.attention_soft_cap, 0.0f);
 }
 
+// The 4B model's text_config says only what its configuration class has otherwise.
+TEST(HfConfig, Gemma3WithImages) {
+  const ModelConfig c = read(R"({"architectures":["Gemma3ForConditionalGeneration"],
+    "eos_token_id":[1,106],"mm_tokens_per_image":256,"model_type":"gemma3",
+    "text_config":{"hidden_size":2560,"intermediate_size":10240,"model_type":"gemma3_text",
+    "num_hidden_layers":34,"rope_scaling":{"factor":8.0,"rope_type":"linear"},
+    "sliding_window":1024},
+    "vision_config":{"hidden_size":1152,"num_hidden_layers":27,"vision_use_head":false}})");
+  EXPECT_EQ(c.n_layer, 34u);
+  EXPECT_EQ(c.n_head, 8u);
+  EXPECT_EQ(c.n_kv_head, 4u);
+  EXPECT_EQ(c.head_dim, 256u);
+  EXPECT_EQ(c.vocab, 262208u);
+  EXPECT_EQ(c.context, 131072u);
+  EXPECT_EQ(c.window[0], 1024u);
+  EXPECT_EQ(c.window[5], 0u);
+  EXPECT_EQ(c.rope.theta, 1000000.0f);
+  EXPECT_EQ(c.rope.factor, 8.0f);
+  EXPECT_EQ(c.local_rope.theta, 10000.0f);
+  EXPECT_EQ(c.local_rope.scaling, RopeScaling::kNone);
+  EXPECT_FLOAT_EQ(c.attention_scale, 1.0f / 16);
+  EXPECT_TRUE(c.tied_embeddings);
+}
+
 TEST(HfConfig, SmolLm3) {
   const ModelConfig c = read(R"({"architectures":["SmolLM3ForCausalLM"],"hidden_act":"silu",
     "hidden_size":2048,"intermediate_size":11008,"max_position_embeddings":65536,

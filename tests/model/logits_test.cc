@@ -49,7 +49,7 @@ INSTANTIATE_TEST_SUITE_P(Families, FamilyLogits,
                                          "mistral", "mistral_full", "smollm3", "qwen2",
                                          "qwen2_yarn", "qwen2_window", "qwen3", "phi3",
                                          "phi3_short", "phi3_long", "granite", "gemma2", "gemma3",
-                                         "gemma3_deep"),
+                                         "gemma3_deep", "gemma3_images", "mistral3_images"),
                          [](const auto& param) { return param.param; });
 
 class GgufLogits : public testing::TestWithParam<std::string> {};

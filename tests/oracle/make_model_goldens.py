@@ -28,6 +28,9 @@ LONGROPE = dict(rope_type="longrope", rope_theta=10000.0, partial_rotary_factor=
                 short_factor=[1.0, 1.25, 1.5], long_factor=[1.0, 3.0, 4.0],
                 original_max_position_embeddings=16, factor=4.0)
 GEMMA = dict(head_dim=16, hidden_activation="gelu_pytorch_tanh")
+# A text model beside one for images, and what the latter's configuration holds.
+VISION = dict(hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=2,
+              image_size=8, patch_size=4)
 
 # name: (transformers class, config beyond SMALL, tokens); longrope picks its factors by length.
 CASES = {
@@ -70,6 +73,14 @@ CASES = {
                                        full_attention=dict(rope_type="linear", factor=8.0,
                                                            rope_theta=10000.0))), 16),
 }
+# Text models inside ones that read images too. What is not here is the class's default, which
+# text_config leaves out; stored: whether tensors have the names of published files, or in memory.
+WITH_IMAGES = {
+    "gemma3_images": ("Gemma3", dict(hidden_size=16, intermediate_size=16, num_hidden_layers=7,
+                                     head_dim=4, vocab_size=48, sliding_window=5), True),
+    "mistral3_images": ("Mistral3", dict(hidden_size=64, intermediate_size=16, num_hidden_layers=1,
+                                         vocab_size=48, sliding_window=None), False),
+}
 # GGUF "llama" has no sliding window: converters drop Mistral's.
 GGUF_CASES = {"llama3_rope": "llama", "mistral_full": "llama", "smollm3": "smollm3",
               "qwen2": "qwen2", "qwen3": "qwen3", "phi3": "phi3", "phi3_long": "phi3",
@@ -107,16 +118,46 @@ def build(kind, extra):
     config._attn_implementation = "eager"
     with torch.device("cpu"):
         model = getattr(transformers, kind + "ForCausalLM")(config).float().eval()
+    return model, fill(model, kind, config.tie_word_embeddings, lambda name: name)
+
+
+def fill(model, kind, tied, stored_name):
+    """Gives every tensor its weights; their stored names, shapes, offsets and scales."""
     tensors = []
-    state = model.state_dict()
-    tied = config.tie_word_embeddings
-    for name, value in state.items():
+    for name, value in model.state_dict().items():
         if tied and name == "lm_head.weight":
             continue
+        name = stored_name(name)
         offset, scale = offset_and_scale(name, value.shape, kind.startswith("Gemma"))
         tensors.append([name, list(value.shape), offset, scale])
         value.copy_(torch.from_numpy(weight(name, value.shape, offset, scale)))
-    return model, tensors
+    return tensors
+
+
+def published_name(name):
+    """Of a tensor of Gemma3ForConditionalGeneration, as its files have it."""
+    if name.startswith("model.language_model."):
+        return "language_model.model." + name.removeprefix("model.language_model.")
+    return name.removeprefix("model.")
+
+
+def golden_with_images(kind, extra, published):
+    whole = getattr(transformers, kind + "Config")(text_config=extra, vision_config=VISION)
+    text = whole.text_config
+    whole.tie_word_embeddings = text.tie_word_embeddings
+    text.max_position_embeddings = 64
+    text._attn_implementation = whole._attn_implementation = "eager"
+    with torch.device("cpu"):
+        model = getattr(transformers, kind + "ForConditionalGeneration")(whole).float().eval()
+    tensors = fill(model, kind, text.tie_word_embeddings,
+                   published_name if published else lambda name: name)
+    defaults = type(text)().to_dict()
+    kept = {k: v for k, v in text.to_dict().items()
+            if v != defaults.get(k) and k not in ("layer_types", "dtype")}
+    config = dict(architectures=[kind + "ForConditionalGeneration"], model_type=whole.model_type,
+                  text_config=dict(kept, model_type=text.model_type),
+                  vision_config=dict(VISION, model_type=whole.vision_config.model_type))
+    return golden_of(model, config, tensors, 16)
 
 
 def rounded(array):
@@ -125,11 +166,15 @@ def rounded(array):
 
 def model_golden(kind, extra, length):
     model, tensors = build(kind, extra)
+    config = model.config.to_dict()
+    config["architectures"] = [kind + "ForCausalLM"]
+    return golden_of(model, config, tensors, length)
+
+
+def golden_of(model, config, tensors, length):
     tokens = [(7 * i * i + 3 * i + 5) % SMALL["vocab_size"] for i in range(length)]
     with torch.no_grad():
         logits = model(torch.tensor([tokens])).logits[0].float()
-    config = model.config.to_dict()
-    config["architectures"] = [kind + "ForCausalLM"]
     return dict(config=config, tensors=tensors, tokens=tokens, logits=rounded(logits))
 
 
@@ -301,6 +346,9 @@ def main(folder):
         (folder / f"{name}.json").write_text(json.dumps(golden, **dump) + "\n")
         if name in GGUF_CASES:
             write_gguf(folder / f"{name}.gguf", GGUF_CASES[name], golden)
+    for name, case in WITH_IMAGES.items():
+        golden = golden_with_images(*case)
+        (folder / f"{name}.json").write_text(json.dumps(golden, **dump) + "\n")
     (folder / "rope.json").write_text(json.dumps(rope_goldens(), **dump) + "\n")
 
 
