@@ -106,6 +106,13 @@ template <TensorType kType, size_t kRows>
   }
 }
 
+// In two steps: half of a panel is multiplied at a time.
+template <size_t kBytes>
+inline void fetch_weights(const std::byte* at) {
+  prefetch_weights<kBytes, 8192, 2>(at);
+  prefetch_weights<kBytes, 1024, 3>(at);
+}
+
 template <TensorType kType, size_t kRows>
 [[gnu::always_inline]] inline void quantized_tile(const PackedLayout& layout,
                                                   const std::byte* panel, size_t half,
@@ -115,7 +122,7 @@ template <TensorType kType, size_t kRows>
   constexpr size_t kBlockBytes = block_bytes(kFormat);
   const std::byte* plane = panel + layout.codes_offset + 32 * half;
   for (size_t block = 0; block < layout.blocks; ++block, x += kRows) {
-    if (half == 0) prefetch_weights<kBlockBytes>(panel + block * kBlockBytes);
+    if (half == 0) fetch_weights<kBlockBytes>(panel + block * kBlockBytes);
 #pragma GCC unroll 2
     for (size_t i = 0; i < kHalves<kRows>; ++i) {
       add_block<kType, kRows>(panel, plane + 32 * i, block, half + i, x, sums[i]);
@@ -148,7 +155,7 @@ template <TensorType kType, size_t kRows>
   __m256 odd_sums[kHalves<kRows>][kRows] = {};
   size_t column = 0;
   for (; column + 2 <= layout.cols; column += 2, x += 2 * kRows) {
-    if (half == 0) prefetch_weights<kPairBytes>(panel + column / 2 * kPairBytes);
+    if (half == 0) fetch_weights<kPairBytes>(panel + column / 2 * kPairBytes);
 #pragma GCC unroll 2
     for (size_t i = 0; i < kHalves<kRows>; ++i) {
       const __m256 even = load_column<kType>(panel, column, half + i);

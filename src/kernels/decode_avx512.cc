@@ -13,6 +13,13 @@ inline int32_t word(const int8_t* q, size_t index) {
   return w;
 }
 
+// One step into the second cache: nearer, or into the first as well, weights that no cache holds
+// come at 0.7 to 0.8 of the speed, as a core waits for few lines at a time.
+template <size_t kBytes>
+inline void fetch_weights(const std::byte* at) {
+  prefetch_weights<kBytes, 14336, 2>(at);
+}
+
 template <TensorType kType, size_t kRows>
 void quantized_tile(const PackedLayout& layout, const std::byte* panel, const ActivationBlock* x,
                     __m512 (&sums)[kRows]) {
@@ -23,7 +30,7 @@ void quantized_tile(const PackedLayout& layout, const std::byte* panel, const Ac
   ScaleReader<kType> scales(panel, 0);
   const __m512 rest_unit = _mm512_set1_ps(kRestUnit);
   for (size_t block = 0; block < layout.blocks; ++block, x += kRows) {
-    prefetch_weights<kBlockBytes>(panel + block * kBlockBytes);
+    fetch_weights<kBlockBytes>(panel + block * kBlockBytes);
     __m512i codes[8];
     load_codes<kType>(plane, codes);
     plane += code_bytes(kFormat);
@@ -84,7 +91,7 @@ void float_tile(const PackedLayout& layout, const std::byte* panel, const float*
   for (__m512& sum : odd_sums) sum = _mm512_setzero_ps();
   __m512 even, odd;
   for (size_t pair = 0; pair < layout.cols / 2; ++pair, panel += kPairBytes, x += 2 * kRows) {
-    prefetch_weights<kPairBytes>(panel);
+    fetch_weights<kPairBytes>(panel);
     load_columns<kType>(panel, even, odd);
     for (size_t r = 0; r < kRows; ++r) {
       sums[r] = _mm512_fmadd_ps(even, _mm512_set1_ps(x[r]), sums[r]);
