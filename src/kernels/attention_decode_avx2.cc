@@ -76,7 +76,6 @@ template <KvType type>
 struct FloatMath : FloatRows {
   using Softmax = Softmax256;
   static constexpr size_t kSums = 1;
-  static constexpr size_t kAhead = 2;
   template <int R>
   struct Weights {
     alignas(32) float tokens[R][kPageTokens];

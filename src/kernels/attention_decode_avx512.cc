@@ -25,7 +25,6 @@ template <KvType type>
 struct PairMath {
   using Softmax = Softmax512;
   static constexpr size_t kSums = 1;
-  static constexpr size_t kAhead = 2;
   struct Query {
     uint32_t* rows;  // [rows, head_dim / 2] pairs
     uint32_t* keys;  // a K tile that is rotated at read

@@ -9,7 +9,6 @@ template <KvType type>
 struct FloatMath : FloatRows {
   using Softmax = Softmax512;
   static constexpr size_t kSums = 2;  // of even tokens and of odd ones, side by side
-  static constexpr size_t kAhead = 2;
   template <int R>
   struct Weights {
     alignas(64) float tokens[R][kPageTokens];

@@ -24,7 +24,6 @@ inline __m256i to_pairs(__m512 x) { return _mm512_cvtepi32_epi16(_mm512_cvtps_ep
 struct Q8Math {
   using Softmax = Softmax512;
   static constexpr size_t kSums = 1;
-  static constexpr size_t kAhead = 4;  // tiles are short
   struct Query {
     float* rows;      // [rows, head_dim]
     uint32_t* pairs;  // [rows, head_dim / 2]
