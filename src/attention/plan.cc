@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <limits>
+#include <utility>
 
 #include "base/try.h"
 #include "kernels/attention.h"
@@ -38,7 +39,8 @@ AttentionPlan::AttentionPlan(const ModelConfig& config) : config_(config), every
 }
 
 void AttentionPlan::clear() {
-  blocks_.clear();
+  keeps_all_ = all_.count > 0 && blocks_.size() == all_.count;
+  if (!keeps_all_) blocks_.clear();
   biases_.clear();
   reads_.clear();
   jobs_.clear();
@@ -87,6 +89,13 @@ KeyRange AttentionPlan::visible(uint32_t layer, const SelectionPart& part, int32
 AttentionPlan::BlockList AttentionPlan::append_blocks(const SelectionPart& part, size_t list,
                                                       KeyRange visible) {
   constexpr int32_t kTokens = static_cast<int32_t>(kPageTokens);
+  const bool everything = &part == everything_.data();
+  if (std::exchange(keeps_all_, false)) {
+    if (everything && visible.begin == all_visible_.begin && visible.end == all_visible_.end) {
+      return all_;
+    }
+    blocks_.clear();
+  }
   BlockList blocks = {static_cast<uint32_t>(blocks_.size()), 0, 0};
   size_t bias = 0;     // of the first key of the range
   int32_t packed = 0;  // keys of the ranges before
@@ -110,6 +119,8 @@ AttentionPlan::BlockList AttentionPlan::append_blocks(const SelectionPart& part,
     packed += range.end - range.begin;
   }
   blocks.count = static_cast<uint32_t>(blocks_.size()) - blocks.first;
+  all_ = everything && blocks.first == 0 ? blocks : BlockList();
+  all_visible_ = visible;
   return blocks;
 }
 

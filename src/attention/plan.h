@@ -125,6 +125,11 @@ class AttentionPlan {
   std::vector<BlockList> lists_;
   std::vector<KeyBlock> union_;  // of query heads that share a KV head
   std::vector<KeyBlock> blocks_;
+  // The list of every key, where blocks_ holds nothing else, and what its rows saw: other threads'
+  // caches have it, and most layers need the same.
+  BlockList all_;
+  KeyRange all_visible_;
+  bool keeps_all_ = false;     // it is still there from before clear()
   std::vector<float> biases_;  // [blocks with bias, 16]
   std::vector<KeyRead> reads_;
   std::vector<AttentionJob> jobs_;

@@ -13,7 +13,7 @@ static inline void prefetch_k_pair([[maybe_unused]] size_t head_dim, const PageS
   constexpr size_t kLine = 64, kElement = type == KvType::kF32 ? 4 : has_scales(type) ? 1 : 2;
   const std::byte* row = page.k + pair * 2 * kPageTokens * kElement;
   for (size_t at = 0; at < 2 * kPageTokens * kElement; at += kLine) {
-    __builtin_prefetch(row + at, 0, 2);  // the second cache: see fetch_tile()
+    __builtin_prefetch(row + at, 0, 2);
   }
   if constexpr (type == KvType::kBF12) {
     __builtin_prefetch(bf12_tile(page.k, head_dim).high + pair * kPageTokens / 2, 0, 2);

@@ -54,5 +54,44 @@ TEST(AttentionPlan, PiecesShareAListEvenly) {
   }
 }
 
+// Every block that the plan's jobs read, in their order.
+std::vector<std::pair<uint32_t, uint16_t>> blocks_of(const AttentionPlan& plan) {
+  std::vector<std::pair<uint32_t, uint16_t>> blocks;
+  for (const AttentionJob& job : plan.jobs()) {
+    for (const KeyRead& read : plan.reads(job)) {
+      for (const KeyBlock& block : plan.blocks(read)) blocks.emplace_back(block.index, block.slots);
+    }
+  }
+  return blocks;
+}
+
+TEST(AttentionPlan, ListsThatStayAreThoseOfANewPlan) {
+  Toy toy(ToyShape(), 1);
+  SequenceKv kv = toy.new_sequence();
+  ASSERT_TRUE(kv.reserve(1500));
+  ScriptedPolicy policy;
+  Selection all, some;
+  some.all = false;
+  const KeyRange few = {16, 40};
+  some.parts.emplace_back().add_list({&few, 1});
+  AttentionPlan plan(toy.config());
+  const auto add = [&](AttentionPlan& into, int32_t position, const Selection& selection) {
+    const Row row = {0, position, 0};
+    const SequenceStep step = {&kv, &policy, 0, 1, kernels::Phase::kDecode, 1};
+    EXPECT_TRUE(into.add(0, 0, step, {&row, 1}, selection));
+  };
+  // The same again, a key and a block more, another list, two lists at once, and back.
+  for (const int32_t position : {1000, 1000, 1001, 1008, -1, 1008, -2, 1008, 1008, 3, 3}) {
+    AttentionPlan fresh(toy.config());
+    plan.clear();
+    for (AttentionPlan* each : {&plan, &fresh}) {
+      if (position == -2) add(*each, 1008, all);
+      add(*each, position < 0 ? 1008 : position, position == -1 ? some : all);
+    }
+    EXPECT_EQ(blocks_of(plan), blocks_of(fresh)) << position;
+    EXPECT_EQ(plan.decode_keys(), fresh.decode_keys()) << position;
+  }
+}
+
 }  // namespace
 }  // namespace reprise
