@@ -74,7 +74,7 @@ CASES = {
                                                            rope_theta=10000.0))), 16),
 }
 # Text models inside ones that read images too. What is not here is the class's default, which
-# text_config leaves out; stored: whether tensors have the names of published files, or in memory.
+# text_config leaves out. Last: whether tensors have the names of published files, or in memory.
 WITH_IMAGES = {
     "gemma3_images": ("Gemma3", dict(hidden_size=16, intermediate_size=16, num_hidden_layers=7,
                                      head_dim=4, vocab_size=48, sliding_window=5), True),
