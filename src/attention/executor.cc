@@ -46,13 +46,13 @@ CpuExecutor::CpuExecutor(const ModelConfig& config, std::span<const RopeTable* c
       rotation_(ropes),
       plan_(config),
       pager_(config, pool, prefetch),
-      scratch_(static_cast<size_t>(pool.size()) * config.n_kv_head),
-      together_(scratch_.size()) {}
+      scratch_(static_cast<size_t>(pool.size()) * config.n_kv_head) {}
 
 void CpuExecutor::begin(std::span<const Row> rows, std::span<const SequenceStep> steps) {
   rows_ = rows;
   steps_ = steps;
   selections_.resize(steps.size());
+  groups_.clear();
   costs_.assign(steps.size(), {});
   rotation_.begin(rows, pool_);
   pager_.begin(rows, steps);
@@ -125,7 +125,7 @@ Status CpuExecutor::compute(uint32_t layer, const float* q, float* out) {
   partial_out_.resize(std::max(partial_out_.size(), plan_.partials() * head_dim));
   partial_lse_.resize(std::max(partial_lse_.size(), plan_.partials()));
   const Call call = {layer, q, out};
-  group_jobs();
+  if (groups_.empty() || !plan_.kept()) group_jobs();
   pool_.run(groups_.size() - 1, [&](size_t group, int thread) {
     const size_t first = groups_[group], count = groups_[group + 1] - first;
     const auto jobs = plan_.jobs().subspan(first, count);
@@ -321,8 +321,8 @@ void CpuExecutor::run(const Call& call, const AttentionJob& job, Scratch& scratc
 
 void CpuExecutor::run_together(const Call& call, std::span<const AttentionJob> jobs,
                                std::span<Scratch> scratch) {
-  const size_t first = static_cast<size_t>(scratch.data() - scratch_.data());
-  const auto heads = std::span(together_).subspan(first, jobs.size());
+  std::vector<kernels::AttendArgs>& heads = scratch[0].together;
+  heads.resize(jobs.size());
   size_t bytes = 0;
   for (size_t i = 0; i < jobs.size(); ++i) {
     const KeyRead& read = plan_.reads(jobs[i])[0];
@@ -332,6 +332,7 @@ void CpuExecutor::run_together(const Call& call, std::span<const AttentionJob> j
     } else {
       gather_same_pages(jobs[0], scratch[0].pages, jobs[i], scratch[i].pages);
     }
+    gather_next(call.layer, jobs[i], jobs.size(), scratch[i]);
     heads[i] = args_of(call, jobs[i], read, scratch[i], result_of(call, jobs[i], scratch[i]));
     bytes += kernels::attend_scratch_bytes(heads[i]);
   }
@@ -350,6 +351,7 @@ void CpuExecutor::read(const Call& call, const AttentionJob& job, std::span<cons
   for (const KeyRead& read : reads) {
     add_pages(call.layer, job, read, read.blocks, scratch.pages);
   }
+  gather_next(call.layer, job, 1, scratch);
   const kernels::AttendArgs args = args_of(call, job, reads.back(), scratch, result);
   scratch.kernel.resize(std::max(scratch.kernel.size(), kernels::attend_scratch_bytes(args)));
   kernels::attend(args, scratch.kernel.data());
@@ -359,7 +361,6 @@ void CpuExecutor::read(const Call& call, const AttentionJob& job, std::span<cons
 kernels::AttendArgs CpuExecutor::args_of(const Call& call, const AttentionJob& job,
                                          const KeyRead& read, Scratch& scratch,
                                          const Result& result) {
-  gather_next(call.layer, job, scratch);
   const size_t results = size_t{job.rows} * job.heads;
   scratch.row_begin.resize(results);
   scratch.row_end.resize(results);
@@ -437,12 +438,16 @@ void CpuExecutor::move_queries(const Call& call, const AttentionJob& job, const 
   }
 }
 
-// A thread mostly takes jobs in their order, and what it reads next can be on its way.
-void CpuExecutor::gather_next(uint32_t layer, const AttentionJob& job, Scratch& scratch) const {
+// A thread mostly takes jobs in their order, `together` at a time, and what it reads next can be on
+// its way.
+void CpuExecutor::gather_next(uint32_t layer, const AttentionJob& job, size_t together,
+                              Scratch& scratch) const {
   constexpr size_t kPages = 4;
   scratch.next.clear();
-  const AttentionJob* next = &job + 1;
-  if (next == plan_.jobs().data() + plan_.jobs().size() || next->reads == 0) return;
+  const auto later = plan_.jobs().subspan(static_cast<size_t>(&job - plan_.jobs().data()));
+  if (later.size() <= together) return;
+  const AttentionJob* next = &later[together];
+  if (next->reads == 0) return;
   if (steps_[job.step].phase == kernels::Phase::kPrefill) return;
   add_pages(layer, *next, plan_.reads(*next).front(), kPages, scratch.next);
 }

@@ -34,15 +34,17 @@ class CpuExecutor : public AttentionOp {
   const StepCost& cost(size_t step) const { return costs_[step]; }
 
  private:
-  struct Scratch {                            // per thread and KV head
+  // Per thread and KV head. A line of two threads would change hands all the time.
+  struct alignas(64) Scratch {
     std::vector<float> q;                     // [rows, heads, head_dim] rotated elsewhere
     std::vector<float> lse;                   // [rows, heads]
     std::vector<float> more_out, more_lse;    // the same, of the second and later reads
     std::vector<float> cos_sin;               // [pairs][2]
     std::vector<int32_t> row_begin, row_end;  // [rows, heads]
     std::vector<kernels::PageSpan> pages;
-    std::vector<kernels::PageSpan> next;  // the first of the job after
-    std::vector<float> logits;            // [heads, pages, 16] where shares are asked for
+    std::vector<kernels::PageSpan> next;        // the first of the job after
+    std::vector<float> logits;                  // [heads, pages, 16] where shares are asked for
+    std::vector<kernels::AttendArgs> together;  // of a group, in the first of a thread
     std::vector<std::byte> kernel;
   };
   struct SharedPages {            // of a job
@@ -97,7 +99,8 @@ class CpuExecutor : public AttentionOp {
   /// Those that a part moves to other positions.
   void move_queries(const Call& call, const AttentionJob& job, const SelectionPart& part,
                     Scratch& scratch) const;
-  void gather_next(uint32_t layer, const AttentionJob& job, Scratch& scratch) const;
+  void gather_next(uint32_t layer, const AttentionJob& job, size_t together,
+                   Scratch& scratch) const;
   void add_pages(uint32_t layer, const AttentionJob& job, const KeyRead& read, size_t most,
                  std::vector<kernels::PageSpan>& pages) const;
   void gather_same_pages(const AttentionJob& other, std::span<const kernels::PageSpan> of_other,
@@ -118,21 +121,20 @@ class CpuExecutor : public AttentionOp {
   Pager pager_;
   std::span<const Row> rows_;
   std::span<const SequenceStep> steps_;
-  std::vector<uint32_t> row_steps_;            // [rows]
-  std::vector<size_t> store_tasks_;            // the first row of each, and the end
-  std::vector<Selection> selections_;          // [steps]
-  std::vector<StepCost> costs_;                // [steps]
-  std::vector<StepCost> before_;               // [steps] before the layer being computed
-  std::vector<Scratch> scratch_;               // [threads, n_kv_head]
-  std::vector<uint32_t> groups_;               // the first job of each, and the end
-  std::vector<kernels::AttendArgs> together_;  // [threads, n_kv_head]
-  std::vector<float> q_rotated_;               // [rows, n_head, head_dim]
-  std::vector<float> lse_;                     // [rows, n_head]
-  std::vector<SharedPages> shared_pages_;      // [jobs]
-  std::vector<float> share_factors_;           // [partials] of a piece's shares in those of all
-  std::vector<double> shares_ms_;              // [jobs]
-  std::vector<float> partial_out_;             // [partials, head_dim]
-  std::vector<float> partial_lse_;             // [partials]
+  std::vector<uint32_t> row_steps_;        // [rows]
+  std::vector<size_t> store_tasks_;        // the first row of each, and the end
+  std::vector<Selection> selections_;      // [steps]
+  std::vector<StepCost> costs_;            // [steps]
+  std::vector<StepCost> before_;           // [steps] before the layer being computed
+  std::vector<Scratch> scratch_;           // [threads, n_kv_head]
+  std::vector<uint32_t> groups_;           // the first job of each, and the end
+  std::vector<float> q_rotated_;           // [rows, n_head, head_dim]
+  std::vector<float> lse_;                 // [rows, n_head]
+  std::vector<SharedPages> shared_pages_;  // [jobs]
+  std::vector<float> share_factors_;       // [partials] of a piece's shares in those of all
+  std::vector<double> shares_ms_;          // [jobs]
+  std::vector<float> partial_out_;         // [partials, head_dim]
+  std::vector<float> partial_lse_;         // [partials]
 };
 
 }  // namespace reprise

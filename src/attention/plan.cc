@@ -39,15 +39,9 @@ AttentionPlan::AttentionPlan(const ModelConfig& config) : config_(config), every
 }
 
 void AttentionPlan::clear() {
-  keeps_all_ = all_.count > 0 && blocks_.size() == all_.count;
-  if (!keeps_all_) blocks_.clear();
-  biases_.clear();
-  reads_.clear();
-  jobs_.clear();
-  merges_.clear();
-  partials_ = 0;
-  decode_keys_ = 0;
-  decode_pages_ = 0;
+  kept_ = 0;
+  changed_ = false;
+  end_ = {};
 }
 
 Status AttentionPlan::add(uint32_t layer, uint32_t index, const SequenceStep& step,
@@ -58,20 +52,55 @@ Status AttentionPlan::add(uint32_t layer, uint32_t index, const SequenceStep& st
   for (const SelectionPart& part : target.parts) {
     target.per_query_head |= part.split == HeadSplit::kPerQueryHead;
   }
-  if (step.phase == kernels::Phase::kPrefill) {
+  const bool can_stay = selection.all && !target.captures && rows.size() == 1 &&
+                        step.phase == kernels::Phase::kDecode;
+  const int32_t position = rows.front().position;
+  const KeyRange seen = visible(layer, everything_[0], position, position);
+  if (kept_ < added_.size() && can_stay) {
+    const Added& before = added_[kept_];
+    if (before.can_stay && before.index == index && before.row == step.first_row &&
+        before.seen.begin == seen.begin && before.seen.end == seen.end) {
+      end_ = before.end;
+      ++kept_;
+      return check_pages(target, everything_[0], before.list);
+    }
+  }
+  drop_rest();
+  REPRISE_CHECK(build(target, rows));
+  end_ = {biases_.size(), blocks_.size(), reads_.size(),    jobs_.size(),
+          merges_.size(), end_.partials,  end_.decode_keys, end_.decode_pages};
+  added_.push_back(
+      {can_stay, index, step.first_row, seen, lists_.empty() ? BlockList() : lists_[0], end_});
+  kept_ = added_.size();
+  return {};
+}
+
+// What steps added before clear() and have not added again.
+void AttentionPlan::drop_rest() {
+  changed_ = true;
+  added_.resize(kept_);
+  biases_.resize(end_.biases);
+  blocks_.resize(end_.blocks);
+  reads_.resize(end_.reads);
+  jobs_.resize(end_.jobs);
+  merges_.resize(end_.merges);
+}
+
+Status AttentionPlan::build(const Target& target, std::span<const Row> rows) {
+  if (target.step->phase == kernels::Phase::kPrefill) {
     if (target.captures) {
       return fail(
           ErrorCode::kUnsupported,
           "layer {}: the policy captures results of prefill rows; only decode rows have them",
-          layer);
+          target.layer);
     }
     REPRISE_CHECK(build_lists(target, rows.front().position, rows.back().position));
     add_prefill_tiles(target, rows);
     return {};
   }
-  for (uint32_t row = 0; row < step.rows; ++row) {
+  for (uint32_t row = 0; row < rows.size(); ++row) {
     REPRISE_CHECK(build_lists(target, rows[row].position, rows[row].position));
-    add_decode_row(target, step.first_row + row);
+    add_decode_row(target, target.step->first_row + row);
   }
   return {};
 }
@@ -89,13 +118,6 @@ KeyRange AttentionPlan::visible(uint32_t layer, const SelectionPart& part, int32
 AttentionPlan::BlockList AttentionPlan::append_blocks(const SelectionPart& part, size_t list,
                                                       KeyRange visible) {
   constexpr int32_t kTokens = static_cast<int32_t>(kPageTokens);
-  const bool everything = &part == everything_.data();
-  if (std::exchange(keeps_all_, false)) {
-    if (everything && visible.begin == all_visible_.begin && visible.end == all_visible_.end) {
-      return all_;
-    }
-    blocks_.clear();
-  }
   BlockList blocks = {static_cast<uint32_t>(blocks_.size()), 0, 0};
   size_t bias = 0;     // of the first key of the range
   int32_t packed = 0;  // keys of the ranges before
@@ -119,8 +141,6 @@ AttentionPlan::BlockList AttentionPlan::append_blocks(const SelectionPart& part,
     packed += range.end - range.begin;
   }
   blocks.count = static_cast<uint32_t>(blocks_.size()) - blocks.first;
-  all_ = everything && blocks.first == 0 ? blocks : BlockList();
-  all_visible_ = visible;
   return blocks;
 }
 
@@ -176,8 +196,6 @@ Status AttentionPlan::build_lists(const Target& target, int32_t first, int32_t l
   for (size_t p = 0; p < target.parts.size(); ++p) {
     const SelectionPart& part = target.parts[p];
     const KeyRange range = visible(target.layer, part, first, last);
-    const SequenceKv& kv = part.side ? *part.side : *target.step->kv;
-    const auto pages = kv.pages(part.pages_layer(target.layer));
     for (uint32_t group = 0; group < groups; ++group) {
       BlockList& list = lists_[group * target.parts.size() + p];
       const uint32_t head = target.per_query_head ? group : group * group_size;
@@ -186,13 +204,21 @@ Status AttentionPlan::build_lists(const Target& target, int32_t first, int32_t l
         continue;
       }
       list = append_blocks(part, list_index(part, head, group_size), range);
-      for (const KeyBlock& block : std::span(blocks_).subspan(list.first, list.count)) {
-        if (pages[block.index] == kNoPage) {
-          return fail(ErrorCode::kUnsupported,
-                      "layer {}: the policy reads key {}, whose page it has evicted", target.layer,
-                      block.index * kPageTokens);
-        }
-      }
+      REPRISE_CHECK(check_pages(target, part, list));
+    }
+  }
+  return {};
+}
+
+Status AttentionPlan::check_pages(const Target& target, const SelectionPart& part,
+                                  BlockList list) const {
+  const SequenceKv& kv = part.side ? *part.side : *target.step->kv;
+  const auto pages = kv.pages(part.pages_layer(target.layer));
+  for (const KeyBlock& block : std::span(blocks_).subspan(list.first, list.count)) {
+    if (pages[block.index] == kNoPage) {
+      return fail(ErrorCode::kUnsupported,
+                  "layer {}: the policy reads key {}, whose page it has evicted", target.layer,
+                  block.index * kPageTokens);
     }
   }
   return {};
@@ -217,7 +243,7 @@ void AttentionPlan::add_decode_row(const Target& target, uint32_t row) {
     AttentionJob job = head_job(target, group);
     job.row = row;
     job.rows = 1;
-    PieceMerge merge = {job.step, row, job.head, job.heads, static_cast<uint32_t>(partials_)};
+    PieceMerge merge = {job.step, row, job.head, job.heads, static_cast<uint32_t>(end_.partials)};
     const size_t first_job = jobs_.size();
     for (const bool captured : {true, false}) {
       for (size_t p = 0; p < target.parts.size(); ++p) {
@@ -230,17 +256,18 @@ void AttentionPlan::add_decode_row(const Target& target, uint32_t row) {
     if (merge.pieces == 1 && !target.captures) {
       jobs_[first_job].partial = kDirect;
     } else {
-      partials_ += merge.pieces * job.heads;
+      end_.partials += merge.pieces * job.heads;
       merges_.push_back(merge);
     }
   }
-  // KV heads that share a list read a piece one after the other: their tiles lie side by side.
+  // KV heads that share a list read a piece one after the other: their tiles lie side by side. The
+  // last piece comes first, so that the thread that stores the token mostly reads it.
   const auto first_block = [&](const AttentionJob& job) {
     return reads_[job.first_read].first_block;
   };
   std::stable_sort(jobs_.begin() + row_job, jobs_.end(),
                    [&](const AttentionJob& a, const AttentionJob& b) {
-                     return first_block(a) < first_block(b);
+                     return first_block(a) > first_block(b);
                    });
 }
 
@@ -268,8 +295,8 @@ void AttentionPlan::count_decode_keys(const Target& target, uint32_t group) {
   const size_t parts = target.parts.size();
   if (sharers == 1) {
     for (size_t p = 0; p < parts; ++p) {
-      decode_keys_ += lists_[group * parts + p].keys;
-      decode_pages_ += lists_[group * parts + p].count;
+      end_.decode_keys += lists_[group * parts + p].keys;
+      end_.decode_pages += lists_[group * parts + p].count;
     }
     return;
   }
@@ -287,8 +314,8 @@ void AttentionPlan::count_decode_keys(const Target& target, uint32_t group) {
       while (i + 1 < union_.size() && union_[i + 1].index == union_[i].index) {
         slots |= union_[++i].slots;
       }
-      decode_keys_ += static_cast<uint64_t>(std::popcount(slots));
-      ++decode_pages_;
+      end_.decode_keys += static_cast<uint64_t>(std::popcount(slots));
+      ++end_.decode_pages;
     }
   }
 }

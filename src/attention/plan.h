@@ -69,13 +69,16 @@ class AttentionPlan {
   explicit AttentionPlan(const ModelConfig& config);
 
   void clear();
-  /// Adds the jobs of one step. Errors: kUnsupported when selection names an evicted key or
-  /// captures prefill rows.
+  /// Adds the jobs of one step. Those of decode steps that read every key, as they did in the same
+  /// order before clear(), stay as they are: other threads' caches have them, and most layers need
+  /// the same. Errors: kUnsupported when selection names an evicted key or captures prefill rows.
   Status add(uint32_t layer, uint32_t index, const SequenceStep& step, std::span<const Row> rows,
              const Selection& selection);
 
-  std::span<const AttentionJob> jobs() const { return jobs_; }
-  std::span<const PieceMerge> merges() const { return merges_; }
+  /// Whether all is as it was before clear().
+  bool kept() const { return !changed_ && kept_ == added_.size(); }
+  std::span<const AttentionJob> jobs() const { return std::span(jobs_).first(end_.jobs); }
+  std::span<const PieceMerge> merges() const { return std::span(merges_).first(end_.merges); }
   std::span<const KeyRead> reads(const AttentionJob& job) const {
     return std::span(reads_).subspan(job.first_read, job.reads);
   }
@@ -87,14 +90,25 @@ class AttentionPlan {
     return block.bias == kNoBias ? nullptr : &biases_[block.bias];
   }
   /// (row, head) results that jobs write into the partial buffer.
-  size_t partials() const { return partials_; }
+  size_t partials() const { return end_.partials; }
   /// Keys that decode rows read, summed over KV heads; and the page tiles they lie in.
-  uint64_t decode_keys() const { return decode_keys_; }
-  uint64_t decode_pages() const { return decode_pages_; }
+  uint64_t decode_keys() const { return end_.decode_keys; }
+  uint64_t decode_pages() const { return end_.decode_pages; }
 
  private:
   struct BlockList {
     uint32_t first = 0, count = 0, keys = 0;
+  };
+  struct End {  // of what steps have added
+    size_t biases = 0, blocks = 0, reads = 0, jobs = 0, merges = 0, partials = 0;
+    uint64_t decode_keys = 0, decode_pages = 0;
+  };
+  struct Added {  // by a step
+    bool can_stay;
+    uint32_t index, row;
+    KeyRange seen;
+    BlockList list;
+    End end;
   };
   struct Target {  // what is being planned
     uint32_t layer, index;
@@ -103,6 +117,9 @@ class AttentionPlan {
     bool per_query_head;
     bool captures;
   };
+  Status build(const Target& target, std::span<const Row> rows);
+  void drop_rest();
+  Status check_pages(const Target& target, const SelectionPart& part, BlockList list) const;
   /// Keys that rows at positions [first, last] can see of a part.
   KeyRange visible(uint32_t layer, const SelectionPart& part, int32_t first, int32_t last) const;
   BlockList append_blocks(const SelectionPart& part, size_t list, KeyRange visible);
@@ -125,17 +142,14 @@ class AttentionPlan {
   std::vector<BlockList> lists_;
   std::vector<KeyBlock> union_;  // of query heads that share a KV head
   std::vector<KeyBlock> blocks_;
-  // The list of every key, where blocks_ holds nothing else, and what its rows saw: other threads'
-  // caches have it, and most layers need the same.
-  BlockList all_;
-  KeyRange all_visible_;
-  bool keeps_all_ = false;     // it is still there from before clear()
   std::vector<float> biases_;  // [blocks with bias, 16]
   std::vector<KeyRead> reads_;
   std::vector<AttentionJob> jobs_;
   std::vector<PieceMerge> merges_;
-  size_t partials_ = 0;
-  uint64_t decode_keys_ = 0, decode_pages_ = 0;
+  std::vector<Added> added_;  // the first kept_ of them since clear()
+  size_t kept_ = 0;
+  bool changed_ = true;  // something was added anew since clear()
+  End end_;
 };
 
 }  // namespace reprise

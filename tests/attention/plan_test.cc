@@ -28,7 +28,8 @@ std::vector<std::vector<KeyRead>> pieces_of(Toy& toy, uint32_t keys) {
   const uint32_t group = toy.config().n_head / toy.config().n_kv_head;
   for (const AttentionJob& job : plan.jobs()) {
     EXPECT_EQ(job.reads, 1u);
-    pieces[job.head / group].push_back(plan.reads(job).front());
+    auto& of_head = pieces[job.head / group];
+    of_head.insert(of_head.begin(), plan.reads(job).front());  // the last comes first
   }
   return pieces;
 }
@@ -44,28 +45,34 @@ TEST(AttentionPlan, PiecesShareAListEvenly) {
     for (const std::vector<KeyRead>& pieces : heads) {
       EXPECT_EQ(pieces.size(), heads.front().size()) << keys;
       EXPECT_TRUE(pieces.size() <= 2 || pieces.size() % 4 == 0) << keys << ": " << pieces.size();
-      uint32_t next = pieces.front().first_block;
+      uint32_t next = 0;
       for (const KeyRead& piece : pieces) {
         EXPECT_EQ(piece.first_block, std::exchange(next, piece.first_block + piece.blocks));
         EXPECT_NEAR(piece.blocks, static_cast<double>(blocks) / pieces.size(), 1) << keys;
       }
-      EXPECT_EQ(next - pieces.front().first_block, blocks) << keys;
+      EXPECT_EQ(next, blocks) << keys;
     }
   }
 }
 
-// Every block that the plan's jobs read, in their order.
-std::vector<std::pair<uint32_t, uint16_t>> blocks_of(const AttentionPlan& plan) {
-  std::vector<std::pair<uint32_t, uint16_t>> blocks;
+// All that a plan says, jobs in their order.
+std::vector<std::vector<uint32_t>> contents(const AttentionPlan& plan) {
+  std::vector<std::vector<uint32_t>> all;
   for (const AttentionJob& job : plan.jobs()) {
+    all.push_back({job.step, job.row, job.rows, job.head, job.heads, job.partial});
     for (const KeyRead& read : plan.reads(job)) {
-      for (const KeyBlock& block : plan.blocks(read)) blocks.emplace_back(block.index, block.slots);
+      for (const KeyBlock& block : plan.blocks(read)) all.push_back({block.index, block.slots});
     }
   }
-  return blocks;
+  for (const PieceMerge& merge : plan.merges()) {
+    all.push_back({merge.step, merge.row, merge.head, merge.heads, merge.partial, merge.pieces});
+  }
+  all.push_back({static_cast<uint32_t>(plan.partials()), static_cast<uint32_t>(plan.decode_keys()),
+                 static_cast<uint32_t>(plan.decode_pages())});
+  return all;
 }
 
-TEST(AttentionPlan, ListsThatStayAreThoseOfANewPlan) {
+TEST(AttentionPlan, WhatStaysIsThatOfANewPlan) {
   Toy toy(ToyShape(), 1);
   SequenceKv kv = toy.new_sequence();
   ASSERT_TRUE(kv.reserve(1500));
@@ -74,22 +81,45 @@ TEST(AttentionPlan, ListsThatStayAreThoseOfANewPlan) {
   some.all = false;
   const KeyRange few = {16, 40};
   some.parts.emplace_back().add_list({&few, 1});
-  AttentionPlan plan(toy.config());
-  const auto add = [&](AttentionPlan& into, int32_t position, const Selection& selection) {
-    const Row row = {0, position, 0};
-    const SequenceStep step = {&kv, &policy, 0, 1, kernels::Phase::kDecode, 1};
-    EXPECT_TRUE(into.add(0, 0, step, {&row, 1}, selection));
+  using Steps = std::vector<std::pair<int32_t, const Selection*>>;
+  const Steps passes[] = {
+      {{1000, &all}},
+      {{1000, &all}},
+      {{1001, &all}},
+      {{1008, &all}},
+      {{1008, &some}},
+      {{1008, &some}},
+      {{1008, &all}},
+      {{1008, &all}, {1008, &all}},
+      {{1008, &all}, {1008, &all}},
+      {{1008, &all}, {1008, &some}},
+      {{1008, &all}, {1008, &some}},
+      {{1008, &all}, {700, &all}, {1008, &all}},
+      {{1008, &all}, {701, &all}, {1008, &all}},
+      {{1008, &all}, {701, &all}},
+      {{1008, &all}, {701, &all}},
+      {{3, &all}},
+      {{3, &all}},
   };
-  // The same again, a key and a block more, another list, two lists at once, and back.
-  for (const int32_t position : {1000, 1000, 1001, 1008, -1, 1008, -2, 1008, 1008, 3, 3}) {
+  AttentionPlan plan(toy.config());
+  std::vector<std::vector<uint32_t>> before;
+  for (size_t pass = 0; pass < std::size(passes); ++pass) {
     AttentionPlan fresh(toy.config());
-    plan.clear();
     for (AttentionPlan* each : {&plan, &fresh}) {
-      if (position == -2) add(*each, 1008, all);
-      add(*each, position < 0 ? 1008 : position, position == -1 ? some : all);
+      each->clear();
+      uint32_t index = 0;
+      for (const auto& [position, selection] : passes[pass]) {
+        const Row row = {0, position, 0};
+        const SequenceStep step = {&kv, &policy, index, 1, kernels::Phase::kDecode, 1};
+        EXPECT_TRUE(each->add(0, index++, step, {&row, 1}, *selection));
+      }
     }
-    EXPECT_EQ(blocks_of(plan), blocks_of(fresh)) << position;
-    EXPECT_EQ(plan.decode_keys(), fresh.decode_keys()) << position;
+    const auto now = contents(plan);
+    EXPECT_EQ(now, contents(fresh)) << pass;
+    EXPECT_FALSE(fresh.kept()) << pass;
+    EXPECT_TRUE(!plan.kept() || now == before) << pass;
+    EXPECT_EQ(plan.kept(), pass == 1 || pass == 8 || pass == 16) << pass;
+    before = now;
   }
 }
 
