@@ -57,11 +57,13 @@ MatmulInput normalise(MatmulInput input, size_t cols) {
 }
 
 void multiply(std::span<const Projection> projections, const MatmulInput& input, Phase phase) {
+  if (phase == Phase::kDecode) {
+    return decode(projections, normalise(input, projections.front().weight->cols()));
+  }
   std::vector<Projection> exact, floats, quantised;  // F32 weights stay float
   for (const Projection& p : projections) {
     const TensorType type = p.weight->type();
-    const bool stays = phase == Phase::kDecode || type == TensorType::kF32;
-    (stays ? exact : quant_format(type) ? quantised : floats).push_back(p);
+    (type == TensorType::kF32 ? exact : quant_format(type) ? quantised : floats).push_back(p);
   }
   if (!floats.empty()) prefill(floats, input.kernels->floats, input);
   if (!quantised.empty()) prefill(quantised, input.kernels->quantised, input);
