@@ -64,6 +64,7 @@ struct BenchPlan {
   std::vector<std::string> fusions = {"a3"};
   std::string store;          ///< folder for the chunks of prompts; "": a temporary one
   uint64_t store_memory = 0;  ///< where they are kept at hand, too
+  std::string store_codec = "none";
   /// Called when a context is done, with the report so far and the index of its first row.
   std::function<void(const BenchReport& report, size_t first_row)> on_rows;
 };

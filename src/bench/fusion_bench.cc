@@ -99,6 +99,7 @@ Status FusionBench::start() {
   report_.model = engine_->info();
   LibraryOptions stored;
   stored.store = folder_.path();
+  stored.store_codec = plan_.store_codec;
   // Chunks may be stored in a wider type than that of pages.
   stored.store_size =
       std::max(stored.store_size, 4 * uint64_t{longest} * report_.model.kv_bytes_per_token);
@@ -213,6 +214,9 @@ void FusionBench::add_row(const Subject& subject, uint32_t context, double full_
   row.policy = plan_.policies.front();
   row.fusion = subject.fusion.empty() ? "full prefill" : subject.fusion;
   row.from = kFromNames[static_cast<size_t>(subject.from)];
+  if (subject.from != From::kNowhere && plan_.store_codec != "none") {
+    row.from += ", " + plan_.store_codec;
+  }
   row.context = context;
   row.ttft_ms = percentile(subject.ttft_ms, 0.5);
   row.worst_ms = percentile(subject.ttft_ms, 1.0);

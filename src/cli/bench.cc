@@ -42,6 +42,8 @@ class BenchCommand : public Command {
     flags.add({"store-memory", "measure prompts whose chunks stay in page-locked memory, too",
                "bytes", 0, 0x1p50},
               plan_.store_memory);
+    flags.add({"store-codec", "how its chunks are kept", "", 0, 0, "none|zstd|q8_0|q8_0+zstd"},
+              plan_.store_codec);
   }
   Status run(Console& console) override {
     REPRISE_TRY(plan_.contexts, parse_list({"context", "", "tokens", 1, 1 << 24}, contexts_));
