@@ -16,9 +16,9 @@
 
 namespace reprise::kernels::cuda {
 
-inline constexpr uint32_t kMostCentroids = 256;     // of a part
-inline constexpr uint32_t kMostDirections = 2048;   // queries of a KV head that shape centroids
-inline constexpr int kNoCosineByte = 0x40;  // four make a number that is larger than any
+inline constexpr uint32_t kMostCentroids = 256;    // of a part
+inline constexpr uint32_t kMostDirections = 2048;  // queries of a KV head that shape centroids
+inline constexpr int kNoCosineByte = 0x40;         // four make a number that is larger than any
 inline constexpr float kNoCosine = 0x1.80808p1f;
 inline constexpr uint32_t kListEntryBytes = 4 + 2;  // a key and its score
 
