@@ -135,6 +135,7 @@ std::string_view builtin_template(std::string_view family) {
 
 std::vector<std::string_view> builtin_template_names() {
   std::vector<std::string_view> names;
+  names.reserve(std::size(kTemplates));
   for (const auto& [name, source] : kTemplates) names.push_back(name);
   std::sort(names.begin(), names.end());
   return names;

@@ -148,7 +148,7 @@ TEST(Usage, VariablesAndConfigurationAreCheckedAsFlagsAre) {
 
 TEST(Usage, AnEmptyFileHasNoTokens) {
   const TemporaryFolder folder;
-  std::ofstream(folder.file("empty.txt"));
+  std::ofstream(folder.file("empty.txt")).close();
   const auto count = [&](const std::string& file, const std::string& input) {
     return run({"tokenize", "-m", "random:tiny", "-f", file, "--count"}, {.input = input});
   };
