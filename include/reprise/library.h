@@ -12,6 +12,9 @@
 
 namespace reprise {
 
+/// What LibraryOptions::store_codec may be.
+inline constexpr std::string_view kStoreCodecs = "none|zstd|q8_0|q8_0+zstd";
+
 struct LibraryOptions {
   std::string store = {};
   uint64_t store_size = uint64_t{20} << 30;
@@ -39,7 +42,7 @@ void visit_options(LibraryOptions& o, Visitor&& visit) {
         o.chunk_tokens);
   visit(OptionSpec{"store-codec",
                    "how the KV of chunks that are added is kept: zstd loses nothing, q8_0 rounds",
-                   "", 0, 0, "none|zstd|q8_0|q8_0+zstd"},
+                   "", 0, 0, kStoreCodecs},
         o.store_codec);
   visit(OptionSpec{"store-remote",
                    "Redis server through which machines share chunks: "

@@ -42,7 +42,7 @@ class CpuExecutor : public AttentionOp {
     std::vector<float> cos_sin;               // [pairs][2]
     std::vector<int32_t> row_begin, row_end;  // [rows, heads]
     std::vector<kernels::PageSpan> pages;
-    std::vector<kernels::PageSpan> next;        // the first of the job after
+    std::vector<kernels::PageSpan> next;        // the first of what comes after
     std::vector<float> logits;                  // [heads, pages, 16] where shares are asked for
     std::vector<kernels::AttendArgs> together;  // of a group, in the first of a thread
     std::vector<std::byte> kernel;

@@ -62,9 +62,9 @@ struct BenchPlan {
   std::vector<std::string> policies = {"full"};
   std::string peer;  ///< "", kEnginePeer or kAttentionPeer
   std::vector<std::string> fusions = {"a3"};
-  std::string store;          ///< folder for the chunks of prompts; "": a temporary one
-  uint64_t store_memory = 0;  ///< where they are kept at hand, too
-  std::string store_codec = "none";
+  std::string store;                 ///< folder for the chunks of prompts; "": a temporary one
+  uint64_t store_memory = 0;         ///< where they are kept at hand, too
+  std::string store_codec = "none";  ///< how they are kept
   /// Called when a context is done, with the report so far and the index of its first row.
   std::function<void(const BenchReport& report, size_t first_row)> on_rows;
 };
@@ -97,7 +97,7 @@ struct BenchRow {
 /// The first token of a prompt whose chunks are stored, or of full prefill. Medians, but for the
 /// worst; what is loaded is that of the last measurement.
 struct FusionTimes {
-  std::string policy, fusion, from;  ///< from: "memory" (the system's cache) or "disk"
+  std::string policy, fusion, from;  ///< from: "memory", "file cache" or "disk", and the codec
   uint32_t context = 0;
   double ttft_ms = 0, worst_ms = 0, vs_full = 0;
   uint64_t loaded_rows = 0, recomputed_rows = 0, loaded_bytes = 0;

@@ -7,6 +7,7 @@
 #include "bench/fusion_bench.h"
 #include "cli/command.h"
 #include "cli/lists.h"
+#include "reprise/library.h"
 
 namespace reprise::cli {
 namespace {
@@ -42,7 +43,7 @@ class BenchCommand : public Command {
     flags.add({"store-memory", "measure prompts whose chunks stay in page-locked memory, too",
                "bytes", 0, 0x1p50},
               plan_.store_memory);
-    flags.add({"store-codec", "how its chunks are kept", "", 0, 0, "none|zstd|q8_0|q8_0+zstd"},
+    flags.add({"store-codec", "how its chunks are kept", "", 0, 0, kStoreCodecs},
               plan_.store_codec);
   }
   Status run(Console& console) override {
