@@ -44,7 +44,7 @@ function(reprise_layer name)
   list(FILTER sources EXCLUDE REGEX "/(cuda|without_cuda)/")
   set(avx2 -mavx2 -mfma -mf16c)
   set(avx512 ${avx2} -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mavx512bf16
-      -mavx512vbmi -mprefer-vector-width=512)
+      -mavx512vbmi -mprfchw -mprefer-vector-width=512)
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
     # GCC's own AVX-512 headers read values that they leave undefined on purpose (PR105593).
     list(APPEND avx512 -Wno-uninitialized -Wno-maybe-uninitialized)

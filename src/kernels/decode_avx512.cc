@@ -13,14 +13,19 @@ inline int32_t word(const int8_t* q, size_t index) {
   return w;
 }
 
-// One step into the second cache: nearer, or into the first as well, weights that no cache holds
-// come at 0.7 to 0.8 of the speed, as a core waits for few lines at a time.
-template <size_t kBytes>
-inline void fetch_weights(const std::byte* at) {
-  prefetch_weights<kBytes, 14336, 2>(at);
-}
+// Weights are asked for once, so many bytes before they are multiplied: nearer, or again on their
+// way to the first cache, those that no cache holds come at 0.7 to 0.8 of the speed, as a core
+// waits for few lines at a time.
+struct IntoFirstCache {
+  static constexpr size_t kAhead = 20480;
+  static constexpr int kLocality = 3;
+};
+struct IntoSecondCache {
+  static constexpr size_t kAhead = 14336;
+  static constexpr int kLocality = 2;
+};
 
-template <TensorType kType, size_t kRows>
+template <class Fetch, TensorType kType, size_t kRows>
 void quantized_tile(const PackedLayout& layout, const std::byte* panel, const ActivationBlock* x,
                     __m512 (&sums)[kRows]) {
   constexpr QuantFormat kFormat = *quant_format(kType);
@@ -30,7 +35,7 @@ void quantized_tile(const PackedLayout& layout, const std::byte* panel, const Ac
   ScaleReader<kType> scales(panel, 0);
   const __m512 rest_unit = _mm512_set1_ps(kRestUnit);
   for (size_t block = 0; block < layout.blocks; ++block, x += kRows) {
-    fetch_weights<kBlockBytes>(panel + block * kBlockBytes);
+    prefetch_weights<kBlockBytes, Fetch::kAhead, Fetch::kLocality>(panel + block * kBlockBytes);
     __m512i codes[8];
     load_codes<kType>(plane, codes);
     plane += code_bytes(kFormat);
@@ -83,7 +88,7 @@ inline __m512 load_last_column(const std::byte* at) {
   return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_load_si512(at), 16));
 }
 
-template <TensorType kType, size_t kRows>
+template <class Fetch, TensorType kType, size_t kRows>
 void float_tile(const PackedLayout& layout, const std::byte* panel, const float* x,
                 __m512 (&sums)[kRows]) {
   constexpr size_t kPairBytes = kType == TensorType::kF32 ? 128 : 64;
@@ -91,7 +96,7 @@ void float_tile(const PackedLayout& layout, const std::byte* panel, const float*
   for (__m512& sum : odd_sums) sum = _mm512_setzero_ps();
   __m512 even, odd;
   for (size_t pair = 0; pair < layout.cols / 2; ++pair, panel += kPairBytes, x += 2 * kRows) {
-    fetch_weights<kPairBytes>(panel);
+    prefetch_weights<kPairBytes, Fetch::kAhead, Fetch::kLocality>(panel);
     load_columns<kType>(panel, even, odd);
     for (size_t r = 0; r < kRows; ++r) {
       sums[r] = _mm512_fmadd_ps(even, _mm512_set1_ps(x[r]), sums[r]);
@@ -107,40 +112,58 @@ void float_tile(const PackedLayout& layout, const std::byte* panel, const float*
   for (size_t r = 0; r < kRows; ++r) sums[r] = _mm512_add_ps(sums[r], odd_sums[r]);
 }
 
-template <TensorType kType, size_t kRows>
+template <class Fetch, TensorType kType, size_t kRows>
 void decode_tile(const DecodeJob& job, size_t index, size_t row) {
   const std::byte* panel = job.panels + index * job.layout.panel_bytes;
   __m512 sums[kRows];
   for (__m512& sum : sums) sum = _mm512_setzero_ps();
   if constexpr (quant_format(kType).has_value()) {
-    quantized_tile<kType>(job.layout, panel, job.x_codes + row * job.layout.blocks, sums);
+    quantized_tile<Fetch, kType>(job.layout, panel, job.x_codes + row * job.layout.blocks, sums);
   } else {
-    float_tile<kType>(job.layout, panel, job.x_float + row * job.layout.cols, sums);
+    float_tile<Fetch, kType>(job.layout, panel, job.x_float + row * job.layout.cols, sums);
   }
   for (size_t r = 0; r < kRows; ++r) write_panel(job.out, row + r, index * kPanelRows, sums[r]);
 }
 
-template <TensorType kType>
+// Lines that sums go to are in the cache of the thread that read them last: asked for only when
+// they are written, they hold up all that is written after them.
+inline void claim_output(const DecodeJob& job, size_t panel) {
+  for (size_t row = 0; row < job.rows; ++row) {
+    __builtin_prefetch(job.out.data + row * job.out.stride + panel * kPanelRows, 1);
+  }
+}
+
+template <class Fetch, TensorType kType>
 void decode_panels(const DecodeJob& job) {
+  constexpr size_t kClaimed = 4;  // panels ahead
+  size_t claimed = job.panel_begin;
   for (size_t panel = job.panel_begin; panel < job.panel_end; ++panel) {
+    for (; claimed < job.panel_end && claimed <= panel + kClaimed; ++claimed) {
+      claim_output(job, claimed);
+    }
     for (size_t row = 0, tile = 0; row < job.rows; row += tile) {
       tile = row_tile(job.rows - row);
-      if (tile == 8) decode_tile<kType, 8>(job, panel, row);
-      if (tile == 4) decode_tile<kType, 4>(job, panel, row);
-      if (tile == 2) decode_tile<kType, 2>(job, panel, row);
-      if (tile == 1) decode_tile<kType, 1>(job, panel, row);
+      if (tile == 8) decode_tile<Fetch, kType, 8>(job, panel, row);
+      if (tile == 4) decode_tile<Fetch, kType, 4>(job, panel, row);
+      if (tile == 2) decode_tile<Fetch, kType, 2>(job, panel, row);
+      if (tile == 1) decode_tile<Fetch, kType, 1>(job, panel, row);
     }
   }
 }
 
+template <class Fetch>
+void decode_all(const DecodeJob& job) {
+  if (job.layout.type == TensorType::kF32) return decode_panels<Fetch, TensorType::kF32>(job);
+  if (job.layout.type == TensorType::kF16) return decode_panels<Fetch, TensorType::kF16>(job);
+  if (job.layout.type == TensorType::kBF16) return decode_panels<Fetch, TensorType::kBF16>(job);
+  for_quantized(job.layout.type,
+                [&](auto type) { decode_panels<Fetch, decltype(type)::value>(job); });
+}
+
 }  // namespace
 
-void decode_avx512(const DecodeJob& job) {
-  if (job.layout.type == TensorType::kF32) return decode_panels<TensorType::kF32>(job);
-  if (job.layout.type == TensorType::kF16) return decode_panels<TensorType::kF16>(job);
-  if (job.layout.type == TensorType::kBF16) return decode_panels<TensorType::kBF16>(job);
-  for_quantized(job.layout.type, [&](auto type) { decode_panels<decltype(type)::value>(job); });
-}
+void decode_avx512(const DecodeJob& job) { decode_all<IntoFirstCache>(job); }
+void decode_avx512_beside_amx(const DecodeJob& job) { decode_all<IntoSecondCache>(job); }
 
 void round_codes_avx512(const float* x, size_t blocks, size_t tile_rows, ActivationBlock* out) {
   for (size_t block = 0; block < blocks; ++block, x += kBlockCols, out += tile_rows) {

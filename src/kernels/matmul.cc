@@ -31,8 +31,9 @@ const MatmulKernels& matmul_kernels([[maybe_unused]] Isa isa) {
   static constexpr PrefillForm kTiles = {
       kBf16,        kTileSteps,         round_bf16_avx512, expand_avx512,
       multiply_amx, begin_multiply_amx, end_multiply_amx,  expand_part_avx512};
-  static constexpr MatmulKernels kAmx = {round_codes_avx512, decode_avx512,     kTiles, kTiles,
-                                         write_avx512,       write_gated_avx512};
+  static constexpr MatmulKernels kAmx = {
+      round_codes_avx512, decode_avx512_beside_amx, kTiles, kTiles,
+      write_avx512,       write_gated_avx512};
   if (isa == Isa::kAmx) return kAmx;
   if (isa == Isa::kAvx512) return kAvx512;
   if (isa == Isa::kAvx2) return kAvx2;

@@ -7,6 +7,7 @@
 #include <tuple>
 #include <vector>
 
+#include "kernels/matmul_isa.h"
 #include "kernels/ops.h"
 #include "matmul_case.h"
 
@@ -142,6 +143,31 @@ TEST(MatmulLarge, AgreesOnEveryInstructionSet) {
         }
       }
     }
+  }
+}
+
+// With AMX weights are fetched in another way, which needs no AMX.
+TEST(MatmulDecode, GivesTheSameBitsWhereverWeightsAreFetchedTo) {
+  if (cpu_isa() < Isa::kAvx512) GTEST_SKIP() << "not on this machine";
+  constexpr size_t kRows = 3, kColumns = 768, kBlocks = kColumns / kBlockCols;
+  ThreadPool pool(1);
+  const std::vector<float> x = random_values(kRows * kColumns, 11);
+  std::vector<ActivationBlock> codes(kRows * kBlocks);
+  matmul_kernels(Isa::kAvx512).round_codes(x.data(), codes.size(), 1, codes.data());
+  for (const TensorType type : kAllTypes) {
+    const PackedMatrix weight = packed(StoredMatrix(type, kOutputs, kColumns, 7), pool);
+    const auto product = [&](Isa isa) {
+      std::vector<float> out(kRows * kOutputs, kUntouched);
+      DecodeJob job{packed_layout(type, kColumns), weight.data()};
+      job.panel_end = (kOutputs + kPanelRows - 1) / kPanelRows;
+      job.rows = kRows;
+      job.x_codes = codes.data();
+      job.x_float = x.data();
+      job.out = {out.data(), kOutputs, kOutputs};
+      matmul_kernels(isa).decode(job);
+      return out;
+    };
+    EXPECT_EQ(product(Isa::kAvx512), product(Isa::kAmx)) << tensor_type_info(type).name;
   }
 }
 
