@@ -158,7 +158,9 @@ TEST(MatmulDecode, GivesTheSameBitsWhereverWeightsAreFetchedTo) {
     const PackedMatrix weight = packed(StoredMatrix(type, kOutputs, kColumns, 7), pool);
     const auto product = [&](Isa isa) {
       std::vector<float> out(kRows * kOutputs, kUntouched);
-      DecodeJob job{packed_layout(type, kColumns), weight.data()};
+      DecodeJob job;
+      job.layout = packed_layout(type, kColumns);
+      job.panels = weight.data();
       job.panel_end = (kOutputs + kPanelRows - 1) / kPanelRows;
       job.rows = kRows;
       job.x_codes = codes.data();
