@@ -103,13 +103,15 @@ TEST_F(BlockReading, ASlotIsWrittenWhenItIsUnused) {
   EXPECT_EQ(unused, kChunks);
   plan.await_unused = [](size_t) -> Status { return fail(ErrorCode::kUnsupported, "no event"); };
   BlockReader reader(plan);
-  for (int part = 0; part < 2; ++part) {
-    ASSERT_TRUE(reader.next());
+  auto slot = reader.next();
+  ASSERT_TRUE(slot) << "its slot was never used";
+  size_t given = 0;
+  for (; slot; slot = reader.next()) {
+    ++given;
     reader.release();
   }
-  const auto last = reader.next();
-  ASSERT_FALSE(last);
-  EXPECT_EQ(last.error().message, "no event");
+  EXPECT_LE(given, 2u);  // 1 where the second part was still read when the third one failed
+  EXPECT_EQ(slot.error().message, "no event");
   EXPECT_EQ(reader.failed(), nullptr);
 }
 
