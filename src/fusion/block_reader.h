@@ -24,6 +24,10 @@ struct BlockPart {
   size_t bytes = 0;
 };
 
+/// What is read: devices make values of codes.
+inline constexpr BlockForm kReadForm = BlockForm::kCodes;
+/// From a block of so many bytes to the next one, so that wide loads reach either.
+size_t block_stride(size_t bytes);
 /// As few parts as there can be of at most so many bytes, or of one load that is larger.
 std::vector<BlockPart> block_parts(std::span<const ChunkLoad> loads, size_t most_bytes);
 
@@ -31,7 +35,7 @@ class BlockReader {
  public:
   /// Where the blocks of a load stay.
   struct Kept {
-    std::byte* blocks = nullptr;  // [layers][block]; null: they go through the slots
+    std::byte* blocks = nullptr;  // [layers][block_stride()]; null: they go through the slots
     bool read = false;            // they are there already
   };
   struct Plan {
@@ -65,7 +69,7 @@ class BlockReader {
   struct Source {
     const StoredChunk* chunk;
     size_t in_slot;
-    std::byte* kept;  // [layers][block], or null: it goes into the slot
+    std::byte* kept;  // [layers][block_stride()], or null: it goes into the slot
   };
   struct Slot {
     size_t done = 0;  // blocks of its part

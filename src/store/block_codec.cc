@@ -17,7 +17,6 @@ namespace {
 using kernels::KvType;
 using Bytes = std::span<const std::byte>;
 
-constexpr size_t kGroup = 32;  // values of a scale
 // Exponents compress at any level, mantissas at none: higher levels only take longer.
 constexpr int kZstdLevel = 1;
 
@@ -32,9 +31,7 @@ constexpr std::array<NamedCodec, 4> kCodecs = {{{"none", {}},
 
 size_t value_bytes(KvType type) { return type == KvType::kF32 ? sizeof(float) : sizeof(Bf16); }
 
-uint64_t scales_of(uint64_t values) { return (values + kGroup - 1) / kGroup; }
-
-uint64_t q8_bytes(uint64_t values) { return values + scales_of(values) * sizeof(F16); }
+uint64_t scales_of(uint64_t values) { return (values + kScaleValues - 1) / kScaleValues; }
 
 float load(Bytes raw, KvType type, size_t index) {
   if (type == KvType::kF32) {
@@ -59,10 +56,10 @@ void save(float value, KvType type, std::span<std::byte> raw, size_t index) {
 // Codes of all values, then the scales.
 Result<std::vector<std::byte>> quantize(KvType type, Bytes raw) {
   const size_t values = raw.size() / value_bytes(type);
-  std::vector<std::byte> out(q8_bytes(values));
+  std::vector<std::byte> out(values + scales_of(values) * sizeof(F16));
   for (size_t group = 0; group < scales_of(values); ++group) {
-    const size_t first = group * kGroup, count = std::min(kGroup, values - first);
-    std::array<float, kGroup> x;
+    const size_t first = group * kScaleValues, count = std::min(kScaleValues, values - first);
+    std::array<float, kScaleValues> x;
     float largest = 0;
     bool finite = true;
     for (size_t i = 0; i < count; ++i) {
@@ -91,7 +88,7 @@ void dequantize(KvType type, Bytes q8, std::span<std::byte> raw) {
     F16 scale;
     std::memcpy(&scale, &q8[values + group * sizeof scale], sizeof scale);
     const float factor = to_float(scale);
-    const size_t first = group * kGroup, end = std::min(values, first + kGroup);
+    const size_t first = group * kScaleValues, end = std::min(values, first + kScaleValues);
     for (size_t i = first; i < end; ++i) {
       save(static_cast<float>(static_cast<int8_t>(q8[i])) * factor, type, raw, i);
     }
@@ -154,8 +151,14 @@ Result<BlockCodec> codec_from_bits(uint16_t bits) {
   return BlockCodec{(bits & 1) != 0, (bits & 2) != 0};
 }
 
+uint64_t form_bytes(BlockCodec codec, BlockForm form, KvType type, uint64_t raw_bytes) {
+  if (!codec.q8_0 || form == BlockForm::kValues) return raw_bytes;
+  const uint64_t values = raw_bytes / value_bytes(type);
+  return values + scales_of(values) * sizeof(F16);
+}
+
 uint64_t most_encoded_bytes(BlockCodec codec, KvType type, uint64_t raw_bytes) {
-  const uint64_t plain = codec.q8_0 ? q8_bytes(raw_bytes / value_bytes(type)) : raw_bytes;
+  const uint64_t plain = form_bytes(codec, BlockForm::kCodes, type, raw_bytes);
   return codec.zstd ? ZSTD_compressBound(plain) : plain;
 }
 
@@ -172,23 +175,29 @@ Result<std::vector<std::byte>> encode_block(BlockCodec codec, KvType type, Bytes
   return codec.zstd ? compress(plain) : Result<std::vector<std::byte>>(std::move(plain));
 }
 
-Status decode_block(BlockCodec codec, KvType type, Bytes encoded, std::span<std::byte> raw) {
+Status decode_block(BlockCodec codec, BlockForm form, KvType type, Bytes encoded,
+                    std::span<std::byte> out) {
+  const bool widens = codec.q8_0 && form == BlockForm::kValues;
+  const bool joins = codec.zstd && !codec.q8_0;
+  if (codec.zstd && !widens && !joins) return decompress(encoded, out);
+  const uint64_t bytes =
+      widens ? form_bytes(codec, BlockForm::kCodes, type, out.size()) : out.size();
   std::vector<std::byte> plain;
   if (codec.zstd) {
-    plain.resize(most_encoded_bytes({.q8_0 = codec.q8_0}, type, raw.size()));
+    plain.resize(bytes);
     REPRISE_CHECK(decompress(encoded, plain));
     encoded = plain;
   }
-  if (encoded.size() != most_encoded_bytes({.q8_0 = codec.q8_0}, type, raw.size())) {
-    return fail(ErrorCode::kCorrupt, "a block of {} bytes does not hold {} bytes of KV",
-                encoded.size(), raw.size());
+  if (encoded.size() != bytes) {
+    return fail(ErrorCode::kCorrupt, "a block of {} bytes stands for one of {}", encoded.size(),
+                bytes);
   }
-  if (codec.q8_0) {
-    dequantize(type, encoded, raw);
-  } else if (codec.zstd) {
-    type == KvType::kF32 ? join_bytes<4>(encoded, raw) : join_bytes<2>(encoded, raw);
+  if (widens) {
+    dequantize(type, encoded, out);
+  } else if (joins) {
+    type == KvType::kF32 ? join_bytes<4>(encoded, out) : join_bytes<2>(encoded, out);
   } else {
-    std::ranges::copy(encoded, raw.begin());
+    std::ranges::copy(encoded, out.begin());
   }
   return {};
 }

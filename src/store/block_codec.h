@@ -34,14 +34,24 @@ uint16_t codec_bits(BlockCodec codec);
 /// kCorrupt when there is no such codec.
 Result<BlockCodec> codec_from_bits(uint16_t bits);
 
+inline constexpr uint64_t kScaleValues = 32;  ///< of q8_0, that share a scale
+
+/// What a reader gets of a block: values, or, where q8_0 keeps it, codes of all values [values]
+/// int8, then scales [values / 32, rounded up] f16. A value is its code times its scale, rounded
+/// to the type.
+enum class BlockForm : uint8_t { kValues, kCodes };
+
+/// Bytes of a block of raw bytes in a form.
+uint64_t form_bytes(BlockCodec codec, BlockForm form, kernels::KvType type, uint64_t raw_bytes);
 /// Bytes of a block of raw bytes, at most; exact for codecs that do not compress.
 uint64_t most_encoded_bytes(BlockCodec codec, kernels::KvType type, uint64_t raw_bytes);
 
 /// raw: values of a type, bf16 or f32. kInvalidArgument when q8_0 cannot hold them.
 Result<std::vector<std::byte>> encode_block(BlockCodec codec, kernels::KvType type,
                                             std::span<const std::byte> raw);
-/// Fills raw; encoded may be anything. kCorrupt when it is no block of so many values.
-Status decode_block(BlockCodec codec, kernels::KvType type, std::span<const std::byte> encoded,
-                    std::span<std::byte> raw);
+/// Fills out, form_bytes() of a block; encoded may be anything. kCorrupt when it is no block of so
+/// many values.
+Status decode_block(BlockCodec codec, BlockForm form, kernels::KvType type,
+                    std::span<const std::byte> encoded, std::span<std::byte> out);
 
 }  // namespace reprise

@@ -48,11 +48,16 @@ Status StoredChunk::read_stored(uint32_t layer, std::span<std::byte> out) const 
               record_.source.document);
 }
 
-Status StoredChunk::read_layer(uint32_t layer, std::span<std::byte> out) const {
-  if (record_.codec == BlockCodec{}) return read_stored(layer, out);
+size_t StoredChunk::block_bytes(BlockForm form) const {
+  return form_bytes(record_.codec, form, record_.identity().type, record_.layout.block_bytes);
+}
+
+Status StoredChunk::read_layer(uint32_t layer, std::span<std::byte> out, BlockForm form) const {
+  const BlockCodec codec = record_.codec;
+  if (!codec.zstd && (!codec.q8_0 || form == BlockForm::kCodes)) return read_stored(layer, out);
   std::vector<std::byte> stored(record_.blocks[layer].bytes);
   REPRISE_CHECK(read_stored(layer, stored));
-  return decode_block(record_.codec, record_.identity().type, stored, out);
+  return decode_block(codec, form, record_.identity().type, stored, out);
 }
 
 Result<EncodedRecord> StoredChunk::encoded() const {

@@ -33,10 +33,13 @@ class StoredChunk {
 
   const ChunkRow& row() const { return row_; }
   const ChunkRecord& record() const { return record_; }
-  size_t block_bytes() const { return record_.layout.block_bytes; }
-  /// K [tokens, n_kv_head, head_dim], then V, of one layer, decoded; out: block_bytes(). kCorrupt
-  /// when they are not what was stored, kTruncated, kFileUnreadable.
-  Status read_layer(uint32_t layer, std::span<std::byte> out) const;
+  size_t block_bytes(BlockForm form = BlockForm::kValues) const;
+  /// Whether BlockForm::kCodes has codes and scales for it, and not values.
+  bool has_codes() const { return record_.codec.q8_0; }
+  /// K [tokens, n_kv_head, head_dim], then V, of one layer; out: block_bytes(form). kCorrupt when
+  /// they are not what was stored, kTruncated, kFileUnreadable.
+  Status read_layer(uint32_t layer, std::span<std::byte> out,
+                    BlockForm form = BlockForm::kValues) const;
   /// Every layer's bytes as they are stored.
   Status check() const;
   /// The whole record as it is stored.

@@ -46,20 +46,25 @@ TEST_F(FusionRanks, EveryRowIsFullPrefill) {
 
 // Every head's part of what is stored comes to the device that has the head.
 TEST_F(FusionRanks, StoreAndLoadWhatOneDeviceDoes) {
-  Books alone(stored_options()), together(shared());
-  const PartedPrompt prompt = three_chunks();
-  alone.add(prompt);
-  together.add(prompt);
-  auto one = *alone.engine->open(), two = *together.engine->open();
-  ASSERT_TRUE(alone.library->fuse(*one, prompt, "pie"));
-  const auto report = together.library->fuse(*two, prompt, "pie");
-  ASSERT_TRUE(report);
-  EXPECT_EQ(report->loaded_rows, 287u);
-  for (uint32_t layer = 0; layer < kStoredLayers; ++layer) {
-    for (const bool keys : {true, false}) {
-      const auto got = read_back(*two, layer, 21, 308, keys),
-                 want = read_back(*one, layer, 21, 308, keys);
-      EXPECT_LT(relative_distance(got, want), tolerance()) << layer << (keys ? " k" : " v");
+  for (const char* codec : {"none", "q8_0"}) {
+    LibraryOptions how;
+    how.store_codec = codec;
+    Books alone(stored_options(), how), together(shared(), how);
+    const PartedPrompt prompt = three_chunks();
+    alone.add(prompt);
+    together.add(prompt);
+    auto one = *alone.engine->open(), two = *together.engine->open();
+    ASSERT_TRUE(alone.library->fuse(*one, prompt, "pie"));
+    const auto report = together.library->fuse(*two, prompt, "pie");
+    ASSERT_TRUE(report);
+    EXPECT_EQ(report->loaded_rows, 287u);
+    for (uint32_t layer = 0; layer < kStoredLayers; ++layer) {
+      for (const bool keys : {true, false}) {
+        const auto got = read_back(*two, layer, 21, 308, keys),
+                   want = read_back(*one, layer, 21, 308, keys);
+        EXPECT_LT(relative_distance(got, want), tolerance())
+            << codec << ", " << layer << (keys ? " k" : " v");
+      }
     }
   }
 }

@@ -1,5 +1,8 @@
 // Stored chunks on a CUDA device under policies that keep keys without position.
+#include <map>
+
 #include "cuda/fusion_testing.h"
+#include "store/chunk_store.h"
 
 namespace reprise::test {
 namespace {
@@ -7,6 +10,27 @@ namespace {
 constexpr const char* kFree = "full:keys=position-free";
 // Reads the prompt of three_chunks() whole, and chooses keys behind it.
 constexpr const char* kChooses = "reattention:stride=1,sink=8,local=64,span=8,spans=6,activate=333";
+
+/// What the store has of chunks in a layer, by their tokens.
+std::map<size_t, std::vector<float>> blocks_of(const Books& books, uint32_t layer) {
+  std::map<size_t, std::vector<float>> blocks;
+  auto store = ChunkStore::open(books.folder, false);
+  const auto rows = store->list();
+  for (const ChunkRow& row : *rows) {
+    const auto chunk = store->find(row);
+    std::vector<Bf16> values((*chunk)->block_bytes() / sizeof(Bf16));
+    EXPECT_TRUE((*chunk)->read_layer(layer, std::as_writable_bytes(std::span(values))));
+    std::vector<float>& wide = blocks[(*chunk)->record().tokens.size()];
+    for (const Bf16 value : values) wide.push_back(to_float(value));
+  }
+  return blocks;
+}
+
+/// Of a block, its keys or its values.
+std::vector<float> half_of(const std::vector<float>& block, bool keys) {
+  const auto middle = block.begin() + static_cast<std::ptrdiff_t>(block.size() / 2);
+  return keys ? std::vector(block.begin(), middle) : std::vector(middle, block.end());
+}
 
 double tolerance() { return bf16_tolerance(kStoredLayers); }
 
@@ -44,19 +68,30 @@ TEST_F(CudaEngine, UnrotatedFusionOfAChunkAtItsOwnPlaceIsExact) {
   EXPECT_EQ(books.report.recomputed_rows, 0u);
 }
 
-// Keys are those of the store, wherever their chunk stands.
+// Keys are those of the store, wherever their chunk stands and in whatever form it is kept.
 TEST_F(CudaEngine, UnrotatedFusionStoresWhatWasStored) {
-  Books books(stored_options());
-  PartedPrompt prompt = three_chunks();
-  books.add(prompt);
-  auto one = *books.engine->open(kFree), other = *books.engine->open(kFree);
-  ASSERT_TRUE(books.library->fuse(*one, prompt, "pie"));
-  std::swap(prompt.chunks[0], prompt.chunks[2]);
-  ASSERT_TRUE(books.library->fuse(*other, prompt, "pie"));
-  for (const uint32_t layer : {1u, kStoredLayers - 1}) {
-    for (const bool keys : {true, false}) {
-      EXPECT_EQ(read_back(*one, layer, 21, 121, keys), read_back(*other, layer, 208, 308, keys));
-      EXPECT_EQ(read_back(*one, layer, 158, 308, keys), read_back(*other, layer, 21, 171, keys));
+  for (const char* codec : {"none", "zstd", "q8_0", "q8_0+zstd"}) {
+    LibraryOptions how;
+    how.store_codec = codec;
+    Books books(stored_options(), how);
+    PartedPrompt prompt = three_chunks();
+    books.add(prompt);
+    auto one = *books.engine->open(kFree), other = *books.engine->open(kFree);
+    ASSERT_TRUE(books.library->fuse(*one, prompt, "pie"));
+    std::swap(prompt.chunks[0], prompt.chunks[2]);
+    ASSERT_TRUE(books.library->fuse(*other, prompt, "pie"));
+    for (const uint32_t layer : {1u, kStoredLayers - 1}) {
+      const auto kept = blocks_of(books, layer);
+      for (const bool keys : {true, false}) {
+        SCOPED_TRACE(std::string(codec) + (keys ? ", keys of " : ", values of ") +
+                     std::to_string(layer));
+        const auto first = half_of(kept.at(100), keys), last = half_of(kept.at(150), keys);
+        EXPECT_EQ(read_back(*one, layer, 21, 121, keys), first);
+        EXPECT_EQ(read_back(*one, layer, 121, 158, keys), half_of(kept.at(37), keys));
+        EXPECT_EQ(read_back(*one, layer, 158, 308, keys), last);
+        EXPECT_EQ(read_back(*other, layer, 21, 171, keys), last);
+        EXPECT_EQ(read_back(*other, layer, 208, 308, keys), first);
+      }
     }
   }
 }

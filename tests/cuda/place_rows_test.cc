@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <random>
 
 #include "base/float16.h"
@@ -30,25 +31,70 @@ double rounding(KvType type, double value, double largest) {
   return 0.0;
 }
 
+/// Rows up to kCodes in bf16, those from there on as codes.
+struct StoredValues {
+  StoredValues(std::mt19937& random, uint32_t head_dim) : width(kHeads * head_dim) {
+    std::normal_distribution<float> normal;
+    const auto append = [&](auto value) {
+      const auto* from = reinterpret_cast<const std::byte*>(&value);
+      bytes.insert(bytes.end(), from, from + sizeof value);
+    };
+    for (size_t i = 0; i < kCodes * width; ++i) append(to_bf16(normal(random)));
+    for (size_t i = 0; i < kCoded * width; ++i) append(static_cast<uint8_t>(random() % 255 - 127));
+    for (size_t i = 0; i < kCoded * width / 32; ++i) append(to_f16(std::fabs(normal(random)) / 99));
+  }
+
+  StoredRow row(uint32_t row) const {
+    if (row < kCodes) return {static_cast<uint32_t>(row * width * 2 / StoredRow::kUnit)};
+    const size_t first = (row - kCodes) * width;
+    return {static_cast<uint32_t>((codes() + first) / StoredRow::kUnit),
+            static_cast<uint32_t>(scales() / 2 + first / 32)};
+  }
+  /// Of all rows' values.
+  float value(size_t index) const {
+    if (index < kCodes * width) return to_float(read<Bf16>(index * 2));
+    index -= kCodes * width;
+    const float scale = to_float(read<F16>(scales() + index / 32 * 2));
+    return to_float(to_bf16(static_cast<float>(read<int8_t>(codes() + index)) * scale));
+  }
+
+  static constexpr size_t kCodes = 45, kCoded = kStored - kCodes;
+  const size_t width;
+  std::vector<std::byte> bytes;
+
+ private:
+  size_t codes() const { return kCodes * width * 2; }
+  size_t scales() const { return codes() + kCoded * width; }
+  template <class T>
+  T read(size_t at) const {
+    T value;
+    std::memcpy(&value, &bytes[at], sizeof value);
+    return value;
+  }
+};
+
 void check(KvType type, uint32_t dim, uint32_t pairs) {
   std::mt19937 random(dim + pairs);
   std::normal_distribution<float> normal;
-  std::vector<uint16_t> stored(size_t{kStored} * kHeads * dim);
-  for (uint16_t& value : stored) value = to_bf16(normal(random)).bits;
+  const StoredValues stored(random, dim);
   const std::vector<uint32_t> table = {4, 0, 5, 2}, k_rows = {7, 0, 99, 41, 8},
                               v_rows = {50, 1, 2, 98, 0};
+  std::vector<StoredRow> k_at, v_at;
+  for (const uint32_t row : k_rows) k_at.push_back(stored.row(row));
+  for (const uint32_t row : v_rows) v_at.push_back(stored.row(row));
   const std::vector<int32_t> positions = {63, 0, 17, 16, 40};
   const auto rows = static_cast<uint32_t>(positions.size());
   std::vector<float> cos_sin;
   for (uint32_t i = 0; i < rows * pairs * 2; ++i) cos_sin.push_back(normal(random));
   TestTiles tiles(type, dim, kPages * kHeads * 2);
   const DeviceArray<uint8_t> kv(tiles.bytes().size(), 0);
-  const DeviceArray<uint16_t> from(stored);
-  const DeviceArray<uint32_t> pages(table), k(k_rows), v(v_rows);
+  const DeviceArray<std::byte> from(stored.bytes);
+  const DeviceArray<uint32_t> pages(table);
+  const DeviceArray<StoredRow> k(k_at), v(v_at);
   const DeviceArray<int32_t> places(positions);
   const DeviceArray<float> angles(cos_sin);
   PlaceRowsArgs args;
-  args.stored = reinterpret_cast<const __nv_bfloat16*>(from.get());
+  args.stored = from.get();
   args.k_rows = k.get();
   args.v_rows = v.get();
   args.rows = rows;
@@ -67,7 +113,7 @@ void check(KvType type, uint32_t dim, uint32_t pairs) {
     const size_t at = (size_t{is_key ? k_rows[row] : v_rows[row]} * kHeads + head) * dim;
     const size_t tile = (size_t{table[place / kPageTokens]} * kHeads + head) * 2 + i % 2;
     std::vector<double> want;
-    for (uint32_t d = 0; d < dim; ++d) want.push_back(to_float(Bf16{stored[at + d]}));
+    for (uint32_t d = 0; d < dim; ++d) want.push_back(stored.value(at + d));
     for (uint32_t pair = 0; is_key && pair < pairs; ++pair) {
       const double x = want[2 * pair], y = want[2 * pair + 1];
       const double c = cos_sin[(row * pairs + pair) * 2], s = cos_sin[(row * pairs + pair) * 2 + 1];

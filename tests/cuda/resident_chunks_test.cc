@@ -55,15 +55,16 @@ TEST(BlockArena, NothingHasNoRoom) { EXPECT_EQ(BlockArena(0).take(1), BlockArena
 
 // Files change after chunks were read into memory that has room for all of them, for some or for
 // one at a time: what is in memory serves on.
-TEST_F(CudaEngine, FusionKeepsChunksInMemory) {
-  Books files(stored_options());
+void check_memory(const std::string& codec) {
+  LibraryOptions how;
+  how.store_codec = codec;
+  Books files(stored_options(), how);
   PartedPrompt prompt = three_chunks();
   files.add(prompt);
   prompt.chunks.push_back(prompt.chunks[1]);  // twice in a prompt
   const auto want = files.fused(prompt, "pie");
   const uint64_t row = files.report.loaded_bytes / files.report.loaded_rows;
   for (const uint64_t rows : {400u, 200u, 151u, 20u}) {
-    LibraryOptions how;
     how.store_memory = rows * row + (12 << 10);  // chunks begin at multiples of 4 KiB
     Books books(stored_options(), how);
     books.add(prompt);
@@ -82,6 +83,9 @@ TEST_F(CudaEngine, FusionKeepsChunksInMemory) {
     }
   }
 }
+
+TEST_F(CudaEngine, FusionKeepsChunksInMemory) { check_memory("none"); }
+TEST_F(CudaEngine, FusionKeepsCodesInMemory) { check_memory("q8_0"); }
 
 // What hot pages hold of pages that are written by a fused prompt is forgotten.
 TEST_F(CudaEngine, FusionServesHotPages) {

@@ -16,11 +16,14 @@ using test::NoThreads;
 
 constexpr uint32_t kChunks = 7;
 
+// Chunks of all forms in a prompt.
+BlockCodec codec_of(size_t chunk) { return kTestCodecs[chunk % std::size(kTestCodecs)]; }
+
 class BlockReading : public ::testing::Test {
  protected:
   BlockReading() {
     for (uint32_t number = 1; number <= kChunks; ++number) {
-      EXPECT_TRUE(add_chunk(store_, number));
+      EXPECT_TRUE(add_chunk(store_, number, codec_of(number - 1)));
       const TestChunk chunk = make_chunk(number);
       auto found = store_.find(kTestIdentity, chunk.ids());
       EXPECT_TRUE(found && *found);
@@ -29,7 +32,7 @@ class BlockReading : public ::testing::Test {
     for (const StoredChunk& chunk : chunks_) {
       const auto tokens = static_cast<int32_t>(chunk.record().tokens.size());
       loads_.push_back({&chunk, 0, tokens, 0, 0});
-      all_bytes_ += chunk.block_bytes();
+      all_bytes_ += block_stride(chunk.block_bytes(kReadForm));
     }
   }
 
@@ -44,13 +47,14 @@ class BlockReading : public ::testing::Test {
     return plan;
   }
   static std::vector<std::byte> stored(size_t chunk, size_t layer) {
-    return layer_as(make_chunk(static_cast<uint32_t>(chunk) + 1), static_cast<uint32_t>(layer), {});
+    return layer_as(make_chunk(static_cast<uint32_t>(chunk) + 1), static_cast<uint32_t>(layer),
+                    codec_of(chunk), kReadForm);
   }
   void expect_part(const BlockPart& part, size_t layer, const std::byte* slot) {
     for (size_t i = part.first; i < part.end; ++i) {
       const auto want = stored(i, layer);
       ASSERT_EQ(std::vector<std::byte>(slot, slot + want.size()), want) << layer << ": " << i;
-      slot += want.size();
+      slot += block_stride(want.size());
     }
   }
   void expect_all(const BlockReader::Plan& plan) {
@@ -121,7 +125,7 @@ TEST_F(BlockReading, WhatStaysIsReadOnce) {
   auto plan = this->plan(all_bytes_ / 3, 2, pool);
   plan.kept.resize(kChunks);
   for (const size_t chunk : {1, 4}) {
-    kept[chunk].resize(plan.layers * chunks_[chunk].block_bytes());
+    kept[chunk].resize(plan.layers * block_stride(chunks_[chunk].block_bytes(kReadForm)));
     plan.kept[chunk].blocks = kept[chunk].data();
   }
   for (const bool again : {false, true}) {
@@ -135,7 +139,7 @@ TEST_F(BlockReading, WhatStaysIsReadOnce) {
     for (const size_t chunk : {1, 4}) {
       for (size_t layer = 0; layer < plan.layers; ++layer) {
         const auto want = stored(chunk, layer);
-        const auto* at = kept[chunk].data() + layer * want.size();
+        const auto* at = kept[chunk].data() + layer * block_stride(want.size());
         EXPECT_EQ(std::vector<std::byte>(at, at + want.size()), want);
       }
       plan.kept[chunk].read = true;

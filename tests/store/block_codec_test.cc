@@ -25,6 +25,15 @@ std::vector<std::byte> raw_of(const std::vector<T>& values) {
   return {bytes.begin(), bytes.end()};
 }
 
+std::vector<std::pair<BlockCodec, BlockForm>> all_forms() {
+  std::vector<std::pair<BlockCodec, BlockForm>> all;
+  for (const BlockCodec codec : kTestCodecs) {
+    for (const BlockForm form : {BlockForm::kValues, BlockForm::kCodes})
+      all.emplace_back(codec, form);
+  }
+  return all;
+}
+
 TEST(BlockCodec, NamesAndBitsGoBothWays) {
   for (const BlockCodec codec : kTestCodecs) {
     EXPECT_EQ(parse_codec(codec_name(codec)).value(), codec);
@@ -44,7 +53,7 @@ TEST(BlockCodec, CompressionLosesNothing) {
       ASSERT_TRUE(encoded);
       EXPECT_LE(encoded->size(), most_encoded_bytes({.zstd = true}, type, raw.size()));
       std::vector<std::byte> back(raw.size());
-      ASSERT_TRUE(decode_block({.zstd = true}, type, *encoded, back));
+      ASSERT_TRUE(decode_block({.zstd = true}, BlockForm::kValues, type, *encoded, back));
       EXPECT_EQ(back, raw);
     }
   }
@@ -72,7 +81,7 @@ TEST(BlockCodec, RoundingIsWithinHalfAStep) {
     const auto encoded = encode_block({.q8_0 = true}, KvType::kF32, raw_of(values));
     ASSERT_TRUE(encoded);
     EXPECT_EQ(encoded->size(), most_encoded_bytes({.q8_0 = true}, KvType::kF32, count * 4));
-    ASSERT_TRUE(decode_block({.q8_0 = true}, KvType::kF32, *encoded,
+    ASSERT_TRUE(decode_block({.q8_0 = true}, BlockForm::kValues, KvType::kF32, *encoded,
                              std::as_writable_bytes(std::span(back))));
     for (size_t i = 0; i < count; ++i) {
       float largest = 0;
@@ -96,12 +105,37 @@ TEST(BlockCodec, RefusesToRoundWhatIsNoNumber) {
   }
 }
 
+// What a device makes values of.
+TEST(BlockCodec, CodesTimesScalesAreValues) {
+  const auto raw = make_chunk(30).blocks;
+  const size_t values = raw.size() / sizeof(Bf16);
+  for (const BlockCodec codec : kTestCodecs) {
+    const auto encoded = *encode_block(codec, KvType::kBF16, raw);
+    std::vector<Bf16> want(values);
+    ASSERT_TRUE(decode_block(codec, BlockForm::kValues, KvType::kBF16, encoded,
+                             std::as_writable_bytes(std::span(want))));
+    std::vector<std::byte> got(form_bytes(codec, BlockForm::kCodes, KvType::kBF16, raw.size()));
+    ASSERT_TRUE(decode_block(codec, BlockForm::kCodes, KvType::kBF16, encoded, got));
+    if (!codec.q8_0) {
+      EXPECT_EQ(got, raw_of(want));
+      continue;
+    }
+    ASSERT_EQ(got.size(), values + (values + 31) / 32 * sizeof(F16));
+    for (size_t i = 0; i < values; ++i) {
+      F16 scale;
+      std::memcpy(&scale, &got[values + i / 32 * sizeof scale], sizeof scale);
+      const auto code = static_cast<float>(static_cast<int8_t>(got[i]));
+      ASSERT_EQ(to_bf16(code * to_float(scale)).bits, want[i].bits) << i;
+    }
+  }
+}
+
 // Checksums find damage first; what passes them must do no harm either.
 TEST(BlockCodec, TakesAnyBytes) {
   std::mt19937 random(4);
   const auto raw = make_chunk(30).blocks;
-  std::vector<std::byte> back(raw.size());
-  for (const BlockCodec codec : kTestCodecs) {
+  for (const auto& [codec, form] : all_forms()) {
+    std::vector<std::byte> back(form_bytes(codec, form, KvType::kBF16, raw.size()));
     const auto whole = *encode_block(codec, KvType::kBF16, raw);
     int refused = 0;
     for (int round = 0; round < 2000; ++round) {
@@ -109,7 +143,7 @@ TEST(BlockCodec, TakesAnyBytes) {
       if (round % 4 == 1) bytes.resize(random() % bytes.size());
       if (round % 4 == 2) bytes.resize(bytes.size() + 1 + random() % 50);
       if (round % 4 == 3) bytes[random() % bytes.size()] ^= std::byte{0x10};
-      const Status status = decode_block(codec, KvType::kBF16, bytes, back);
+      const Status status = decode_block(codec, form, KvType::kBF16, bytes, back);
       if (status) continue;
       ++refused;
       ASSERT_EQ(status.error().code, ErrorCode::kCorrupt);
@@ -117,9 +151,8 @@ TEST(BlockCodec, TakesAnyBytes) {
     EXPECT_GE(refused, 1490) << codec_name(codec);
   }
   const auto larger = *encode_block({.zstd = true}, KvType::kBF16, raw);
-  back.pop_back();
-  back.pop_back();
-  EXPECT_FALSE(decode_block({.zstd = true}, KvType::kBF16, larger, back));
+  std::vector<std::byte> back(raw.size() - 2);
+  EXPECT_FALSE(decode_block({.zstd = true}, BlockForm::kValues, KvType::kBF16, larger, back));
 }
 
 }  // namespace

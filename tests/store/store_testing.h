@@ -64,12 +64,13 @@ inline Result<bool> add_chunk(ChunkStore& store, uint32_t number, BlockCodec cod
 }
 
 /// A chunk's layer as it comes back from a form.
-inline std::vector<std::byte> layer_as(const TestChunk& chunk, uint32_t layer, BlockCodec codec) {
+inline std::vector<std::byte> layer_as(const TestChunk& chunk, uint32_t layer, BlockCodec codec,
+                                       BlockForm form = BlockForm::kValues) {
   const size_t size = chunk.blocks.size() / kTestIdentity.n_layer;
   const auto raw = std::span(chunk.blocks).subspan(layer * size, size);
-  std::vector<std::byte> out(size);
+  std::vector<std::byte> out(form_bytes(codec, form, kTestIdentity.type, size));
   const auto encoded = encode_block(codec, kTestIdentity.type, raw);
-  EXPECT_TRUE(encoded && decode_block(codec, kTestIdentity.type, *encoded, out));
+  EXPECT_TRUE(encoded && decode_block(codec, form, kTestIdentity.type, *encoded, out));
   return out;
 }
 

@@ -80,6 +80,19 @@ BlockReader::Plan DeviceChunkLoader::read_plan(ThreadPool& pool) {
   return plan;
 }
 
+RowShare DeviceChunkLoader::share_of(const Rank& rank) const {
+  return {static_cast<size_t>(&rank - target_.ranks.data()), target_.ranks.size(),
+          size_t{rank.kv.n_kv_head} * rank.kv.head_dim};
+}
+
+size_t DeviceChunkLoader::device_bytes(const BlockPart& part, const RowShare& share) const {
+  size_t bytes = 0;
+  for (size_t i = part.first; i < part.end; ++i) {
+    bytes = DeviceBlock(*loads_[i].chunk, share, bytes).end();
+  }
+  return bytes;
+}
+
 uint32_t DeviceChunkLoader::rows_of(const BlockPart& part) const {
   uint32_t rows = 0;
   for (size_t i = part.first; i < part.end; ++i) {
@@ -106,9 +119,9 @@ Status DeviceChunkLoader::reserve() {
       REPRISE_TRY(b.placing, CudaStream::create());
       REPRISE_TRY(b.ready, CudaEvent::create());
     }
-    for (auto& slot : b.device) {
-      REPRISE_CHECK(slot.reserve(bytes / target_.ranks.size(), kWhat));
-    }
+    size_t own = 0;
+    for (const BlockPart& part : parts_) own = std::max(own, device_bytes(part, share_of(rank)));
+    for (auto& slot : b.device) REPRISE_CHECK(slot.reserve(own, kWhat));
     return reserve_events(b, target_.layers * parts_.size());
   });
 }
@@ -127,20 +140,22 @@ Status DeviceChunkLoader::reserve_events(LoadBuffers& buffers, size_t count) {
 }
 
 Status DeviceChunkLoader::send_rows(const Rank& rank) const {
-  std::vector<uint32_t> k_rows, v_rows;
+  std::vector<StoredRow> k_rows, v_rows;
   std::vector<int32_t> places, angles_at;
   for (const BlockPart& part : parts_) {
-    uint32_t first = 0;  // row of the part
+    size_t at = 0;
     for (size_t i = part.first; i < part.end; ++i) {
       const ChunkLoad& load = loads_[i];
       const auto tokens = static_cast<uint32_t>(load.chunk->record().tokens.size());
-      for (int32_t at = load.from; at < load.end; ++at) {
-        k_rows.push_back(first + static_cast<uint32_t>(at - load.begin));
-        v_rows.push_back(k_rows.back() + tokens);
-        places.push_back(at);
-        angles_at.push_back(at + load.shift);
+      const DeviceBlock block(*load.chunk, share_of(rank), at);
+      for (int32_t place = load.from; place < load.end; ++place) {
+        const auto row = static_cast<uint32_t>(place - load.begin);
+        k_rows.push_back(block.row(row));
+        v_rows.push_back(block.row(tokens + row));
+        places.push_back(place);
+        angles_at.push_back(place + load.shift);
       }
-      first += 2 * tokens;
+      at = block.end();
     }
   }
   LoadBuffers& b = *rank.buffers;
@@ -228,34 +243,15 @@ Status DeviceChunkLoader::copy_part(const Rank& rank, size_t nth, const std::byt
   const BlockPart& part = parts_[nth % parts_.size()];
   const cudaStream_t copies = b.copies.get();
   if (nth >= kLoadSlots) REPRISE_CHECK(b.events[nth - kLoadSlots].placed.hold(copies));
-  const size_t own = size_t{rank.kv.n_kv_head} * rank.kv.head_dim * sizeof(__nv_bfloat16);
-  const size_t all = own * target_.ranks.size();  // bytes of a stored row
-  const size_t offset = own * static_cast<size_t>(&rank - target_.ranks.data());
-  std::byte* to = b.device[nth % kLoadSlots].data();
-  std::span<const std::byte> run;  // blocks that lie side by side are copied at once
-  const auto copy_run = [&]() -> Status {
-    if (run.empty()) return {};
-    const size_t rows = run.size() / all;
-    REPRISE_CUDA(own == all
-                     ? cudaMemcpyAsync(to, run.data(), run.size(), cudaMemcpyHostToDevice, copies)
-                     : cudaMemcpy2DAsync(to, own, run.data() + offset, all, own, rows,
-                                         cudaMemcpyHostToDevice, copies),
-                 kWhat);
-    to += rows * own;
-    return {};
-  };
+  BlockCopies sent(b.device[nth % kLoadSlots].data(), share_of(rank), copies);
   size_t at = 0;  // in the slot
   for (size_t i = part.first; i < part.end && layer >= target_.first_layer; ++i) {
-    const size_t bytes = loads_[i].chunk->block_bytes();
-    const std::byte* block = held_[i] ? held_[i]->blocks + layer * bytes : in_slot + at;
-    if (block != run.data() + run.size()) {
-      REPRISE_CHECK(copy_run());
-      run = {block, 0};
-    }
-    run = {run.data(), run.size() + bytes};
+    const StoredChunk& chunk = *loads_[i].chunk;
+    const size_t bytes = block_stride(chunk.block_bytes(kReadForm));
+    REPRISE_CHECK(sent.add(chunk, held_[i] ? held_[i]->blocks + layer * bytes : in_slot + at));
     at += bytes;
   }
-  REPRISE_CHECK(copy_run());
+  REPRISE_CHECK(sent.finish());
   return b.events[nth].copied.record(copies);
 }
 
@@ -264,7 +260,7 @@ Status DeviceChunkLoader::place(const Rank& rank, uint32_t layer, size_t part,
   const LoadBuffers& b = *rank.buffers;
   const size_t first = first_row_[part];
   PlaceRowsArgs args;
-  args.stored = reinterpret_cast<const __nv_bfloat16*>(blocks);
+  args.stored = blocks;
   args.k_rows = b.k_rows.data() + first;
   args.v_rows = b.v_rows.data() + first;
   args.rows = rows_of(parts_[part]);

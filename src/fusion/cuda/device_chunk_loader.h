@@ -3,13 +3,11 @@
 // that share a model get the KV heads of their share, which are side by side in every row.
 #pragma once
 
-#include <cuda_bf16.h>
-
 #include <deque>
 #include <span>
 #include <vector>
 
-#include "fusion/block_reader.h"
+#include "fusion/cuda/block_copies.h"
 #include "fusion/cuda/resident_chunks.h"
 #include "fusion/fused_prompt.h"
 #include "kernels/cuda/cuda_stream.h"
@@ -38,8 +36,8 @@ struct LoadBuffers {
   kernels::cuda::CudaStream copies, placing;
   kernels::cuda::CudaEvent ready;  // what placing reads was sent
   kernels::cuda::DeviceBuffer<std::byte> device[kLoadSlots];
-  // Of every loaded row: its place among the rows of its part's blocks, and in the prompt.
-  kernels::cuda::DeviceBuffer<uint32_t> k_rows, v_rows;
+  // Of every loaded row: its place among its part's blocks, and in the prompt.
+  kernels::cuda::DeviceBuffer<kernels::cuda::StoredRow> k_rows, v_rows;
   kernels::cuda::DeviceBuffer<int32_t> places, angles_at;
   struct Rope {
     const RopeTable* table = nullptr;
@@ -100,6 +98,8 @@ class DeviceChunkLoader {
   Status copy_next();
   Status copy_part(const Rank& rank, size_t nth, const std::byte* in_slot) const;
   Status place(const Rank& rank, uint32_t layer, size_t part, const std::byte* blocks) const;
+  RowShare share_of(const Rank& rank) const;
+  size_t device_bytes(const BlockPart& part, const RowShare& share) const;
   uint32_t rows_of(const BlockPart& part) const;
 
   const std::vector<ChunkLoad> loads_;

@@ -26,11 +26,11 @@ class BlockArena {
   std::map<uint64_t, uint64_t> free_;  // bytes by offset; no two adjoin
 };
 
-/// Blocks of all layers of chunks, checked and decoded. What was used least recently makes room.
+/// Blocks of all layers of chunks, checked. What was used least recently makes room.
 class ResidentChunks {
  public:
   struct Entry {
-    std::byte* blocks = nullptr;  // [n_layer][block_bytes]
+    std::byte* blocks = nullptr;  // [n_layer][block_stride()]
     bool complete = false;        // all of them were read
   };
   /// Locks so many bytes; 0: keeps nothing. kOutOfMemory.

@@ -1,3 +1,5 @@
+#include <cuda_fp16.h>
+
 #include "kernels/cuda/kv_store.cuh"
 #include "kernels/cuda/place_rows.h"
 
@@ -9,6 +11,20 @@ constexpr uint32_t kHeads = 4;  // of a warp, so that it waits for addresses and
 
 __host__ __device__ constexpr uint32_t parts_of(uint32_t n_kv_head) {
   return (n_kv_head + kHeads - 1) / kHeads;
+}
+
+// Values 2 * pair and the next one of a row.
+__device__ __forceinline__ float2 stored_pair(const std::byte* stored, StoredRow row,
+                                              uint32_t pair) {
+  const std::byte* values = stored + size_t{row.at} * StoredRow::kUnit;
+  if (row.scales == StoredRow::kValues) {
+    return __bfloat1622float2(reinterpret_cast<const __nv_bfloat162*>(values)[pair]);
+  }
+  const char2 codes = reinterpret_cast<const char2*>(values)[pair];
+  const float scale = __half2float(reinterpret_cast<const __half*>(
+      stored)[size_t{row.scales} + pair / (StoredRow::kScaleValues / 2)]);
+  const auto wide = [scale](signed char code) { return static_cast<float>(code) * scale; };
+  return __bfloat1622float2(__floats2bfloat162_rn(wide(codes.x), wide(codes.y)));
 }
 
 // A warp per kHeads heads of a row: keys, then values.
@@ -24,9 +40,8 @@ __global__ __launch_bounds__(kWarps *
   const bool is_key = part < parts;
   const uint32_t first = part % parts * kHeads, count = min(kHeads, n_kv_head - first);
   const auto position = static_cast<uint32_t>(a.positions[row]);
-  const size_t from = is_key ? a.k_rows[row] : a.v_rows[row];
+  const StoredRow from = is_key ? a.k_rows[row] : a.v_rows[row];
   const size_t id = a.pages[position / kPageTokens];
-  const __nv_bfloat16* values = a.stored + (from * n_kv_head + first) * head_dim;
   const auto* angles = reinterpret_cast<const float2*>(a.cos_sin) + size_t{row} * a.pairs;
   float2 heads[kHeads][N] = {};
 #pragma unroll
@@ -37,8 +52,7 @@ __global__ __launch_bounds__(kWarps *
 #pragma unroll
     for (uint32_t head = 0; head < kHeads; ++head) {
       if (head >= count) continue;
-      const auto* at = reinterpret_cast<const __nv_bfloat162*>(values + head * head_dim + dim);
-      const float2 two = __bfloat1622float2(*at);
+      const float2 two = stored_pair(a.stored, from, ((first + head) * head_dim + dim) / 2);
       heads[head][i] = {two.x * by.x - two.y * by.y, two.x * by.y + two.y * by.x};
     }
   }

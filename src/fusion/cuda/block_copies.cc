@@ -1,0 +1,87 @@
+#include "fusion/cuda/block_copies.h"
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <utility>
+
+#include "base/try.h"
+#include "kernels/cuda/device_status.h"
+
+namespace reprise {
+namespace {
+
+using namespace kernels::cuda;
+
+constexpr std::string_view kWhat = "stored chunks";
+constexpr size_t kScaleBytes = sizeof(__half);
+static_assert(StoredRow::kScaleValues == kScaleValues);
+
+size_t rows_of(const StoredChunk& chunk) { return 2 * chunk.record().tokens.size(); }
+
+}  // namespace
+
+DeviceBlock::DeviceBlock(const StoredChunk& chunk, const RowShare& share, size_t at)
+    : codes_(chunk.has_codes()), at_(at), rows_(rows_of(chunk)), values_(share.values) {}
+
+StoredRow DeviceBlock::row(uint32_t row) const {
+  const size_t first = row * values_;
+  if (!codes_) {
+    return {static_cast<uint32_t>((at_ + first * sizeof(__nv_bfloat16)) / StoredRow::kUnit)};
+  }
+  const size_t scales = (at_ + rows_ * values_) / kScaleBytes;
+  return {static_cast<uint32_t>((at_ + first) / StoredRow::kUnit),
+          static_cast<uint32_t>(scales + first / kScaleValues)};
+}
+
+size_t DeviceBlock::end() const {
+  const size_t values = rows_ * values_;
+  return at_ + block_stride(codes_ ? values + values / kScaleValues * kScaleBytes
+                                   : values * sizeof(__nv_bfloat16));
+}
+
+Status BlockCopies::add(const StoredChunk& chunk, const std::byte* block) {
+  if (share_.ranks > 1 && chunk.has_codes()) {
+    REPRISE_CHECK(finish());
+    return copy_codes(chunk, block);
+  }
+  if (block != run_.data() + run_.size()) {
+    REPRISE_CHECK(finish());
+    run_ = {block, 0};
+  }
+  run_ = {run_.data(), run_.size() + block_stride(chunk.block_bytes(kReadForm))};
+  return {};
+}
+
+Status BlockCopies::finish() {
+  if (run_.empty()) return {};
+  std::byte* const to = to_ + at_;
+  const auto run = std::exchange(run_, {});
+  at_ += run.size() / share_.ranks;
+  if (share_.ranks > 1) {
+    const size_t width = share_.values * sizeof(__nv_bfloat16);
+    return copy_columns(to, run.data(), width, run.size() / (width * share_.ranks));
+  }
+  REPRISE_CUDA(cudaMemcpyAsync(to, run.data(), run.size(), cudaMemcpyHostToDevice, stream_), kWhat);
+  return {};
+}
+
+Status BlockCopies::copy_codes(const StoredChunk& chunk, const std::byte* block) {
+  const size_t rows = rows_of(chunk), values = share_.values;
+  std::byte* const to = to_ + at_;
+  at_ = DeviceBlock(chunk, share_, at_).end();
+  REPRISE_CHECK(copy_columns(to, block, values, rows));
+  return copy_columns(to + rows * values, block + rows * values * share_.ranks,
+                      values / kScaleValues * kScaleBytes, rows);
+}
+
+/// width: bytes of a row, of this rank.
+Status BlockCopies::copy_columns(std::byte* to, const std::byte* from, size_t width,
+                                 size_t rows) const {
+  REPRISE_CUDA(cudaMemcpy2DAsync(to, width, from + share_.rank * width, width * share_.ranks, width,
+                                 rows, cudaMemcpyHostToDevice, stream_),
+               kWhat);
+  return {};
+}
+
+}  // namespace reprise
