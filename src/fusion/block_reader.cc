@@ -8,18 +8,11 @@
 #include "base/try.h"
 
 namespace reprise {
-namespace {
-
-constexpr size_t kAlignment = 16;
-
-}  // namespace
-
-size_t block_stride(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
 std::vector<BlockPart> block_parts(std::span<const ChunkLoad> loads, size_t most_bytes) {
   std::vector<BlockPart> parts;
   for (size_t i = 0; i < loads.size(); ++i) {
-    const size_t bytes = block_stride(loads[i].chunk->block_bytes(kReadForm));
+    const size_t bytes = block_stride(*loads[i].chunk);
     if (parts.empty() || parts.back().bytes + bytes > most_bytes) parts.push_back({i, i, 0});
     parts.back().end = i + 1;
     parts.back().bytes += bytes;
@@ -59,7 +52,7 @@ void BlockReader::list_sources() {
       const StoredChunk* chunk = plan_.loads[i].chunk;
       const Kept kept = plan_.kept.empty() ? Kept() : plan_.kept[i];
       if (!kept.read) sources.push_back({chunk, at, kept.blocks});
-      at += block_stride(chunk->block_bytes(kReadForm));
+      at += block_stride(*chunk);
     }
     blocks = std::max(blocks, sources.size());
   }
@@ -127,12 +120,12 @@ void BlockReader::read(const Block& block) {
 Status BlockReader::read_block(const Block& block) {
   const StoredChunk& chunk = *block.source->chunk;
   const size_t layer = plan_.first_layer + block.nth / plan_.parts.size();
-  const size_t bytes = chunk.block_bytes(kReadForm);
   std::byte* const kept = block.source->kept;
   std::byte* const to = kept != nullptr
-                            ? kept + layer * block_stride(bytes)
+                            ? kept + layer * block_stride(chunk)
                             : plan_.slots[block.nth % slots_.size()] + block.source->in_slot;
-  return chunk.read_layer(static_cast<uint32_t>(layer), {to, bytes}, kReadForm);
+  return chunk.read_layer(static_cast<uint32_t>(layer), {to, chunk.block_bytes(kReadForm)},
+                          kReadForm);
 }
 
 void BlockReader::count_parts() {

@@ -26,8 +26,15 @@ struct BlockPart {
 
 /// What is read: devices make values of codes.
 inline constexpr BlockForm kReadForm = BlockForm::kCodes;
-/// From a block of so many bytes to the next one, so that wide loads reach either.
-size_t block_stride(size_t bytes);
+/// Blocks that are read begin at multiples of so many bytes.
+inline constexpr size_t kBlockAlignment = 16;
+constexpr size_t block_aligned(size_t bytes) {
+  return (bytes + kBlockAlignment - 1) / kBlockAlignment * kBlockAlignment;
+}
+/// Bytes from a chunk's block to the next one.
+inline size_t block_stride(const StoredChunk& chunk) {
+  return block_aligned(chunk.block_bytes(kReadForm));
+}
 /// As few parts as there can be of at most so many bytes, or of one load that is larger.
 std::vector<BlockPart> block_parts(std::span<const ChunkLoad> loads, size_t most_bytes);
 

@@ -8,15 +8,6 @@ namespace {
 constexpr size_t kLanes = 16;
 constexpr size_t kLine = sizeof(__m512i);
 
-// Rounded to bf16 as to_bf16() does, in the upper halves; the lower ones mean nothing.
-inline __m512i rounded(__m512 x) {
-  const __m512i bits = _mm512_castps_si512(x);
-  const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
-  const __m512i up = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
-  const __mmask16 nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
-  return _mm512_mask_or_epi32(up, nan, bits, _mm512_set1_epi32(0x400000));
-}
-
 // Pairs of bf16: the upper halves of low become the lower ones.
 inline __m512i paired(__m512i low, __m512i high) {
   return _mm512_mask_blend_epi16(0xaaaaaaaa, _mm512_srli_epi32(low, 16), high);
@@ -30,7 +21,7 @@ inline __m512 finite(const float* from) {
   return _mm512_maskz_max_ps(number, _mm512_min_ps(x, most), least);
 }
 
-inline __m512i rounded_values(const float* from) { return rounded(finite(from)); }
+inline __m512i rounded_values(const float* from) { return rounded_bf16(finite(from)); }
 
 // The bf16 pairs of 32 keys of a row.
 template <bool kFinite>
@@ -38,7 +29,7 @@ inline __m512i pairs_of_row(const float* from) {
   const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
   const __m512i odd = _mm512_add_epi32(even, _mm512_set1_epi32(1));
   const auto load = [&](const float* at) {
-    return kFinite ? rounded_values(at) : rounded(_mm512_loadu_ps(at));
+    return kFinite ? rounded_values(at) : rounded_bf16(_mm512_loadu_ps(at));
   };
   const __m512i first = load(from), second = load(from + kLanes);
   return paired(_mm512_permutex2var_epi32(first, even, second),
@@ -85,7 +76,7 @@ struct Bf16Lines {
 
 // The scale of a token whose magnitudes, as floats, are at most these; what is taken from them.
 inline uint16_t store_scale(__m512 largest, float* scale) {
-  const __m512i top = rounded(_mm512_set1_ps(_mm512_reduce_max_ps(largest)));
+  const __m512i top = rounded_bf16(_mm512_set1_ps(_mm512_reduce_max_ps(largest)));
   const auto bits = static_cast<uint32_t>(_mm_cvtsi128_si32(_mm512_castsi512_si128(top)));
   const uint16_t base = bf12_base(static_cast<uint16_t>(bits >> 16));
   const uint32_t scale_bits = bf12_scale_bits(base);
@@ -201,7 +192,7 @@ struct Angles {
         _mm512_and_si512(pairs, _mm512_set1_epi32(static_cast<int>(0xffff0000u))));
     const __m512 new_x = _mm512_fmsub_ps(x, cos, _mm512_mul_ps(y, sin));
     const __m512 new_y = _mm512_fmadd_ps(y, cos, _mm512_mul_ps(x, sin));
-    return _mm512_mask_mov_epi32(pairs, lanes, paired(rounded(new_x), rounded(new_y)));
+    return _mm512_mask_mov_epi32(pairs, lanes, paired(rounded_bf16(new_x), rounded_bf16(new_y)));
   }
 };
 

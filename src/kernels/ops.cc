@@ -11,7 +11,8 @@ RowOps row_ops() {
   if (cpu_isa() >= Isa::kAvx512) return row_ops_avx512();
   if (cpu_isa() >= Isa::kAvx2) return row_ops_avx2();
 #endif
-  return {rms_norm_ref, rope_ref, gated_activation_ref, soft_cap_ref, add_scaled_ref, widen_ref};
+  return {rms_norm_ref,   rope_ref,  gated_activation_ref, soft_cap_ref,
+          add_scaled_ref, widen_ref, widen_codes_ref};
 }
 
 }  // namespace
@@ -35,5 +36,9 @@ void add_scaled(float* out, const float* x, float scale, size_t n) {
 }
 
 void widen(const Bf16* x, size_t n, float* out) { row_ops().widen(x, n, out); }
+
+void widen_codes(const std::byte* codes, const std::byte* scales, size_t n, Bf16* out) {
+  row_ops().widen_codes(codes, scales, n, out);
+}
 
 }  // namespace reprise::kernels

@@ -31,4 +31,10 @@ void add_scaled(float* out, const float* x, float scale, size_t n);
 /// out[i] = x[i]
 void widen(const Bf16* x, size_t n, float* out);
 
+/// Values that share a scale.
+inline constexpr size_t kScaleValues = 32;
+/// out[i] = codes[i] * scales[i / kScaleValues], rounded: codes are int8, scales f16, at any
+/// addresses.
+void widen_codes(const std::byte* codes, const std::byte* scales, size_t n, Bf16* out);
+
 }  // namespace reprise::kernels

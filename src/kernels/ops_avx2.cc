@@ -78,10 +78,42 @@ void widen_256(const Bf16* x, size_t n, float* out) {
   widen_ref(x + i, n - i, out + i);
 }
 
+// Eight values, rounded to bf16 as to_bf16() does, in the lower halves.
+inline __m256i rounded_bf16(__m256 x) {
+  const __m256i bits = _mm256_castps_si256(x);
+  const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+  const __m256i up = _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
+  const __m256 nan = _mm256_cmp_ps(x, x, _CMP_UNORD_Q);
+  const __m256i quiet = _mm256_or_si256(bits, _mm256_set1_epi32(0x400000));
+  const __m256 either = _mm256_blendv_ps(_mm256_castsi256_ps(up), _mm256_castsi256_ps(quiet), nan);
+  return _mm256_srli_epi32(_mm256_castps_si256(either), 16);
+}
+
+void widen_codes_256(const std::byte* codes, const std::byte* scales, size_t n, Bf16* out) {
+  size_t i = 0;
+  for (; i + kScaleValues <= n; i += kScaleValues, scales += sizeof(uint16_t)) {
+    uint16_t scale;
+    __builtin_memcpy(&scale, scales, sizeof scale);
+    const __m256 factor = _mm256_set1_ps(_cvtsh_ss(scale));
+    const auto eight = [&](size_t at) {
+      const __m128i narrow = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(codes + at));
+      const __m256 wide = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(narrow));
+      return rounded_bf16(_mm256_mul_ps(wide, factor));
+    };
+    for (size_t at = i; at < i + kScaleValues; at += 2 * kLanes256) {
+      const __m256i both = _mm256_packus_epi32(eight(at), eight(at + kLanes256));
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + at),
+                          _mm256_permute4x64_epi64(both, 0xd8));
+    }
+  }
+  widen_codes_ref(codes + i, scales, n - i, out + i);
+}
+
 }  // namespace
 
 RowOps row_ops_avx2() {
-  return {rms_norm_256, rope_256, gated_activation_256, soft_cap_256, add_scaled_256, widen_256};
+  return {rms_norm_256,   rope_256,  gated_activation_256, soft_cap_256,
+          add_scaled_256, widen_256, widen_codes_256};
 }
 
 }  // namespace reprise::kernels

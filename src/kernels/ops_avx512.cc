@@ -73,10 +73,22 @@ void widen_512(const Bf16* x, size_t n, float* out) {
   });
 }
 
+void widen_codes_512(const std::byte* codes, const std::byte* scales, size_t n, Bf16* out) {
+  for_vectors(n, [&](size_t i, __mmask16 lanes) {
+    uint16_t scale;
+    __builtin_memcpy(&scale, scales + i / kScaleValues * sizeof scale, sizeof scale);
+    const __m512i wide = _mm512_cvtepi8_epi32(_mm_maskz_loadu_epi8(lanes, codes + i));
+    const __m512 value = _mm512_mul_ps(_mm512_cvtepi32_ps(wide), _mm512_set1_ps(_cvtsh_ss(scale)));
+    const __m512i narrow = _mm512_srli_epi32(rounded_bf16(value), 16);
+    _mm256_mask_storeu_epi16(out + i, lanes, _mm512_cvtepi32_epi16(narrow));
+  });
+}
+
 }  // namespace
 
 RowOps row_ops_avx512() {
-  return {rms_norm_512, rope_512, gated_activation_512, soft_cap_512, add_scaled_512, widen_512};
+  return {rms_norm_512,   rope_512,  gated_activation_512, soft_cap_512,
+          add_scaled_512, widen_512, widen_codes_512};
 }
 
 }  // namespace reprise::kernels

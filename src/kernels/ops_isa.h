@@ -12,6 +12,7 @@ struct RowOps {
   void (*soft_cap)(float* x, size_t n, float cap);
   void (*add_scaled)(float* out, const float* x, float scale, size_t n);
   void (*widen)(const Bf16* x, size_t n, float* out);
+  void (*widen_codes)(const std::byte* codes, const std::byte* scales, size_t n, Bf16* out);
 };
 
 void rms_norm_ref(const float* x, const float* weight, float eps, size_t n, float* out);
@@ -20,6 +21,7 @@ void gated_activation_ref(float* gate, const float* up, size_t n, Activation act
 void soft_cap_ref(float* x, size_t n, float cap);
 void add_scaled_ref(float* out, const float* x, float scale, size_t n);
 void widen_ref(const Bf16* x, size_t n, float* out);
+void widen_codes_ref(const std::byte* codes, const std::byte* scales, size_t n, Bf16* out);
 
 // Relative error of exp below 4e-7, absolute error of tanh below 4e-7.
 RowOps row_ops_avx2();

@@ -1,4 +1,5 @@
 #include <cmath>
+#include <cstring>
 #include <numbers>
 
 #include "kernels/ops_isa.h"
@@ -45,6 +46,14 @@ void add_scaled_ref(float* out, const float* x, float scale, size_t n) {
 
 void widen_ref(const Bf16* x, size_t n, float* out) {
   for (size_t i = 0; i < n; ++i) out[i] = to_float(x[i]);
+}
+
+void widen_codes_ref(const std::byte* codes, const std::byte* scales, size_t n, Bf16* out) {
+  F16 scale;
+  for (size_t i = 0; i < n; ++i) {
+    std::memcpy(&scale, scales + i / kScaleValues * sizeof scale, sizeof scale);
+    out[i] = to_bf16(static_cast<float>(static_cast<int8_t>(codes[i])) * to_float(scale));
+  }
 }
 
 }  // namespace reprise::kernels

@@ -25,6 +25,15 @@ static inline __m512i broadcast(const uint32_t* from) {
   return _mm512_set1_epi32(static_cast<int>(*from));
 }
 
+// Rounded to bf16 as to_bf16() does, in the upper halves; the lower ones mean nothing.
+static inline __m512i rounded_bf16(__m512 x) {
+  const __m512i bits = _mm512_castps_si512(x);
+  const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+  const __m512i up = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+  const __mmask16 nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
+  return _mm512_mask_or_epi32(up, nan, bits, _mm512_set1_epi32(0x400000));
+}
+
 // 2^f on [0, 1) by a minimax polynomial of degree 5 with 2^0 = 1, scaled by 2^floor(x): relative
 // error below 3e-7 (the rounding of the polynomial's sum included); 2^-inf is 0, overflow is inf.
 static inline __m512 exp2_512(__m512 x) {

@@ -10,10 +10,12 @@
 
 #include "base/float16.h"
 #include "base/try.h"
+#include "kernels/ops.h"
 
 namespace reprise {
 namespace {
 
+using kernels::kScaleValues;
 using kernels::KvType;
 using Bytes = std::span<const std::byte>;
 
@@ -42,15 +44,6 @@ float load(Bytes raw, KvType type, size_t index) {
   Bf16 value;
   std::memcpy(&value, &raw[index * sizeof value], sizeof value);
   return to_float(value);
-}
-
-void save(float value, KvType type, std::span<std::byte> raw, size_t index) {
-  if (type == KvType::kF32) {
-    std::memcpy(&raw[index * sizeof value], &value, sizeof value);
-    return;
-  }
-  const Bf16 narrow = to_bf16(value);
-  std::memcpy(&raw[index * sizeof narrow], &narrow, sizeof narrow);
 }
 
 // Codes of all values, then the scales.
@@ -84,14 +77,15 @@ Result<std::vector<std::byte>> quantize(KvType type, Bytes raw) {
 
 void dequantize(KvType type, Bytes q8, std::span<std::byte> raw) {
   const size_t values = raw.size() / value_bytes(type);
-  for (size_t group = 0; group < scales_of(values); ++group) {
+  const std::byte* scales = q8.data() + values;
+  if (type == KvType::kBF16) {
+    return kernels::widen_codes(q8.data(), scales, values, reinterpret_cast<Bf16*>(raw.data()));
+  }
+  for (size_t i = 0; i < values; ++i) {
     F16 scale;
-    std::memcpy(&scale, &q8[values + group * sizeof scale], sizeof scale);
-    const float factor = to_float(scale);
-    const size_t first = group * kScaleValues, end = std::min(values, first + kScaleValues);
-    for (size_t i = first; i < end; ++i) {
-      save(static_cast<float>(static_cast<int8_t>(q8[i])) * factor, type, raw, i);
-    }
+    std::memcpy(&scale, scales + i / kScaleValues * sizeof scale, sizeof scale);
+    const float value = static_cast<float>(static_cast<int8_t>(q8[i])) * to_float(scale);
+    std::memcpy(&raw[i * sizeof value], &value, sizeof value);
   }
 }
 

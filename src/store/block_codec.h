@@ -34,11 +34,9 @@ uint16_t codec_bits(BlockCodec codec);
 /// kCorrupt when there is no such codec.
 Result<BlockCodec> codec_from_bits(uint16_t bits);
 
-inline constexpr uint64_t kScaleValues = 32;  ///< of q8_0, that share a scale
-
 /// What a reader gets of a block: values, or, where q8_0 keeps it, codes of all values [values]
 /// int8, then scales [values / 32, rounded up] f16. A value is its code times its scale, rounded
-/// to the type.
+/// to the type (kernels::widen_codes).
 enum class BlockForm : uint8_t { kValues, kCodes };
 
 /// Bytes of a block of raw bytes in a form.

@@ -46,13 +46,11 @@ TEST_F(FusionRanks, EveryRowIsFullPrefill) {
 
 // Every head's part of what is stored comes to the device that has the head.
 TEST_F(FusionRanks, StoreAndLoadWhatOneDeviceDoes) {
-  for (const char* codec : {"none", "q8_0"}) {
-    LibraryOptions how;
-    how.store_codec = codec;
-    Books alone(stored_options(), how), together(shared(), how);
+  for (const auto& codecs : kForms) {
+    Books alone(stored_options()), together(shared());
     const PartedPrompt prompt = three_chunks();
-    alone.add(prompt);
-    together.add(prompt);
+    add_in_forms(alone, prompt, codecs);
+    add_in_forms(together, prompt, codecs);
     auto one = *alone.engine->open(), two = *together.engine->open();
     ASSERT_TRUE(alone.library->fuse(*one, prompt, "pie"));
     const auto report = together.library->fuse(*two, prompt, "pie");
@@ -63,7 +61,7 @@ TEST_F(FusionRanks, StoreAndLoadWhatOneDeviceDoes) {
         const auto got = read_back(*two, layer, 21, 308, keys),
                    want = read_back(*one, layer, 21, 308, keys);
         EXPECT_LT(relative_distance(got, want), tolerance())
-            << codec << ", " << layer << (keys ? " k" : " v");
+            << codecs[0] << ", " << codecs[1] << ", " << layer << (keys ? " k" : " v");
       }
     }
   }

@@ -13,9 +13,9 @@ namespace reprise::test {
 inline constexpr uint32_t kStoredLayers = 5;
 
 inline EngineOptions stored_options(const std::string& kv_type = "bf16",
-                                    const std::string& scaling = "") {
+                                    const std::string& scaling = "", uint32_t head_dim = 64) {
   EngineOptions options = cuda_options();
-  options.model = tiny_model({64, kStoredLayers, scaling});
+  options.model = tiny_model({head_dim, kStoredLayers, scaling});
   options.kv_type = kv_type;
   return options;
 }
@@ -50,6 +50,26 @@ inline std::vector<float> read_back(Session& session, uint32_t layer, int32_t be
                                     bool keys) {
   return read_back(session.impl().sequence.kv, layer, begin, end, keys);
 }
+
+/// Adds chunks, each kept in a form of its own.
+inline void add_in_forms(Books& books, const PartedPrompt& prompt,
+                         const std::vector<std::string>& codecs) {
+  LibraryOptions how;
+  how.store = books.folder;
+  for (size_t i = 0; i < prompt.chunks.size(); ++i) {
+    how.store_codec = codecs[i];
+    auto library = Library::open(*books.engine, how, true);
+    ASSERT_TRUE(library) << library.error().message;
+    ASSERT_TRUE(library->add("book", 0, prompt.chunks[i]));
+  }
+}
+
+/// Forms of three chunks.
+inline const std::vector<std::vector<std::string>> kForms = {{"none", "none", "none"},
+                                                             {"zstd", "q8_0+zstd", "zstd"},
+                                                             {"q8_0", "q8_0", "q8_0"},
+                                                             {"q8_0", "none", "q8_0"},
+                                                             {"none", "q8_0", "none"}};
 
 /// Breaks the last block of the only segment.
 inline void damage_last_block(const Books& books) {

@@ -32,7 +32,7 @@ class BlockReading : public ::testing::Test {
     for (const StoredChunk& chunk : chunks_) {
       const auto tokens = static_cast<int32_t>(chunk.record().tokens.size());
       loads_.push_back({&chunk, 0, tokens, 0, 0});
-      all_bytes_ += block_stride(chunk.block_bytes(kReadForm));
+      all_bytes_ += block_stride(chunk);
     }
   }
 
@@ -54,7 +54,7 @@ class BlockReading : public ::testing::Test {
     for (size_t i = part.first; i < part.end; ++i) {
       const auto want = stored(i, layer);
       ASSERT_EQ(std::vector<std::byte>(slot, slot + want.size()), want) << layer << ": " << i;
-      slot += block_stride(want.size());
+      slot += block_aligned(want.size());
     }
   }
   void expect_all(const BlockReader::Plan& plan) {
@@ -125,7 +125,7 @@ TEST_F(BlockReading, WhatStaysIsReadOnce) {
   auto plan = this->plan(all_bytes_ / 3, 2, pool);
   plan.kept.resize(kChunks);
   for (const size_t chunk : {1, 4}) {
-    kept[chunk].resize(plan.layers * block_stride(chunks_[chunk].block_bytes(kReadForm)));
+    kept[chunk].resize(plan.layers * block_stride(chunks_[chunk]));
     plan.kept[chunk].blocks = kept[chunk].data();
   }
   for (const bool again : {false, true}) {
@@ -139,7 +139,7 @@ TEST_F(BlockReading, WhatStaysIsReadOnce) {
     for (const size_t chunk : {1, 4}) {
       for (size_t layer = 0; layer < plan.layers; ++layer) {
         const auto want = stored(chunk, layer);
-        const auto* at = kept[chunk].data() + layer * block_stride(want.size());
+        const auto* at = kept[chunk].data() + layer * block_aligned(want.size());
         EXPECT_EQ(std::vector<std::byte>(at, at + want.size()), want);
       }
       plan.kept[chunk].read = true;

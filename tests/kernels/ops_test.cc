@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "kernels/isa.h"
+#include "kernels/ops_isa.h"
 
 namespace reprise::kernels {
 namespace {
@@ -130,6 +131,28 @@ TEST_P(Ops, WidenKeepsEveryBit) {
       ASSERT_EQ(std::bit_cast<uint32_t>(out[i]), uint32_t{x[i].bits} << 16);
     }
     EXPECT_EQ(out[n], 5.0f);
+  }
+}
+
+// Any codes and scales, NaN and infinite ones too, as the reference rounds them.
+TEST_P(Ops, CodesTimesScalesAreRoundedAsTheReferenceRoundsThem) {
+  for (const size_t n : {1, 31, 32, 33, 64, 1000, 65536}) {
+    std::vector<std::byte> codes(n + 1), scales((n + 31) / 32 * sizeof(F16) + 1);
+    for (auto* bytes : {&codes, &scales}) {
+      for (std::byte& byte : *bytes) byte = static_cast<std::byte>(random_());
+    }
+    std::vector<Bf16> out(n + 1, Bf16{7}), want(n);
+    // Neither is aligned.
+    widen_codes(&codes[1], &scales[1], n, out.data());
+    widen_codes_ref(&codes[1], &scales[1], n, want.data());
+    for (size_t i = 0; i < n; ++i) {
+      if (std::isnan(to_float(want[i]))) {
+        EXPECT_TRUE(std::isnan(to_float(out[i]))) << i;
+      } else {
+        ASSERT_EQ(out[i].bits, want[i].bits) << i;
+      }
+    }
+    EXPECT_EQ(out[n].bits, 7);
   }
 }
 

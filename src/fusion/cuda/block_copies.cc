@@ -7,6 +7,7 @@
 
 #include "base/try.h"
 #include "kernels/cuda/device_status.h"
+#include "kernels/ops.h"
 
 namespace reprise {
 namespace {
@@ -14,30 +15,34 @@ namespace {
 using namespace kernels::cuda;
 
 constexpr std::string_view kWhat = "stored chunks";
-constexpr size_t kScaleBytes = sizeof(__half);
-static_assert(StoredRow::kScaleValues == kScaleValues);
+static_assert(kBlockAlignment % StoredRow::kUnit == 0);
+static_assert(StoredRow::kScaleValues == kernels::kScaleValues);
 
 size_t rows_of(const StoredChunk& chunk) { return 2 * chunk.record().tokens.size(); }
+
+/// Of all devices: rows of a few bytes would cost more than they save.
+size_t scale_bytes(const StoredChunk& chunk, const RowShare& share) {
+  return rows_of(chunk) * share.ranks * share.values / StoredRow::kScaleValues * sizeof(__half);
+}
 
 }  // namespace
 
 DeviceBlock::DeviceBlock(const StoredChunk& chunk, const RowShare& share, size_t at)
-    : codes_(chunk.has_codes()), at_(at), rows_(rows_of(chunk)), values_(share.values) {}
+    : codes_(chunk.has_codes()), at_(at), share_(share) {
+  const size_t values = rows_of(chunk) * share.values;
+  const size_t bytes = codes_ ? values + scale_bytes(chunk, share) : values * sizeof(__nv_bfloat16);
+  scales_at_ = at + values;
+  end_ = at + block_aligned(bytes);
+}
 
 StoredRow DeviceBlock::row(uint32_t row) const {
-  const size_t first = row * values_;
+  const size_t first = row * share_.values, scales = share_.values / StoredRow::kScaleValues;
   if (!codes_) {
     return {static_cast<uint32_t>((at_ + first * sizeof(__nv_bfloat16)) / StoredRow::kUnit)};
   }
-  const size_t scales = (at_ + rows_ * values_) / kScaleBytes;
   return {static_cast<uint32_t>((at_ + first) / StoredRow::kUnit),
-          static_cast<uint32_t>(scales + first / kScaleValues)};
-}
-
-size_t DeviceBlock::end() const {
-  const size_t values = rows_ * values_;
-  return at_ + block_stride(codes_ ? values + values / kScaleValues * kScaleBytes
-                                   : values * sizeof(__nv_bfloat16));
+          static_cast<uint32_t>(scales_at_ / sizeof(__half) +
+                                (row * share_.ranks + share_.rank) * scales)};
 }
 
 Status BlockCopies::add(const StoredChunk& chunk, const std::byte* block) {
@@ -49,7 +54,7 @@ Status BlockCopies::add(const StoredChunk& chunk, const std::byte* block) {
     REPRISE_CHECK(finish());
     run_ = {block, 0};
   }
-  run_ = {run_.data(), run_.size() + block_stride(chunk.block_bytes(kReadForm))};
+  run_ = {run_.data(), run_.size() + block_stride(chunk)};
   return {};
 }
 
@@ -62,8 +67,7 @@ Status BlockCopies::finish() {
     const size_t width = share_.values * sizeof(__nv_bfloat16);
     return copy_columns(to, run.data(), width, run.size() / (width * share_.ranks));
   }
-  REPRISE_CUDA(cudaMemcpyAsync(to, run.data(), run.size(), cudaMemcpyHostToDevice, stream_), kWhat);
-  return {};
+  return copy(to, run.data(), run.size());
 }
 
 Status BlockCopies::copy_codes(const StoredChunk& chunk, const std::byte* block) {
@@ -71,8 +75,12 @@ Status BlockCopies::copy_codes(const StoredChunk& chunk, const std::byte* block)
   std::byte* const to = to_ + at_;
   at_ = DeviceBlock(chunk, share_, at_).end();
   REPRISE_CHECK(copy_columns(to, block, values, rows));
-  return copy_columns(to + rows * values, block + rows * values * share_.ranks,
-                      values / kScaleValues * kScaleBytes, rows);
+  return copy(to + rows * values, block + rows * values * share_.ranks, scale_bytes(chunk, share_));
+}
+
+Status BlockCopies::copy(std::byte* to, const std::byte* from, size_t bytes) const {
+  REPRISE_CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, stream_), kWhat);
+  return {};
 }
 
 /// width: bytes of a row, of this rank.

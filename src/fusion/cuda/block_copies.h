@@ -14,22 +14,23 @@ namespace reprise {
 /// The KV heads of a device, which are side by side in every row.
 struct RowShare {
   size_t rank = 0, ranks = 1;
-  size_t values = 0;  // of a row, of a rank; a multiple of kScaleValues
+  size_t values = 0;  // of a row, of a rank; a multiple of StoredRow::kScaleValues
 };
 
-/// Where the rows of a block lie on a device, which has its share alone.
+/// Where the rows of a block lie on a device: its share of their values, and all their scales.
 class DeviceBlock {
  public:
-  /// at: of the block, in bytes; a multiple of 16.
+  /// at: of the block, in bytes; a multiple of kBlockAlignment.
   DeviceBlock(const StoredChunk& chunk, const RowShare& share, size_t at);
   /// row: below tokens keys, above values.
   kernels::cuda::StoredRow row(uint32_t row) const;
   /// Where the next block begins.
-  size_t end() const;
+  size_t end() const { return end_; }
 
  private:
   bool codes_;
-  size_t at_, rows_, values_;
+  size_t at_, scales_at_ = 0, end_;  // in bytes
+  RowShare share_;
 };
 
 class BlockCopies {
@@ -43,6 +44,7 @@ class BlockCopies {
 
  private:
   Status copy_codes(const StoredChunk& chunk, const std::byte* block);
+  Status copy(std::byte* to, const std::byte* from, size_t bytes) const;
   Status copy_columns(std::byte* to, const std::byte* from, size_t width, size_t rows) const;
 
   std::byte* const to_;

@@ -247,7 +247,7 @@ Status DeviceChunkLoader::copy_part(const Rank& rank, size_t nth, const std::byt
   size_t at = 0;  // in the slot
   for (size_t i = part.first; i < part.end && layer >= target_.first_layer; ++i) {
     const StoredChunk& chunk = *loads_[i].chunk;
-    const size_t bytes = block_stride(chunk.block_bytes(kReadForm));
+    const size_t bytes = block_stride(chunk);
     REPRISE_CHECK(sent.add(chunk, held_[i] ? held_[i]->blocks + layer * bytes : in_slot + at));
     at += bytes;
   }

@@ -58,7 +58,7 @@ std::shared_ptr<ResidentChunks::Entry> ResidentChunks::hold(const StoredChunk& c
     return found->entry->complete ? found->entry : nullptr;
   }
   if (found != kept_.end()) drop(found);  // reading it failed
-  const uint64_t need = header.n_layer * uint64_t{block_stride(chunk.block_bytes(kReadForm))};
+  const uint64_t need = header.n_layer * uint64_t{block_stride(chunk)};
   const uint64_t bytes = (need + kAlignment - 1) / kAlignment * kAlignment;
   if (bytes > memory_.size()) return nullptr;
   uint64_t offset = arena_.take(bytes);

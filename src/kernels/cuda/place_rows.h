@@ -29,8 +29,8 @@ struct PlaceRowsArgs {
 };
 
 /// Row i becomes token positions[i] % 16 of page pages[positions[i] / 16]. A code stands for its
-/// product with the scale, rounded to bf16. cudaErrorNotSupported: head_dim above 256 or not a
-/// multiple of 8 (FP8: 32).
+/// product with the scale, rounded to bf16; rows of codes have a multiple of kScaleValues.
+/// cudaErrorNotSupported: head_dim above 256 or not a multiple of 8 (FP8: 32).
 cudaError_t place_rows(const PlaceRowsArgs& args, cudaStream_t stream);
 
 }  // namespace reprise::kernels::cuda
