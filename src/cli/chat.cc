@@ -2,6 +2,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <filesystem>
 #include <optional>
 #include <span>
@@ -47,9 +49,9 @@ class Chat {
   Status ask(const std::string& text);
   Status answer();
   void drop_last_turn();
+  Status forget();
   static bool talked(const std::vector<Message>& messages);
   bool talked() const { return talked(messages_); }
-  bool holds_something() const;
   bool must_save() const;
   Status resume(const std::string& path);
   void note_restored(const std::string& path);
@@ -151,6 +153,8 @@ Status Chat::talk() {
   while (!done_ && !asked_to_end()) {
     const LineEditor::Event event = editor_.read(line);
     if (event == LineEditor::Event::kEnd) break;
+    if (event == LineEditor::Event::kFailed)
+      return fail(ErrorCode::kFileUnreadable, "standard input: {}", std::strerror(errno));
     if (event == LineEditor::Event::kInterrupt) {
       if (editor_.interactive()) continue;
       console_.stopped();
@@ -231,13 +235,27 @@ bool Chat::talked(const std::vector<Message>& messages) {
   return std::ranges::any_of(messages, [](const Message& m) { return m.role == "assistant"; });
 }
 
-// Where KV is gone, as after another policy, the messages are still worth keeping.
-bool Chat::holds_something() const { return talked() || !conversation_.session().tokens().empty(); }
-
-// The file's KV may be of other settings, and is worth more than none.
+// Without KV, as after another policy, messages are still worth keeping, and those that were taken
+// back go from the file. Where they are the file's, its KV may be of other settings, and is worth
+// more than none.
 bool Chat::must_save() const {
-  if (options_.session.empty() || !holds_something()) return false;
-  return !conversation_.session().tokens().empty() || pack_messages(messages_) != resumed_;
+  if (options_.session.empty()) return false;
+  if (!conversation_.session().tokens().empty()) return true;
+  if (pack_messages(messages_) == resumed_) return false;
+  return talked() || talked(unpack_messages(resumed_));
+}
+
+// What a session file is to hold of messages that were taken back: nothing. What is left of the
+// others' KV is what the next prompt would begin with.
+Status Chat::forget() {
+  Session& session = conversation_.session();
+  const auto tokens = session.tokens();
+  size_t kept = 0;
+  if (const auto prompt = conversation_.engine().chat_prompt(messages_)) {
+    kept = static_cast<size_t>(std::ranges::mismatch(tokens, *prompt).in1 - tokens.begin());
+  }
+  if (session.truncate(kept)) return {};
+  return conversation_.reopen(options_.policy);
 }
 
 // A question that nobody answered, as of a run that was stopped, is left out.
@@ -262,14 +280,14 @@ Status Chat::help(const std::string&) {
 Status Chat::reset(const std::string&) {
   std::erase_if(messages_, [](const Message& message) { return message.role != "system"; });
   document_.clear();
-  return {};
+  return forget();
 }
 
 Status Chat::system(const std::string& text) {
   REPRISE_CHECK(check_text("the system message", text));
   document_.clear();
   messages_ = {{"system", text}};
-  return {};
+  return forget();
 }
 
 Status Chat::read(const std::string& path) {
@@ -282,7 +300,7 @@ Status Chat::read(const std::string& path) {
 
 Status Chat::save(const std::string& path) {
   const size_t tokens = conversation_.session().tokens().size();
-  if (!holds_something())
+  if (!talked())
     return fail(ErrorCode::kInvalidArgument, "there is nothing to save yet; ask a question first");
   REPRISE_CHECK(check_session_path("/save", path));
   REPRISE_CHECK(conversation_.save(path, messages_));
@@ -293,9 +311,10 @@ Status Chat::save(const std::string& path) {
 
 Status Chat::load(const std::string& path) {
   const auto there = read_messages(path);  // before what is at hand is given up
-  const bool absent = !there && there.error().code == ErrorCode::kFileNotFound;
-  if (absent || (there && !talked(*there)))
-    return fail(ErrorCode::kFileNotFound, "{}: no conversation could be restored", path);
+  if (!there && there.error().code == ErrorCode::kFileNotFound)
+    return fail(ErrorCode::kFileNotFound, "{}: there is no such file", path);
+  if (there && !talked(*there))
+    return fail(ErrorCode::kSessionMismatch, "{} holds no conversation", path);
   REPRISE_CHECK(resume(path));
   note_restored(path);
   return {};
@@ -304,7 +323,7 @@ Status Chat::load(const std::string& path) {
 Status Chat::undo(const std::string&) {
   const size_t before = messages_.size();
   drop_last_turn();
-  if (messages_.size() < before) return {};
+  if (messages_.size() < before) return forget();
   return fail(ErrorCode::kInvalidArgument, "there is no question to take back");
 }
 

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <cwchar>
@@ -151,7 +152,7 @@ void LineEditor::finish() { terminal_.reset(); }
 
 bool LineEditor::interactive() const { return terminal_ != nullptr; }
 
-bool LineEditor::read_pipe(std::string& line) {
+LineEditor::Event LineEditor::read_pipe(std::string& line) {
   std::array<char, 1 << 16> buffer;
   size_t searched = 0, end = 0;
   while ((end = ahead_.find('\n', searched)) == std::string::npos) {
@@ -159,8 +160,10 @@ bool LineEditor::read_pipe(std::string& line) {
     const ssize_t got = input_.read(buffer);
     if (got > 0) {
       ahead_.append(buffer.data(), static_cast<size_t>(got));
+    } else if (got < 0 && errno != EINTR) {
+      return Event::kFailed;
     } else if (got < 0 || ahead_.empty()) {
-      return false;
+      return interrupted() ? Event::kInterrupt : Event::kEnd;
     } else {
       end = ahead_.size();  // the last line may lack its newline
       break;
@@ -169,35 +172,32 @@ bool LineEditor::read_pipe(std::string& line) {
   line = ahead_.substr(0, end);
   if (line.ends_with('\r')) line.pop_back();  // of a file that was written on Windows
   ahead_.erase(0, end + 1);
-  return true;
+  return Event::kLine;
 }
 
 LineEditor::Event LineEditor::read(std::string& line) {
   line.clear();
-  if (terminal_ == nullptr) {
-    if (!read_pipe(line)) return interrupted() ? Event::kInterrupt : Event::kEnd;
-  } else {
-    int length = 0;
-    catch_suspension(true);
-    mark_pastes(terminal_->editor, true);
-    const char* text = el_gets(terminal_->editor, &length);
-    mark_pastes(terminal_->editor, false);
-    catch_suspension(false);
-    if (interrupted()) {
-      acknowledge_interrupt();
-      el_reset(terminal_->editor);
-      std::fputc('\n', stdout);
-      return Event::kInterrupt;
-    }
-    if (text == nullptr || length <= 0) {
-      std::fputc('\n', stdout);
-      return Event::kEnd;
-    }
-    line.assign(text, static_cast<size_t>(length));
-    if (line.back() == '\n') line.pop_back();
-    HistEvent event;
-    if (!line.empty()) ::history(terminal_->entries, &event, H_ENTER, text);
+  if (terminal_ == nullptr) return read_pipe(line);
+  int length = 0;
+  catch_suspension(true);
+  mark_pastes(terminal_->editor, true);
+  const char* text = el_gets(terminal_->editor, &length);
+  mark_pastes(terminal_->editor, false);
+  catch_suspension(false);
+  if (interrupted()) {
+    acknowledge_interrupt();
+    el_reset(terminal_->editor);
+    std::fputc('\n', stdout);
+    return Event::kInterrupt;
   }
+  if (text == nullptr || length <= 0) {
+    std::fputc('\n', stdout);
+    return Event::kEnd;
+  }
+  line.assign(text, static_cast<size_t>(length));
+  if (line.back() == '\n') line.pop_back();
+  HistEvent event;
+  if (!line.empty()) ::history(terminal_->entries, &event, H_ENTER, text);
   return Event::kLine;
 }
 

@@ -14,9 +14,9 @@ class LineEditor {
   explicit LineEditor(const std::string& history_file);
   ~LineEditor();
 
-  enum class Event { kLine, kInterrupt, kEnd };
+  enum class Event { kLine, kInterrupt, kEnd, kFailed };
   /// Waits for a line (without its newline). kInterrupt: Ctrl-C was pressed instead; kEnd: Ctrl-D
-  /// or the end of the pipe.
+  /// or the end of the pipe; kFailed: it cannot be read, errno says why.
   Event read(std::string& line);
   bool interactive() const;
   /// Gives the terminal back and keeps the history. Nothing is read from then on.
@@ -24,7 +24,7 @@ class LineEditor {
 
  private:
   struct Terminal;
-  bool read_pipe(std::string& line);
+  Event read_pipe(std::string& line);
 
   Input input_ = Input::standard();
   std::string ahead_;                   // read from the pipe, after the last line

@@ -211,7 +211,10 @@ class StoreCommand : public Command {
 
   static Form form_of(const ChunkStore& store, const ChunkRow& row) {
     const auto chunk = store.read(row);
-    return chunk && *chunk ? Form((*chunk)->record()) : Form();
+    if (chunk && *chunk) return Form((*chunk)->record());
+    Form none;
+    if (!chunk) none.codec = "unreadable";
+    return none;
   }
 
   Status list(Console& console) {

@@ -22,6 +22,7 @@ class TokenizeCommand : public Command {
   void declare(FlagSet& flags) override {
     flags.add({"prompt", "text to cut", "text"}, text_);
     flags.add_list({"file", "file to cut; repeatable, - is standard input", "file"}, files_);
+    flags.add({"lossy", "replace bytes of files that are not UTF-8 instead of stopping"}, lossy_);
     flags.add({"count", "print only the number of tokens"}, count_);
     flags.add({"parse-special", "read special tokens in the text as such"}, parse_special_);
     visit_options(engine_, [&](const OptionSpec& spec, auto& field) {
@@ -29,7 +30,8 @@ class TokenizeCommand : public Command {
     });
   }
   Status run(Console& console) override {
-    REPRISE_TRY(std::string text, read_documents(files_, true));
+    REPRISE_CHECK(check_text("--prompt", text_));
+    REPRISE_TRY(std::string text, read_documents(files_, lossy_));
     text = document_message(text, text_);
     if (text.empty() && files_.empty())
       return fail(ErrorCode::kEmptyPrompt, "there is no text; give it with -p TEXT or -f FILE");
@@ -74,7 +76,7 @@ class TokenizeCommand : public Command {
   EngineOptions engine_;
   std::string text_;
   std::vector<std::string> files_;
-  bool count_ = false, parse_special_ = false;
+  bool lossy_ = false, count_ = false, parse_special_ = false;
 };
 
 }  // namespace

@@ -105,8 +105,9 @@ class TrainCommand : public Command {
  private:
   Status check() {
     if (options_.what != "predictor") {
-      return fail(ErrorCode::kInvalidArgument, "\"{}\" cannot be trained, only predictor",
-                  options_.what);
+      return fail(ErrorCode::kInvalidArgument, "{}; `reprise train predictor` does",
+                  options_.what.empty() ? "say what to train"
+                                        : '"' + options_.what + "\" cannot be trained");
     }
     if (options_.texts.empty() || options_.out.empty()) {
       return fail(

@@ -70,6 +70,15 @@ Result<std::string> PromptBuilder::render(std::span<const Message> messages, std
                                           std::string_view before_last) const {
   if (messages.empty()) return fail(ErrorCode::kEmptyPrompt, "there is no message to answer");
   if (!template_) return tl::unexpected<Error>(template_.error());
+  size_t bytes = 0;
+  for (const Message& message : messages) bytes += message.content.size();
+  if (constexpr size_t kMost = TemplateLimits().max_output; bytes > kMost) {
+    return fail(
+        ErrorCode::kTemplateLimit,
+        "the prompt has {} bytes of text, and a chat template takes {} at most; shorten it, "
+        "or leave the template out with --raw",
+        bytes, kMost);
+  }
   nlohmann::ordered_json context;
   for (const Message& message : messages) {
     std::string content = mark_special(message.content, special_, mark);

@@ -10,7 +10,8 @@ namespace {
 constexpr int kBusyMs = 60'000;
 constexpr int kDamagedBusyMs = 2'000;  // whoever waits holds the writer's lock meanwhile
 
-tl::unexpected<Error> sql_error(sqlite3* database, int code) {
+/// path: of a database that could not be opened, and so has none.
+tl::unexpected<Error> sql_error(sqlite3* database, int code, const char* path = nullptr) {
   ErrorCode kind = ErrorCode::kFileUnreadable;
   switch (code & 0xff) {
     case SQLITE_CORRUPT:
@@ -32,7 +33,7 @@ tl::unexpected<Error> sql_error(sqlite3* database, int code) {
     default:
       break;
   }
-  const char* path = database == nullptr ? nullptr : sqlite3_db_filename(database, "main");
+  if (path == nullptr && database != nullptr) path = sqlite3_db_filename(database, "main");
   // Who reads a chunk notes when, and waits for those who write.
   const bool read_only = (code & 0xff) == SQLITE_READONLY;
   return fail(
@@ -88,7 +89,7 @@ Result<SqlDatabase> SqlDatabase::open(const std::string& path) {
   const int code =
       sqlite3_open_v2(path.c_str(), &raw, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE, nullptr);
   SqlDatabase database(raw);
-  if (code != SQLITE_OK) return sql_error(raw, code);
+  if (code != SQLITE_OK) return sql_error(raw, code, path.c_str());
   sqlite3_busy_timeout(raw, kBusyMs);
   return database;
 }

@@ -33,7 +33,8 @@ TEST(BadModel, Missing) {
 }
 
 TEST(BadTraining, SaysWhatIsMissing) {
-  expect_failure({"train", "speech"}, "invalid_argument", "only predictor", 2);
+  expect_failure({"train", "speech"}, "invalid_argument", "`reprise train predictor` does", 2);
+  expect_failure({"train"}, "invalid_argument", "say what to train", 2);
   expect_failure({"train", "predictor"}, "invalid_argument", "--text FILE", 2);
   expect_failure({"train", "predictor", "--text", "no-such.txt", "-o", "/no-such/out"},
                  "file_unwritable", "/no-such/out: --out could not be saved there");
@@ -135,7 +136,17 @@ TEST(BadPrompt, InvalidUtf8NamesTheByte) {
   const std::string path = folder.write("latin1.txt", "caf\xe9 noir");
   expect_failure({"run", "-f", path}, "bad_string", "latin1.txt: byte 3 (0xe9)");
   expect_failure({"run", "-p", "caf\xe9"}, "bad_string", "--prompt: byte 3");
+  expect_failure({"tokenize", "-p", "caf\xe9"}, "bad_string", "--prompt: byte 3");
+  expect_failure({"tokenize", "-f", path}, "bad_string", "latin1.txt: byte 3 (0xe9)");
+  EXPECT_EQ(run({"tokenize", "-f", path, "--lossy", "-m", "random:tiny"}).code, 0);
   expect_failure({"run", "-p", "x", "--system", "\xff"}, "bad_string", "--system");
+}
+
+TEST(BadPrompt, MoreTextThanATemplateTakesSaysSo) {
+  const TemporaryFolder folder;
+  const std::string path = folder.write("long.txt", std::string((64 << 20) + 1, ' '));
+  expect_failure({"run", "-f", path, "-p", "x", "-m", "random:tiny"}, "template_limit",
+                 "leave the template out with --raw");
 }
 
 TEST(BadPrompt, LongerThanTheContextSaysBothNumbersAndTheFlags) {

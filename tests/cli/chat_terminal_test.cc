@@ -292,7 +292,7 @@ TEST_F(ChatTerminalTest, AnErrorIsToldAndTheTalkGoesOn) {
       converse({"/qiut\r", "/policy streming\r", "/load absent.kv\r", "Hello\r"});
   EXPECT_THAT(questions(outcome), ElementsAre("Hello"));
   EXPECT_THAT(outcome.out, AllOf(HasSubstr("did you mean /quit?"), HasSubstr("streaming"),
-                                 HasSubstr("absent.kv: no conversation could be restored")));
+                                 HasSubstr("absent.kv: there is no such file")));
 }
 
 }  // namespace

@@ -136,11 +136,32 @@ TEST_F(ChatTest, LoadGoesOnWithWhatSaveWrote) {
 
   const Outcome missing = chat("/load " + folder_.file("absent.kv") + "\n");
   EXPECT_EQ(missing.code, 1);
-  EXPECT_THAT(missing.err, HasSubstr("absent.kv: no conversation could be restored"));
+  EXPECT_THAT(missing.err, HasSubstr("absent.kv: there is no such file"));
   const Outcome unwritable = chat("Hello\n/save " + folder_.file("no-folder/talk.kv") + "\n");
   EXPECT_EQ(unwritable.code, 1);
   EXPECT_THAT(unwritable.err, HasSubstr("no-folder/talk.kv"));
   EXPECT_THAT(unwritable.err, testing::Not(HasSubstr("--session")));
+}
+
+TEST_F(ChatTest, NothingIsSavedThatLoadRefuses) {
+  const std::string path = folder_.file("talk.kv");
+  for (const char* script : {"/save ", "Hello\n/undo\n/save ", "Hello\n/reset\n/save "}) {
+    const Outcome outcome = chat(script + path + "\n", {"--system", "Be brief."});
+    EXPECT_EQ(outcome.code, 2);
+    EXPECT_THAT(outcome.err, HasSubstr("nothing to save yet"));
+  }
+  EXPECT_EQ(chat("Hello\n/undo\n", {"--system", "Be brief.", "--session", path}).code, 0);
+  const Outcome loaded = chat("/load " + path + "\n");
+  EXPECT_EQ(loaded.code, 1);
+  EXPECT_THAT(loaded.err, HasSubstr("talk.kv holds no conversation"));
+}
+
+TEST_F(ChatTest, QuestionsThatCannotBeReadAreAnError) {
+  const std::string command = std::string(REPRISE_BINARY) + " chat -m random:tiny --json < /";
+  const Outcome outcome = run({"-c", command}, {.program = "/bin/sh"});
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_EQ(outcome.json()["error"]["code"], "file_unreadable");
+  EXPECT_THAT(outcome.err, HasSubstr("standard input: Is a directory"));
 }
 
 TEST_F(ChatTest, AnEmptyFileIsASessionYetToBe) {

@@ -164,7 +164,7 @@ TEST_F(SessionTest, LoadingWhatIsNoTalkLeavesTheTalk) {
   ASSERT_EQ(chat("Hello\n").code, 0);
   const std::string before = bytes();
   const Outcome loaded = chat("/load " + index + "\n");
-  EXPECT_THAT(loaded.err, HasSubstr("index.kv: no conversation could be restored"));
+  EXPECT_THAT(loaded.err, HasSubstr("index.kv holds no conversation"));
   EXPECT_EQ(bytes().size(), before.size());
 }
 
@@ -194,6 +194,26 @@ TEST_F(SessionTest, AScriptThatFailsKeepsWhatWasAnswered) {
     EXPECT_EQ(json["turns"].size(), 1u);
     EXPECT_EQ(json["messages"].size(), before + 2);
     EXPECT_EQ(said(chat("")).size(), before + 2);
+  }
+}
+
+// What was taken back may have been a secret.
+TEST_F(SessionTest, WhatIsTakenBackIsNotKept) {
+  const std::string text = "hunter2";
+  std::string tokens;  // which are its bytes
+  for (const char byte : text) tokens += std::string{byte, '\0', '\0', '\0'};
+  const std::string question = "My word is " + text + ".\n";
+  for (const char* policy : {"full", "streaming:sink=4,window=16"}) {
+    for (const char* command : {"/reset", "/undo", "/system Be brief."}) {
+      SCOPED_TRACE(std::string(policy) + " " + command);
+      std::filesystem::remove(session_);
+      said(chat("Hello\n" + question, {"--policy", policy}));
+      EXPECT_THAT(bytes(), AllOf(HasSubstr(text), HasSubstr(tokens)));
+      said(chat(std::string(command) + "\n", {"--policy", policy}));  // of a talk that was kept
+      EXPECT_THAT(bytes(), AllOf(Not(HasSubstr(text)), Not(HasSubstr(tokens))));
+      said(chat("Hello\n" + question + command + "\n", {"--policy", policy}));
+      EXPECT_THAT(bytes(), AllOf(Not(HasSubstr(text)), Not(HasSubstr(tokens))));
+    }
   }
 }
 

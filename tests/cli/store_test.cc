@@ -68,6 +68,18 @@ TEST_F(StoreTest, VerifyFindsDamageAndGcDropsIt) {
   EXPECT_EQ(run(in_store({"store", "verify", "--rebuild"})).code, 0);
 }
 
+TEST_F(StoreTest, WhatCannotBeReadIsNotCalledDamaged) {
+  ASSERT_EQ(add().code, 0);
+  const std::string segment = store_ + "/seg-00000001.kv", aside = store_ + "/aside";
+  std::filesystem::rename(segment, aside);
+  std::filesystem::create_directory(segment);
+  const Outcome listed = run(in_store({"store", "list", "--json"}));
+  EXPECT_EQ(listed.json()["chunks"][0]["codec"], "unreadable");
+  std::filesystem::remove(segment);
+  std::filesystem::rename(aside, segment);
+  EXPECT_EQ(run(in_store({"store", "verify"})).code, 0);
+}
+
 TEST_F(StoreTest, GoesOnWithoutADamagedIndex) {
   ASSERT_EQ(add().code, 0);
   const auto damage = [&] { std::ofstream(store_ + "/index.db") << std::string(5000, 'x'); };

@@ -105,6 +105,14 @@ TEST(ChunkStore, FolderMustBeThere) {
   EXPECT_EQ(code_of(ChunkStore::open(folder.file("file"), false)), "file_not_found");
 }
 
+TEST(ChunkStore, AnIndexThatCannotBeOpenedIsNamed) {
+  const TemporaryFolder folder;
+  std::filesystem::create_directory(folder.file("index.db"));
+  const auto store = ChunkStore::open(folder.file(""), true);
+  ASSERT_FALSE(store);
+  EXPECT_THAT(store.error().message, testing::HasSubstr("index.db': unable to open"));
+}
+
 // Looking for a store makes none.
 TEST(ChunkStore, AFolderOfOtherThingsIsNone) {
   const TemporaryFolder folder;
