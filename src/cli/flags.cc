@@ -93,6 +93,11 @@ void FlagSet::add_positional_list(const OptionSpec& spec, std::vector<std::strin
   bind_list(std::string(spec.name), spec, values);
 }
 
+bool FlagSet::typed(std::string_view name) const {
+  const auto binding = std::ranges::find(bindings_, name, &Binding::name);
+  return binding != bindings_.end() && binding->option->count() > 0;
+}
+
 std::vector<std::string_view> FlagSet::names() const {
   std::vector<std::string_view> names;
   for (const Binding& binding : bindings_)

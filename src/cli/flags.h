@@ -44,6 +44,8 @@ class FlagSet {
   /// flag; kInvalidArgument says where a bad value came from. Whatever is wrong with some options,
   /// the others are set, and the first error is returned.
   Status resolve(const Config& config, std::span<const std::string> rest);
+  /// Whether an option stood on the command line itself.
+  bool typed(std::string_view name) const;
   /// Names that have a variable and a key as twins.
   std::vector<std::string_view> names() const;
 

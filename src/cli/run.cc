@@ -31,6 +31,7 @@ class RunCommand : public Command {
   }
 
   void declare(FlagSet& flags) override {
+    flags_ = &flags;
     flags.add({"prompt", "the question, or with --raw the text to continue", "text"}, prompt_);
     flags.add({"raw", "continue the prompt as plain text, without the chat template"}, raw_);
     visit_options(fused_, flags);
@@ -44,6 +45,7 @@ class RunCommand : public Command {
     if (raw_ && !options_.system.empty())
       console.warn("--raw leaves out the chat template, and --system with it");
     if (!fused_.library.store.empty()) return run_fused(console);
+    REPRISE_CHECK(check_not_fused());
     REPRISE_TRY(const std::string text, read_prompt());
     options_.engine.kv_type_of = options_.session;
     REPRISE_TRY(Conversation conversation, Conversation::open(options_, console));
@@ -85,6 +87,17 @@ class RunCommand : public Command {
       return fail(ErrorCode::kEmptyPrompt,
                   "the prompt is empty; give one with -p TEXT, -f FILE or on standard input");
     return text;
+  }
+
+  // Variables and configuration files may have them for other commands.
+  Status check_not_fused() {
+    Status status;
+    visit_options(fused_, [&](const OptionSpec& spec, auto&) {
+      if (!status || !flags_->typed(spec.name)) return;
+      status = fail(ErrorCode::kInvalidArgument,
+                    "--{} is for documents in a store; name it with --store DIR", spec.name);
+    });
+    return status;
   }
 
   // The documents are chunks of the store, the question follows them.
@@ -131,6 +144,7 @@ class RunCommand : public Command {
     return {};
   }
 
+  const FlagSet* flags_ = nullptr;
   std::string prompt_;
   bool raw_ = false;
   FusedOptions fused_;

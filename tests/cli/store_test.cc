@@ -305,6 +305,16 @@ TEST_F(StoreTest, SaysWhatIsWrong) {
   EXPECT_EQ(missing.code, 1);
   EXPECT_THAT(missing.err, AllOf(HasSubstr("is no folder"), HasSubstr("store add")));
   EXPECT_EQ(run(in_store({"run", "-p", "x", "--session", folder_.file("s")})).code, 2);
+  const std::vector<std::string> plain = {"run", "-m", "random:tiny", "-p", "x", "-n", "1"};
+  for (const std::vector<std::string>& option :
+       {std::vector<std::string>{"--fusion", "a3"}, {"--store-codec", "q8_0"}}) {
+    std::vector<std::string> arguments = plain;
+    arguments.insert(arguments.end(), option.begin(), option.end());
+    const Outcome ignored = run(arguments);
+    EXPECT_EQ(ignored.code, 2);
+    EXPECT_THAT(ignored.err, HasSubstr(option[0] + " is for documents in a store"));
+  }
+  EXPECT_EQ(run(plain, {.env = {{"REPRISE_FUSION", "pie"}}}).code, 0);
   const Outcome typo = run({"run", "-m", "random:tiny", "-p", "x", "--fusion", "a4"});
   EXPECT_EQ(typo.code, 2);
   EXPECT_THAT(typo.err, HasSubstr("a3"));
