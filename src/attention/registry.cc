@@ -60,7 +60,7 @@ Result<std::unique_ptr<Policy>> create_policy(std::span<const PolicyEntry> entri
   std::unique_ptr<Policy> inner;
   if (plus != std::string_view::npos) {
     if (!entry->decorator) {
-      return fail(ErrorCode::kUnsupported,
+      return fail(ErrorCode::kInvalidArgument,
                   "policy \"{}\": {} cannot stand left of \"+\", it decorates no other policy",
                   spec, entry->name);
     }

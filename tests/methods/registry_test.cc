@@ -41,7 +41,7 @@ TEST(PolicySpec, BadValuesAndShapesAreRefused) {
                            "streaming:positions=both", "streaming:window", "streaming:=4"}) {
     EXPECT_EQ(error_of(spec).code, ErrorCode::kInvalidArgument) << spec;
   }
-  EXPECT_EQ(error_of("full+streaming").code, ErrorCode::kUnsupported);
+  EXPECT_EQ(error_of("full+streaming").code, ErrorCode::kInvalidArgument);
 }
 
 TEST(PolicyList, DescribesEveryOption) {
