@@ -60,15 +60,18 @@ class Session {
   /// kInvalidArgument beyond the end, or while a request is running.
   Status truncate(size_t length);
   /// Writes tokens and KV to a file, with text of the caller's own; see docs/kv.md. kUnsupported
-  /// for KV that Library::fuse loaded, or of policies that keep what a file does not hold.
+  /// for KV that Library::fuse loaded, or of policies that keep what a file does not hold;
+  /// kFileUnwritable, kCancelled: what lay there before stays.
   Status save(const std::string& path, std::string_view note,
               const ProgressFn& progress = {}) const;
   /// The note in a file that any session saved, with any model and settings, whatever became of the
-  /// KV beside it. Errors: as restore(), but no kSessionMismatch.
+  /// KV beside it. kFileNotFound, kFileUnreadable, kBadMagic, kUnsupportedVersion, kTruncated,
+  /// kCorrupt.
   static Result<std::string> read_note(const std::string& path);
   /// Replaces this session's content; returns the note. On error the session is unchanged.
-  /// kSessionMismatch where model, KV type (EngineOptions::kv_type_of) or policy, as it is spelled,
-  /// differ; kInvalidArgument while a request is running.
+  /// kSessionMismatch where model, device, precision, context, KV type (EngineOptions::kv_type_of)
+  /// or policy, as it is spelled, differ; kInvalidArgument while a request is running; kCancelled;
+  /// those of read_note().
   Result<std::string> restore(const std::string& path, const ProgressFn& progress = {});
 
   struct Impl;
@@ -81,6 +84,8 @@ class Session {
 
 class Engine {
  public:
+  /// Errors say what of the options or of the model's files is wrong; kOutOfMemory,
+  /// kDeviceUnavailable, kCancelled.
   static Result<std::unique_ptr<Engine>> load(const EngineOptions& options,
                                               const ProgressFn& progress = {});
   ~Engine();
@@ -89,11 +94,14 @@ class Engine {
   /// Where the KV of all sessions and prefixes lies.
   KvTiers kv() const;
   /// policy: "full", "streaming:sink=4,window=1024", "dense:first=2+quest:budget=512", ...;
-  /// kUnknownPolicy suggests the nearest name.
+  /// kUnknownPolicy suggests the nearest name, kUnknownOption likewise; kInvalidArgument for values
+  /// out of range; kUnsupported for policies that cannot be combined, or not on this device.
   Result<std::unique_ptr<Session>> open(std::string_view policy = "full");
 
   /// Starts a request on a session of this engine; step() then computes every started request
   /// together. The answer is delivered to on_done. The session must not be used until then.
+  /// kInvalidArgument where it already has a request, or is another engine's; and what generate()
+  /// refuses.
   using DoneFn = std::function<void(Result<Answer>)>;
   Status submit(Session& session, Request request, DoneFn on_done);
   /// One forward pass over all started requests; false when there is nothing left to do, and in

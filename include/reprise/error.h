@@ -11,7 +11,7 @@
 namespace reprise {
 
 /// Every way a call can fail. Tools map kInvalidArgument, kUnknownOption and kUnknownPolicy to exit
-/// code 2 (usage) and the others to 1.
+/// code 2 (usage), kCancelled to 128 and the signal's number, and the others to 1.
 enum class ErrorCode {
   kInvalidArgument,       ///< an argument is outside its documented range
   kUnknownOption,         ///< no option has this name
@@ -44,7 +44,7 @@ enum class ErrorCode {
   kEmptyPrompt,           ///< there is nothing to read
   kContextExceeded,       ///< the prompt does not fit in the context
   kOutOfMemory,           ///< the memory budget or the machine has no room
-  kSessionMismatch,       ///< a session file belongs to another model, tokenizer or layout
+  kSessionMismatch,       ///< a session file belongs to another model or other settings
   kCorrupt,               ///< a checksum does not match
   kCancelled,             ///< the caller asked to stop
   kDeviceUnavailable,     ///< the device that was asked for is not there, or it failed

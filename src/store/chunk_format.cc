@@ -37,7 +37,7 @@ void append(std::vector<std::byte>& out, std::span<const T> values) {
 
 template <class T>
 void take(std::span<const std::byte>& from, std::span<T> values) {
-  std::memcpy(values.data(), from.data(), values.size_bytes());
+  std::ranges::copy(from.first(values.size_bytes()), std::as_writable_bytes(values).begin());
   from = from.subspan(values.size_bytes());
 }
 
