@@ -10,8 +10,9 @@ fuzz_one() {
   corpus=$target.corpus log=$target.log
   mkdir -p "$corpus"
   local seeds=tests/fuzz/corpus/${name#fuzz_}
-  if "$target" -max_total_time="$seconds" -max_len=65536 -rss_limit_mb=2048 -timeout=20 -print_final_stats=1 \
-      -artifact_prefix="$target." "$corpus" $([[ -d $seeds ]] && echo "$seeds") >"$log" 2>&1; then
+  if "$target" -max_total_time="$seconds" -max_len=65536 -rss_limit_mb=2048 -timeout=20 \
+      -print_final_stats=1 -artifact_prefix="$target." "$corpus" \
+      $([[ -d $seeds ]] && echo "$seeds") >"$log" 2>&1; then
     echo "fuzz: $name passed, $(sed -n 's/^stat::number_of_executed_units: *//p' "$log") inputs"
   else
     tail -n 40 "$log"

@@ -7,7 +7,6 @@
 
 #include "base/try.h"
 #include "kernels/cuda/device_status.h"
-#include "kernels/ops.h"
 
 namespace reprise {
 namespace {
@@ -16,13 +15,12 @@ using namespace kernels::cuda;
 
 constexpr std::string_view kWhat = "stored chunks";
 static_assert(kBlockAlignment % StoredRow::kUnit == 0);
-static_assert(StoredRow::kScaleValues == kernels::kScaleValues);
 
 size_t rows_of(const StoredChunk& chunk) { return 2 * chunk.record().tokens.size(); }
 
 /// Of all devices: rows of a few bytes would cost more than they save.
 size_t scale_bytes(const StoredChunk& chunk, const RowShare& share) {
-  return rows_of(chunk) * share.ranks * share.values / StoredRow::kScaleValues * sizeof(__half);
+  return rows_of(chunk) * share.ranks * share.values / kernels::kScaleValues * sizeof(__half);
 }
 
 }  // namespace
@@ -36,7 +34,7 @@ DeviceBlock::DeviceBlock(const StoredChunk& chunk, const RowShare& share, size_t
 }
 
 StoredRow DeviceBlock::row(uint32_t row) const {
-  const size_t first = row * share_.values, scales = share_.values / StoredRow::kScaleValues;
+  const size_t first = row * share_.values, scales = share_.values / kernels::kScaleValues;
   if (!codes_) {
     return {static_cast<uint32_t>((at_ + first * sizeof(__nv_bfloat16)) / StoredRow::kUnit)};
   }

@@ -14,7 +14,7 @@ namespace reprise {
 /// The KV heads of a device, which are side by side in every row.
 struct RowShare {
   size_t rank = 0, ranks = 1;
-  size_t values = 0;  // of a row, of a rank; a multiple of StoredRow::kScaleValues
+  size_t values = 0;  // of a row, of a rank; a multiple of kernels::kScaleValues
 };
 
 /// Where the rows of a block lie on a device: its share of their values, and all their scales.
@@ -29,7 +29,7 @@ class DeviceBlock {
 
  private:
   bool codes_;
-  size_t at_, scales_at_ = 0, end_;  // in bytes
+  size_t at_, scales_at_, end_;  // in bytes
   RowShare share_;
 };
 

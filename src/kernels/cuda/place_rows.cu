@@ -21,8 +21,8 @@ __device__ __forceinline__ float2 stored_pair(const std::byte* stored, StoredRow
     return __bfloat1622float2(reinterpret_cast<const __nv_bfloat162*>(values)[pair]);
   }
   const char2 codes = reinterpret_cast<const char2*>(values)[pair];
-  const float scale = __half2float(reinterpret_cast<const __half*>(
-      stored)[size_t{row.scales} + pair / (StoredRow::kScaleValues / 2)]);
+  const float scale = __half2float(
+      reinterpret_cast<const __half*>(stored)[size_t{row.scales} + pair / (kScaleValues / 2)]);
   const auto wide = [scale](signed char code) { return static_cast<float>(code) * scale; };
   return __bfloat1622float2(__floats2bfloat162_rn(wide(codes.x), wide(codes.y)));
 }

@@ -5,6 +5,7 @@
 #include <cuda_runtime_api.h>
 
 #include "kernels/cuda/paged_decode.h"
+#include "kernels/ops.h"
 
 namespace reprise::kernels::cuda {
 
@@ -12,7 +13,6 @@ namespace reprise::kernels::cuda {
 /// share an f16 scale.
 struct StoredRow {
   static constexpr uint32_t kUnit = 8;  // bytes
-  static constexpr uint32_t kScaleValues = 32;
   static constexpr uint32_t kValues = UINT32_MAX;
   uint32_t at = 0;            // of the first value, in units
   uint32_t scales = kValues;  // index of its first scale; kValues: it has none
