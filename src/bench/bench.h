@@ -81,12 +81,13 @@ struct BenchRow {
   double bytes_per_token = 0;        ///< decode: weights, KV and index that a step reads / batch
   double index_bytes_per_token = 0;  ///< decode: of these, the policy's own structures
   double flops_per_token = 0;        ///< prefill: of matrices and attention
-  /// decode: read bandwidth of a working set of that many bytes, the median of what was measured
-  /// between the rounds, because a shared machine's changes from one second to the next
-  double roof_gb_s = 0;
-  /// decode: of the bandwidth that followed the same round, the median of the rounds; prefill: of
-  /// what products allow
-  double roof_pct = 0;
+  /// decode: read bandwidth of memory, and of a working set of that many bytes, of which caches may
+  /// hold a part; the medians of what was measured between the rounds, because a shared machine's
+  /// changes from one second to the next
+  double memory_gb_s = 0, roof_gb_s = 0;
+  /// decode: of the bandwidths that followed the same round, the medians of the rounds, of memory's
+  /// above 100 where caches serve more; roof_pct of prefill: of what products allow
+  double memory_pct = 0, roof_pct = 0;
   double vs_full = 0, vs_peer = 0;
   std::string peer;  ///< whom vs_peer compares with; empty: nobody was measured with this batch
   std::string note;  ///< e.g. the peer's setting that was faster

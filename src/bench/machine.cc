@@ -57,9 +57,11 @@ double measure_read_gb_s(ThreadPool& pool, size_t bytes) {
   return static_cast<double>(pieces * kPieceBytes) / seconds * 1e-9;
 }
 
+double measure_memory_gb_s(ThreadPool& pool) { return measure_read_gb_s(pool, kReadBytes); }
+
 MachineRoof measure_machine(ThreadPool& pool) {
   MachineRoof roof;
-  roof.read_gb_s = measure_read_gb_s(pool, kReadBytes);
+  roof.read_gb_s = measure_memory_gb_s(pool);
   roof.bf16_tflop_s = measure_tflop_s(pool, kernels::Products::kBf16);
   roof.quantised_tflop_s = measure_tflop_s(pool, kernels::Products::kQuantised);
   return roof;

@@ -21,6 +21,9 @@ struct MachineRoof {
 /// Takes the best of several short runs; about a second.
 MachineRoof measure_machine(ThreadPool& pool);
 
+/// Sequential read of 512 MiB by every thread, more than caches hold, 1e9 bytes per second.
+double measure_memory_gb_s(ThreadPool& pool);
+
 /// Sequential read by every thread, over and over, of a working set of this size: smaller ones are
 /// served in part by the caches, for a model as well as for this.
 double measure_read_gb_s(ThreadPool& pool, size_t bytes);

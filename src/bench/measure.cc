@@ -45,6 +45,16 @@ double attention_flops(const ModelInfo& m, double context) {
   return 4.0 * m.n_layer * m.n_head * m.head_dim * context * (context + 1) / 2;
 }
 
+/// Decode's steps against the bandwidth right after them, by round.
+struct Shares {
+  std::vector<double> gb_s, pct;  // [rounds]
+
+  void add(double measured_gb_s, double bytes, double step_ms) {
+    gb_s.push_back(measured_gb_s);
+    pct.push_back(bytes / (measured_gb_s * 1e6) / step_ms * 100);
+  }
+};
+
 class Bench {
  public:
   Bench(const BenchPlan& plan, Roof& roof, BenchProgress& progress, BenchReport& report)
@@ -58,7 +68,7 @@ class Bench {
     bool is_peer = false;
     std::vector<std::unique_ptr<Session>> sessions;  // hold the contexts while decode is measured
     std::vector<double> prefill_ms, decode_ms;
-    std::vector<double> roof_gb_s, roof_pct;  // [rounds], by the bandwidth right after its steps
+    Shares of_memory, of_roof;
     double decode_bytes = 0, index_bytes = 0, select_ms = 0;  // of a step
     PolicyStats prefill_figures, decode_figures;
   };
@@ -153,8 +163,7 @@ Status Bench::measure_context(uint32_t context) {
   for (Subject& subject : subjects_) {
     subject.prefill_ms.clear();
     subject.decode_ms.clear();
-    subject.roof_gb_s.clear();
-    subject.roof_pct.clear();
+    subject.of_memory = subject.of_roof = {};
   }
   const auto subjects = subjects_at(context);
   const uint32_t rounds = plan_.bench.rounds;
@@ -235,10 +244,10 @@ Status Bench::measure_decode(Subject& subject) {
   if (!subject.is_peer) {
     REPRISE_TRY(const auto step_ms, decode_sessions(subject));
     REPRISE_TRY(const double gb_s, roof_.read_gb_s(static_cast<size_t>(subject.decode_bytes)));
-    const double least_ms = subject.decode_bytes / (gb_s * 1e6);
+    const double median_ms = percentile(step_ms, 0.5);
     subject.decode_ms.insert(subject.decode_ms.end(), step_ms.begin(), step_ms.end());
-    subject.roof_gb_s.push_back(gb_s);
-    subject.roof_pct.push_back(least_ms / percentile(step_ms, 0.5) * 100);
+    subject.of_roof.add(gb_s, subject.decode_bytes, median_ms);
+    subject.of_memory.add(roof_.memory_gb_s(), subject.decode_bytes, median_ms);
     return progress_.tick();
   }
   REPRISE_TRY(const auto times, peer_->decode(subject.setting, plan_.bench.max_tokens));
@@ -285,8 +294,10 @@ BenchRow Bench::decode_row(const Subject& subject, uint32_t context) const {
     row.select_ms = subject.select_ms;
     row.bytes_per_token = subject.decode_bytes / row.batch;
     row.index_bytes_per_token = subject.index_bytes / row.batch;
-    row.roof_gb_s = percentile(subject.roof_gb_s, 0.5);
-    row.roof_pct = percentile(subject.roof_pct, 0.5);
+    row.memory_gb_s = percentile(subject.of_memory.gb_s, 0.5);
+    row.memory_pct = percentile(subject.of_memory.pct, 0.5);
+    row.roof_gb_s = percentile(subject.of_roof.gb_s, 0.5);
+    row.roof_pct = percentile(subject.of_roof.pct, 0.5);
   }
   return row;
 }

@@ -84,6 +84,8 @@ nlohmann::ordered_json bench_json(const BenchReport& report) {
                     {"bytes_per_token", row.bytes_per_token},
                     {"index_bytes_per_token", row.index_bytes_per_token},
                     {"flops_per_token", row.flops_per_token},
+                    {"memory_gb_s", row.memory_gb_s},
+                    {"memory_pct", row.memory_pct},
                     {"roof_gb_s", row.roof_gb_s},
                     {"roof_pct", row.roof_pct},
                     {"vs_full", row.vs_full},
@@ -104,8 +106,9 @@ std::string bench_markdown(const BenchReport& report, size_t first_row) {
     text = fmt::format(
         "{} on {}; measured: read {}, bf16 {:.2f} TFLOP/s, {:.2f} with quantised weights; "
         "load {:.0f} ms\n\n"
-        "| phase | context | policy | batch | median ms | p99 ms | select ms | tok/s | of roof |"
-        " vs full | vs peer | note |\n|---|---|---|---|---|---|---|---|---|---|---|---|\n",
+        "| phase | context | policy | batch | median ms | p99 ms | select ms | tok/s | of memory |"
+        " of roof | vs full | vs peer | note |\n"
+        "|---|---|---|---|---|---|---|---|---|---|---|---|---|\n",
         report.model.name, where(report), speed(report.machine.read_gb_s),
         report.machine.bf16_tflop_s, report.machine.quantised_tflop_s, report.model.load_ms);
   }
@@ -113,9 +116,10 @@ std::string bench_markdown(const BenchReport& report, size_t first_row) {
     const BenchRow& row = report.rows[i];
     const std::string select = row.select_ms > 0.005 ? fmt::format("{:.2f}", row.select_ms) : "-";
     text += fmt::format(
-        "| {} | {} | {} | {} | {:.2f} | {:.2f} | {} | {:.1f} | {} | {} | {} | {} |\n", row.phase,
-        row.context, row.policy, row.batch, row.median_ms, row.p99_ms, select, row.tok_s,
-        percent(row.roof_pct), ratio(row.vs_full), ratio(row.vs_peer), note(row));
+        "| {} | {} | {} | {} | {:.2f} | {:.2f} | {} | {:.1f} | {} | {} | {} | {} | {} |\n",
+        row.phase, row.context, row.policy, row.batch, row.median_ms, row.p99_ms, select, row.tok_s,
+        percent(row.memory_pct), percent(row.roof_pct), ratio(row.vs_full), ratio(row.vs_peer),
+        note(row));
   }
   return text;
 }

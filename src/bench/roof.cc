@@ -11,6 +11,7 @@ class CpuRoof : public Roof {
   explicit CpuRoof(ThreadPool& pool) : pool_(pool), free_bytes_(available_memory_bytes()) {}
 
   MachineRoof machine() override { return measure_machine(pool_); }
+  double memory_gb_s() override { return measure_memory_gb_s(pool_); }
   Result<double> read_gb_s(size_t bytes) override { return measure_read_gb_s(pool_, bytes); }
   uint64_t free_bytes() const override { return free_bytes_; }
 

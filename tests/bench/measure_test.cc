@@ -62,6 +62,8 @@ TEST(Measure, RowsCountWhatEveryPolicyReads) {
       EXPECT_EQ(row->batch, 1u);
       expect_measured(*row);
       EXPECT_EQ(row->roof_gb_s > 0, decode);
+      EXPECT_EQ(row->memory_gb_s > 0, decode);
+      EXPECT_EQ(row->memory_pct > 0, decode);
     }
     EXPECT_EQ(full.policy, "full");
     EXPECT_EQ(streaming.policy, "streaming:window=16");

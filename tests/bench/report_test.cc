@@ -30,6 +30,8 @@ BenchReport made_up() {
   decode.select_ms = 0.25;
   decode.bytes_per_token = 123456;
   decode.index_bytes_per_token = 789;
+  decode.memory_gb_s = 25.5;
+  decode.memory_pct = 104.5;
   decode.roof_gb_s = 30.5;
   decode.roof_pct = 87.6;
   decode.vs_full = 1;
@@ -60,10 +62,10 @@ TEST(BenchReportText, JsonHasEveryField) {
   ASSERT_EQ(json["rows"].size(), 2u);
   std::vector<std::string> keys;
   for (const auto& [key, value] : json["rows"][0].items()) keys.push_back(key);
-  EXPECT_THAT(
-      keys, ElementsAre("phase", "policy", "context", "batch", "median_ms", "p99_ms", "tok_s",
-                        "select_ms", "bytes_per_token", "index_bytes_per_token", "flops_per_token",
-                        "roof_gb_s", "roof_pct", "vs_full", "vs_peer", "peer", "note", "figures"));
+  EXPECT_THAT(keys, ElementsAre("phase", "policy", "context", "batch", "median_ms", "p99_ms",
+                                "tok_s", "select_ms", "bytes_per_token", "index_bytes_per_token",
+                                "flops_per_token", "memory_gb_s", "memory_pct", "roof_gb_s",
+                                "roof_pct", "vs_full", "vs_peer", "peer", "note", "figures"));
   const auto& decode = json["rows"][0];
   EXPECT_EQ(decode["phase"], "decode");
   EXPECT_EQ(decode["context"], 8192);
@@ -86,11 +88,12 @@ TEST(BenchReportText, MarkdownHasALineForEveryRow) {
   const std::string text = bench_markdown(made_up());
   EXPECT_THAT(text, HasSubstr("tiny on 2 threads; measured: read 31.2 GB/s, bf16 3.50 TFLOP/s, "
                               "4.25 with quantised weights; load 42 ms\n"));
+  EXPECT_THAT(
+      text,
+      HasSubstr("\n| decode | 8192 | full | 4 | 12.35 | 15.50 | 0.25 | 324.0 | 104 % | 88 % | "
+                "1.00x | 2.35x | index_share 0.0625, update_us_p99 1235 |\n"));
   EXPECT_THAT(text,
-              HasSubstr("\n| decode | 8192 | full | 4 | 12.35 | 15.50 | 0.25 | 324.0 | 88 % | "
-                        "1.00x | 2.35x | index_share 0.0625, update_us_p99 1235 |\n"));
-  EXPECT_THAT(text,
-              HasSubstr("\n| prefill | 128 | llama.cpp | 1 | 0.00 | 0.00 | - | 0.0 | - | - | - "
+              HasSubstr("\n| prefill | 128 | llama.cpp | 1 | 0.00 | 0.00 | - | 0.0 | - | - | - | - "
                         "| version 1, fa=0 |\n"));
 }
 
@@ -107,7 +110,7 @@ TEST(BenchReportText, MarkdownColumnsAgree) {
   size_t lines = 0;
   for (size_t at = text.find("\n|"); at != std::string::npos; at = text.find("\n|", at + 1)) {
     const std::string line = text.substr(at + 1, text.find('\n', at + 1) - at - 1);
-    EXPECT_EQ(std::count(line.begin(), line.end(), '|'), 13) << line;
+    EXPECT_EQ(std::count(line.begin(), line.end(), '|'), 14) << line;
     ++lines;
   }
   EXPECT_EQ(lines, 4u);  // names, rule, two rows

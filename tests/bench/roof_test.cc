@@ -19,6 +19,7 @@ std::string measured(Roof& roof) {
     const auto speed = roof.read_gb_s(bytes);
     EXPECT_TRUE(speed && std::isfinite(*speed) && *speed > 0) << bytes;
   }
+  EXPECT_GT(roof.memory_gb_s(), 0);
   EXPECT_GT(roof.free_bytes(), 0u);
   return machine.device;
 }

@@ -126,6 +126,7 @@ class DeviceRoof : public Roof {
   }
 
   MachineRoof machine() override { return machine_; }
+  double memory_gb_s() override { return machine_.read_gb_s; }
   Result<double> read_gb_s(size_t bytes) override {
     const size_t part = bytes / count_;
     if (part >= kCacheBytes) return machine_.read_gb_s;
