@@ -31,9 +31,13 @@ size_t distance(std::string_view a, std::string_view b) {
   return previous[b.size()];
 }
 
-bool starts_alike(std::string_view word, std::string_view candidate) {
-  return word.size() >= 3 && candidate.size() > word.size() &&
-         std::equal(word.begin(), word.end(), candidate.begin(),
+constexpr size_t kLeastBeginning = 3;
+
+// Whether one is the beginning of the other, as --temp is of --temperature.
+bool starts_alike(std::string_view a, std::string_view b) {
+  const size_t shorter = std::min(a.size(), b.size());
+  return shorter >= kLeastBeginning &&
+         std::equal(a.begin(), a.begin() + shorter, b.begin(),
                     [](char x, char y) { return lower(x) == lower(y); });
 }
 
@@ -46,7 +50,9 @@ std::string nearest(std::string_view word, std::span<const std::string_view> can
   for (const std::string_view candidate : candidates) {
     if (candidate.size() > kLongestWord) continue;
     const size_t d = starts_alike(word, candidate) ? 1 : distance(word, candidate);
-    if (d < best_distance) {
+    // Of names that begin the word the longest says most.
+    const bool longer = d == best_distance && !best.empty() && candidate.starts_with(best);
+    if (d < best_distance || (longer && word.starts_with(candidate))) {
       best = candidate;
       best_distance = d;
     }

@@ -202,7 +202,8 @@ Result<std::vector<TensorView>> parse_safetensors(std::span<const std::byte> byt
   }
   REPRISE_TRY(const Json header,
               parse_json(text, name, JsonLimits{.max_depth = kMaxDepth, .unique_keys = true}));
-  const Layout layout{name, rest.subspan(header_bytes), sizeof header_bytes + header_bytes};
+  const auto data = rest.subspan(header_bytes);
+  const Layout layout{name, data, bytes.size() - data.size()};
   std::vector<TensorView> tensors;
   tensors.reserve(header.size());
   for (const auto& [key, entry] : header.items()) {

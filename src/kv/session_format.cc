@@ -40,8 +40,10 @@ std::optional<uint64_t> session_file_bytes(const SessionHeader& header, const Pa
   bytes = bytes + CheckedSize(map.layers()) * PageMap::row_bytes(map.blocks()) + kChecksumBytes;
   for (uint32_t layer = 0; layer < map.layers(); ++layer) {
     const uint64_t pages = map.count(layer);
-    const uint64_t blocks = (pages + header.pages_per_block - 1) / header.pages_per_block;
-    bytes = bytes + CheckedSize(pages) * header.page_bytes + CheckedSize(blocks) * kChecksumBytes;
+    const uint64_t whole = pages / header.pages_per_block;
+    const bool rest = pages % header.pages_per_block > 0;
+    const CheckedSize blocks = CheckedSize(whole) + (rest ? 1 : 0);
+    bytes = bytes + CheckedSize(pages) * header.page_bytes + blocks * kChecksumBytes;
   }
   return bytes.value();
 }

@@ -157,7 +157,7 @@ Result<bool> take_room(const SessionHeader& header, const PageMap& map, Sequence
   const auto length = static_cast<int32_t>(header.token_count);
   const Status whole = sequence.reserve_pages(length, map);
   if (whole) return true;
-  const bool fits = header.page_count * pool.page_bytes() <= pool.limit_bytes();
+  const bool fits = (CheckedSize(header.page_count) * pool.page_bytes()).fits(pool.limit_bytes());
   if (!fits || !pool.can_page()) return tl::unexpected<Error>(whole.error());
   REPRISE_CHECK(sequence.reserve_pages(length, PageMap(map.layers(), map.blocks())));
   sequence.rest();

@@ -16,7 +16,15 @@ TEST(Nearest, FindsTypingMistakes) {
   EXPECT_EQ(nearest("fulll", kNames), "full");           // doubled letter
   EXPECT_EQ(nearest("--tmep", kNames), "--temp");
   EXPECT_EQ(nearest("CHAT", kNames), "chat");
-  EXPECT_EQ(nearest("stream", kNames), "streaming");  // beginning of a name
+  EXPECT_EQ(nearest("stream", kNames), "streaming");      // beginning of a name
+  EXPECT_EQ(nearest("--temperature", kNames), "--temp");  // of which a name is the beginning
+}
+
+TEST(Nearest, LongestNameThatBeginsTheWordIsMeant) {
+  constexpr std::array<std::string_view, 3> kStores{"--store", "--store-codec", "--s"};
+  EXPECT_EQ(nearest("--store-codecs", kStores), "--store-codec");
+  EXPECT_EQ(nearest("--store-folder", kStores), "--store");
+  EXPECT_EQ(nearest("--stored", kStores), "--store");
 }
 
 TEST(Nearest, IsSilentWhenNothingIsNear) {

@@ -26,6 +26,14 @@ TEST(Interrupt, OfAnAnswerThatWaitsForItsReaderIsACleanStop) {
   EXPECT_TRUE(outcome.out.ends_with("\n"));
 }
 
+TEST(Interrupt, WhileTextIsCutIsNoSuccess) {
+  const Outcome outcome =
+      run({"tokenize", "-m", "random:tiny", "-p", "some text"}, {.pending_interrupt = true});
+  EXPECT_EQ(outcome.code, 130);
+  EXPECT_EQ(outcome.out, "");
+  EXPECT_EQ(outcome.err, "reprise: stopped\n");
+}
+
 TEST(Interrupt, EndsFitBetweenItsMeasurements) {
   const Outcome outcome =
       run({"fit", "-m", "random:tiny", "--memory", "1G", "--policy", "csattention"},
