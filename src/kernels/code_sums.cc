@@ -76,7 +76,8 @@ void code_tables(const CodeTablesArgs& args) {
 
 void code_sums(const CodeSumsArgs& args) {
 #if defined(__x86_64__)
-  if (cpu_isa() >= Isa::kAvx512) return code_sums_avx512(args);
+  if (cpu_isa() == Isa::kAmx) return code_sums_avx512_beside_amx(args);
+  if (cpu_isa() == Isa::kAvx512) return code_sums_avx512(args);
   if (cpu_isa() >= Isa::kAvx2) return code_sums_avx2(args);
 #endif
   code_sums_ref(args);
@@ -84,7 +85,8 @@ void code_sums(const CodeSumsArgs& args) {
 
 void code_page_tops(const CodeSumsArgs& args) {
 #if defined(__x86_64__)
-  if (cpu_isa() >= Isa::kAvx512) return code_page_tops_avx512(args);
+  if (cpu_isa() == Isa::kAmx) return code_page_tops_avx512_beside_amx(args);
+  if (cpu_isa() == Isa::kAvx512) return code_page_tops_avx512(args);
   if (cpu_isa() >= Isa::kAvx2) return code_page_tops_avx2(args);
 #endif
   code_page_tops_ref(args);

@@ -85,8 +85,8 @@ struct Products {  // of a query with the centroids of a part
 }  // namespace
 
 void code_tables_avx2(const CodeTablesArgs& args) { fill_code_tables<Products>(args); }
-void code_sums_avx2(const CodeSumsArgs& args) { all_sums<Lanes256, false>(args); }
-void code_page_tops_avx2(const CodeSumsArgs& args) { all_sums<Lanes256, true>(args); }
+void code_sums_avx2(const CodeSumsArgs& args) { all_sums<Lanes256, FetchInTurns, false>(args); }
+void code_page_tops_avx2(const CodeSumsArgs& args) { all_sums<Lanes256, FetchInTurns, true>(args); }
 
 void code_logits_avx2(const uint16_t* sums, size_t n, float low, float step, float* out) {
   const __m256 least = _mm256_set1_ps(low), level = _mm256_set1_ps(step);

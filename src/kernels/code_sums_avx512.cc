@@ -68,8 +68,14 @@ struct Products {  // of a query with the centroids of a part
 }  // namespace
 
 void code_tables_avx512(const CodeTablesArgs& args) { fill_code_tables<Products>(args); }
-void code_sums_avx512(const CodeSumsArgs& args) { all_sums<Lanes512, false>(args); }
-void code_page_tops_avx512(const CodeSumsArgs& args) { all_sums<Lanes512, true>(args); }
+void code_sums_avx512(const CodeSumsArgs& args) { all_sums<Lanes512, FetchRows, false>(args); }
+void code_page_tops_avx512(const CodeSumsArgs& args) { all_sums<Lanes512, FetchRows, true>(args); }
+void code_sums_avx512_beside_amx(const CodeSumsArgs& args) {
+  all_sums<Lanes512, FetchInTurns, false>(args);
+}
+void code_page_tops_avx512_beside_amx(const CodeSumsArgs& args) {
+  all_sums<Lanes512, FetchInTurns, true>(args);
+}
 
 void code_logits_avx512(const uint16_t* sums, size_t n, float low, float step, float* out) {
   const __m512 least = _mm512_set1_ps(low), level = _mm512_set1_ps(step);

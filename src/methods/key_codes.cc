@@ -157,6 +157,21 @@ void KeyCodes::choose_planes(std::span<const float> spans, std::vector<uint16_t>
   std::ranges::sort(planes);
 }
 
+void KeyCodes::fetch(uint32_t layer, size_t kv_head, int32_t begin) const {
+  if (!packed()) return;
+  constexpr size_t kBlock = CodeBlocks::kBlock, kLine = 64;
+  const CodeBlocks& codes = layers_[layer].heads[kv_head].codes;
+  const size_t first = static_cast<size_t>(begin) / kBlock,
+               end = std::min(first + kernels::kBlocksAhead, codes.blocks());
+  for (size_t plane = 0; plane < key_bytes(); ++plane) {
+    for (size_t block = first; block < end; ++block) {
+      const CodeBlocks::Place place = codes.place(block * kBlock);
+      const uint8_t* lines = place.codes + plane * place.stride;
+      for (size_t at = 0; at < kBlock; at += kLine) __builtin_prefetch(lines + at);
+    }
+  }
+}
+
 void KeyCodes::sum_codes(SumCodes kernel, const CodeBlocks& codes, size_t first, size_t blocks,
                          size_t unit, kernels::CodeSumsArgs args) {
   constexpr size_t kBlock = CodeBlocks::kBlock;

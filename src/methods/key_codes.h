@@ -51,6 +51,9 @@ class KeyCodes {
   };
   /// q: [group, head_dim] already scaled, which must outlive the lookup.
   void prepare_lookup(uint32_t layer, size_t kv_head, const float* q, Lookup& lookup) const;
+  /// Fetches the packed codes that sums from key `begin` on read first, of all planes: which of
+  /// them are read is not known before the lookup.
+  void fetch(uint32_t layer, size_t kv_head, int32_t begin) const;
   /// logits [group, end - begin], rows stride apart, of the query heads of a KV head against the
   /// reconstructed keys [begin, end). Packed codes give them to within 1/254 of the widest span of
   /// products in a part, for each part, and leave out the planes that tell least. Returns the bytes

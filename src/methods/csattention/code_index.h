@@ -30,6 +30,9 @@ class CodeIndex : public LogitIndex {
   const KeyCodes& codes() const { return codes_; }
 
  private:
+  void fetch(uint32_t layer, size_t kv_head, int32_t begin) const override {
+    codes_.fetch(layer, kv_head, begin);
+  }
   void prepare(uint32_t layer, size_t kv_head, const float* q) override {
     codes_.prepare_lookup(layer, kv_head, q, lookups_[kv_head]);
   }

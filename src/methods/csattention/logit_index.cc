@@ -12,12 +12,13 @@
 namespace reprise {
 namespace {
 
-constexpr int32_t kPieceStep = 1024;
+constexpr int32_t kPieceStep = 1024, kTasksPerThread = 6;
 
-// Keys that one task scores, from a multiple of them on: enough tasks to even out the threads.
+// Keys that one task scores, from a multiple of them on: enough tasks to even out the threads, few
+// enough that memory follows each.
 int32_t piece_tokens(int32_t candidates, uint32_t kv_heads, int threads) {
   const auto heads = static_cast<int32_t>(kv_heads);
-  const int32_t pieces = (16 * threads + heads - 1) / heads;
+  const int32_t pieces = (kTasksPerThread * threads + heads - 1) / heads;
   return ((candidates - 1) / pieces / kPieceStep + 1) * kPieceStep;
 }
 
@@ -72,10 +73,15 @@ uint64_t LogitIndex::score_and_rank(const QueryRows& rows, const Search& search,
     const size_t head = task / pieces;
     const int32_t number = first_piece + static_cast<int32_t>(task % pieces);
     const KeyRange keys = {std::max(begin, number * piece), std::min(end, (number + 1) * piece)};
-    std::call_once(states[head].prepared, [&] { prepare(rows.layer, head, queries(head)); });
+    const bool first = task % pieces == 0;
+    if (first) fetch(rows.layer, head, keys.begin);
+    std::call_once(states[head].prepared, [&] {
+      if (!first) fetch(rows.layer, head, keys.begin);  // in the middle of a head's keys
+      prepare(rows.layer, head, queries(head));
+    });
+    if (first) score_others(rows, head, search);  // while codes are fetched
     bytes += score_candidates(rows, head, keys,
                               static_cast<size_t>(keys.begin - begin) / static_cast<size_t>(unit_));
-    if (task % pieces == 0) score_others(rows, head, search);
     if (states[head].left.fetch_sub(1, std::memory_order_acq_rel) > 1) return;
     ranking_.rank_head(head, HeadJoin::kSoftmax, search.units, search.k);
   });

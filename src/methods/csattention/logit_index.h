@@ -21,6 +21,8 @@ class LogitIndex : public KeyIndex {
 
  protected:
   const ModelConfig& config() const { return *config_; }
+  /// Fetches what estimates of keys from `begin` on read first.
+  virtual void fetch(uint32_t /*layer*/, size_t /*kv_head*/, int32_t /*begin*/) const {}
   /// What the estimates of a KV head share, made before them once for every search. Called for many
   /// KV heads at once. q: [group, head_dim], scaled.
   virtual void prepare(uint32_t /*layer*/, size_t /*kv_head*/, const float* /*q*/) {}
