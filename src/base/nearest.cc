@@ -33,12 +33,19 @@ size_t distance(std::string_view a, std::string_view b) {
 
 constexpr size_t kLeastBeginning = 3;
 
-// Whether one is the beginning of the other, as --temp is of --temperature.
-bool starts_alike(std::string_view a, std::string_view b) {
-  const size_t shorter = std::min(a.size(), b.size());
-  return shorter >= kLeastBeginning &&
-         std::equal(a.begin(), a.begin() + shorter, b.begin(),
+bool begins(std::string_view word, std::string_view longer) {
+  return word.size() >= kLeastBeginning && longer.size() > word.size() &&
+         std::equal(word.begin(), word.end(), longer.begin(),
                     [](char x, char y) { return lower(x) == lower(y); });
+}
+
+// As --temp is of --temperature; of several the longest, which says most.
+std::string_view beginning_of(std::string_view word, std::span<const std::string_view> candidates) {
+  std::string_view best;
+  for (const std::string_view candidate : candidates) {
+    if (candidate.size() > best.size() && begins(candidate, word)) best = candidate;
+  }
+  return best;
 }
 
 }  // namespace
@@ -49,15 +56,13 @@ std::string nearest(std::string_view word, std::span<const std::string_view> can
   size_t best_distance = (word.size() + 2) / 3 + 1;  // one edit in three characters is the limit
   for (const std::string_view candidate : candidates) {
     if (candidate.size() > kLongestWord) continue;
-    const size_t d = starts_alike(word, candidate) ? 1 : distance(word, candidate);
-    // Of names that begin the word the longest says most.
-    const bool longer = d == best_distance && !best.empty() && candidate.starts_with(best);
-    if (d < best_distance || (longer && word.starts_with(candidate))) {
+    const size_t d = begins(word, candidate) ? 1 : distance(word, candidate);
+    if (d < best_distance) {
       best = candidate;
       best_distance = d;
     }
   }
-  return std::string(best);
+  return std::string(best.empty() ? beginning_of(word, candidates) : best);
 }
 
 std::string suggestion(std::string_view word, std::span<const std::string_view> candidates) {

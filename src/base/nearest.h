@@ -8,7 +8,7 @@
 namespace reprise {
 
 /// The candidate with the fewest insertions, deletions, replacements and swaps of neighbours from
-/// word, ASCII case ignored; empty when none is near enough to be worth suggesting.
+/// word, ASCII case ignored; where none is near, one that begins the word; else nothing.
 std::string nearest(std::string_view word, std::span<const std::string_view> candidates);
 
 /// " (did you mean NAME?)", or nothing.

@@ -17,7 +17,7 @@ class Roof {
   virtual ~Roof() = default;
 
   virtual MachineRoof machine() = 0;
-  /// MachineRoof::read_gb_s as it is now: a shared machine's changes within seconds.
+  /// MachineRoof::read_gb_s, of a CPU as it is now: a shared machine's changes within seconds.
   virtual double memory_gb_s() = 0;
   /// Sequential read, over and over, of a working set of this size, 1e9 bytes per second.
   virtual Result<double> read_gb_s(size_t bytes) = 0;

@@ -79,6 +79,11 @@ ProgressFn Console::progress() {
   };
 }
 
+Status Console::reached(const Progress& progress) {
+  if (this->progress()(progress)) return {};
+  return fail(ErrorCode::kCancelled, "interrupted after {}", progress.stage);
+}
+
 void Console::stopped() {
   bar_.finish();
   stopped_at_ = state();  // what is saved from then on has stages of its own

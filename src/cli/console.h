@@ -36,6 +36,8 @@ class Console {
   void partly_failed(std::string_view text);
   /// Carries out a stop by Ctrl-C; the program will exit with 130 unless chat goes on.
   void stopped();
+  /// Work without stages of its own came that far: kCancelled where it was interrupted on the way.
+  Status reached(const Progress& progress);
   /// Where work stands, or stood when it ended.
   std::string state() const { return bar_.state(); }
 

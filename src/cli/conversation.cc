@@ -86,7 +86,6 @@ Result<Answer> Conversation::read(std::vector<int32_t> prompt) {
 }
 
 Result<Answer> Conversation::answer(std::vector<int32_t> prompt, const RequestOptions& options) {
-  if (interrupted()) return fail(ErrorCode::kCancelled, "stopped before the prompt was read");
   Request request;
   request.prompt = std::move(prompt);
   request.max_tokens = options.max_tokens;

@@ -22,6 +22,7 @@ constexpr auto kNextLine = 2s;
 std::string stage_text(std::string_view stage) {
   constexpr std::pair<std::string_view, std::string_view> kTexts[] = {
       {"load", "loading the model"},
+      {"tokenize", "cutting the text into tokens"},
       {"prefill", "reading the prompt"},
       {"save", "saving the session"},
       {"restore", "restoring the session"},

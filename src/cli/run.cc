@@ -58,6 +58,7 @@ class RunCommand : public Command {
     if (!options_.system.empty()) messages.push_back({"system", options_.system});
     messages.push_back({"user", text});
     REPRISE_TRY(std::vector<int32_t> prompt, make_prompt(conversation.engine(), messages));
+    REPRISE_CHECK(console.reached({"tokenize", text.size(), text.size(), "bytes"}));
 
     const Result<Answer> answer = conversation.answer(std::move(prompt), options_);
     const bool stopped = answer ? answer->finish == FinishReason::kCancelled

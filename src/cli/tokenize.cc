@@ -1,7 +1,6 @@
 // `reprise tokenize`: text to token ids and pieces.
 #include "base/try.h"
 #include "cli/command.h"
-#include "cli/interrupt.h"
 #include "cli/model_file.h"
 #include "cli/request_flags.h"
 #include "cli/text.h"
@@ -41,7 +40,7 @@ class TokenizeCommand : public Command {
     REPRISE_TRY(const auto tokenizer, Tokenizer::create(std::move(data)));
     const auto tokens =
         tokenizer->encode(text, {.add_special = false, .parse_special = parse_special_});
-    if (interrupted()) return fail(ErrorCode::kCancelled, "stopped while cutting the text");
+    REPRISE_CHECK(console.reached({"tokenize", text.size(), text.size(), "bytes"}));
     if (console.json()) return console.print_json(as_json(*tokenizer, tokens));
     if (count_) return console.print(fmt::format("{}\n", tokens.size()));
     std::string out;

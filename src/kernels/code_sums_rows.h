@@ -62,7 +62,7 @@ inline void group_planes(const CodeSumsArgs& args, size_t row, ByteGroups& group
 }
 
 // In which order codes kBlocksAhead blocks ahead are fetched while others are summed: kKeys of a
-// plane, then as many of the next. Memory gives a Zen 5 lines that lie in a row at 1.5 times the
+// plane, then as many of the next. Memory gives a Zen 5 lines that lie in a row at 1.4 times the
 // speed of lines of all planes in turns, but only into its first cache; a Xeon with AMX gets the
 // latter as soon, into its second.
 struct FetchRows {

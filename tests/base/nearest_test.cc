@@ -20,11 +20,13 @@ TEST(Nearest, FindsTypingMistakes) {
   EXPECT_EQ(nearest("--temperature", kNames), "--temp");  // of which a name is the beginning
 }
 
-TEST(Nearest, LongestNameThatBeginsTheWordIsMeant) {
-  constexpr std::array<std::string_view, 3> kStores{"--store", "--store-codec", "--s"};
-  EXPECT_EQ(nearest("--store-codecs", kStores), "--store-codec");
-  EXPECT_EQ(nearest("--store-folder", kStores), "--store");
-  EXPECT_EQ(nearest("--stored", kStores), "--store");
+TEST(Nearest, LongestNameThatBeginsTheWordIsMeantWhereNoneIsNear) {
+  constexpr std::array<std::string_view, 4> kStores{"--store", "--store-size", "--s",
+                                                    "--store-codec"};
+  EXPECT_EQ(nearest("--store-codec-and-level", kStores), "--store-codec");
+  EXPECT_EQ(nearest("--store-in-this-folder", kStores), "--store");
+  EXPECT_EQ(nearest("--store-ize", kStores), "--store-size") << "a mistake is likelier";
+  EXPECT_EQ(nearest("--STORE", kStores), "--store");
 }
 
 TEST(Nearest, IsSilentWhenNothingIsNear) {

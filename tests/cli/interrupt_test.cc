@@ -31,7 +31,7 @@ TEST(Interrupt, WhileTextIsCutIsNoSuccess) {
       run({"tokenize", "-m", "random:tiny", "-p", "some text"}, {.pending_interrupt = true});
   EXPECT_EQ(outcome.code, 130);
   EXPECT_EQ(outcome.out, "");
-  EXPECT_EQ(outcome.err, "reprise: stopped\n");
+  EXPECT_EQ(outcome.err, "reprise: stopped while cutting the text into tokens: 9 B of 9 B\n");
 }
 
 TEST(Interrupt, EndsFitBetweenItsMeasurements) {

@@ -14,7 +14,8 @@ namespace {
 
 class CodeSums : public IsaTest<> {};
 
-INSTANTIATE_TEST_SUITE_P(Isas, CodeSums, ::testing::Values(Isa::kScalar, Isa::kAvx2, Isa::kAvx512));
+INSTANTIATE_TEST_SUITE_P(Isas, CodeSums,
+                         ::testing::Values(Isa::kScalar, Isa::kAvx2, Isa::kAvx512, Isa::kAmx));
 
 /// Random codes and tables with entries up to `largest`; blocks lie side by side in runs of stride.
 struct Case {
@@ -75,6 +76,26 @@ TEST_P(CodeSums, AddTheNamedEntries) {
         for (size_t i = 0; i < out.size(); ++i) {
           const size_t row = i / (keys + 3), key = i % (keys + 3);
           ASSERT_EQ(out[i], key < keys ? problem.sum(row, key) : 7u) << planes << " " << keys;
+        }
+      }
+    }
+  }
+}
+
+TEST_P(CodeSums, ReadBlocksBehindAsHintsAlone) {
+  constexpr size_t kBlocks = 19, kRows = 3;
+  for (const size_t stride : {kCodeBlock, 4 * kCodeBlock}) {
+    const Case problem(9, kBlocks, kRows, 127, stride);
+    for (const size_t blocks : {1, 4, 7, 12, 18, 19}) {
+      for (const size_t next : {size_t{0}, size_t{1}, size_t{8}, kBlocks}) {
+        const size_t keys = blocks * kCodeBlock;
+        std::vector<uint16_t> out;
+        CodeSumsArgs args = problem.args(out, keys);
+        args.blocks = blocks;
+        args.next = std::min(next, kBlocks - blocks);
+        code_sums(args);
+        for (size_t i = 0; i < out.size(); ++i) {
+          ASSERT_EQ(out[i], problem.sum(i / keys, i % keys)) << blocks << " " << next << " " << i;
         }
       }
     }
