@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # Runs every fuzz target of a build for some seconds, several at once; fails if any finds a fault.
+# What a target that failed said is in TARGET.failed, with the input that did it.
 # usage: tools/fuzz.sh BUILD_DIR SECONDS JOBS
 set -euo pipefail
 build=$1 seconds=$2 jobs=$3
@@ -9,14 +10,22 @@ fuzz_one() {
   name=$(basename "$target")
   corpus=$target.corpus log=$target.log
   mkdir -p "$corpus"
+  rm -f "$target".failed "$target".{crash,leak,oom,timeout}-*
   local seeds=tests/fuzz/corpus/${name#fuzz_}
   if "$target" -max_total_time="$seconds" -max_len=65536 -rss_limit_mb=2048 -timeout=20 \
       -print_final_stats=1 -artifact_prefix="$target." "$corpus" \
       $([[ -d $seeds ]] && echo "$seeds") >"$log" 2>&1; then
     echo "fuzz: $name passed, $(sed -n 's/^stat::number_of_executed_units: *//p' "$log") inputs"
   else
-    tail -n 40 "$log"
-    echo "fuzz: $name FAILED; the input that did it is beside $target"
+    {
+      echo "fuzz: $name FAILED"
+      tail -n 40 "$log"
+      for input in "$target".{crash,leak,oom,timeout}-*; do
+        [[ -f $input ]] || continue
+        echo "fuzz: $input, for base64 -d | gunzip:"
+        gzip -9c "$input" | base64
+      done
+    } | tee "$target.failed"
     return 1
   fi
 }
