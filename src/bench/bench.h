@@ -28,8 +28,11 @@ struct BenchOptions {
 
 template <class Visitor>
 void visit_options(BenchOptions& o, Visitor&& visit) {
-  visit(OptionSpec{"max-tokens", "tokens decoded in a round", "tokens", 2, 4096}, o.max_tokens);
-  visit(OptionSpec{"rounds", "times that every subject is measured", "", 1, 1000}, o.rounds);
+  visit(OptionSpec{"max-tokens", "tokens decoded in a turn", "tokens", 2, 4096}, o.max_tokens);
+  visit(
+      OptionSpec{"rounds", "turns of every subject; five times as many of decoding, which is short",
+                 "", 1, 1000},
+      o.rounds);
   visit(OptionSpec{"sequences", "the batch that is measured: sequences decoded together", "", 1,
                    1024},
         o.sequences);
@@ -82,16 +85,16 @@ struct BenchRow {
   double index_bytes_per_token = 0;  ///< decode: of these, the policy's own structures
   double flops_per_token = 0;        ///< prefill: of matrices and attention
   /// decode: read bandwidth of memory, and of a working set of that many bytes, of which caches may
-  /// hold a part; the medians of what was measured between the rounds, because a shared machine's
+  /// hold a part; the medians of what was measured between the turns, because a shared machine's
   /// changes from one second to the next
   double memory_gb_s = 0, roof_gb_s = 0;
-  /// decode: of the bandwidths that followed the same round, the medians of the rounds, of memory's
+  /// decode: of the bandwidths that followed the same turn, the medians of the turns, of memory's
   /// above 100 where caches serve more; roof_pct of prefill: of what products allow
   double memory_pct = 0, roof_pct = 0;
   double vs_full = 0, vs_peer = 0;
   std::string peer;  ///< whom vs_peer compares with; empty: nobody was measured with this batch
   std::string note;  ///< e.g. the peer's setting that was faster
-  /// The policy's own (Counters::policy) of the last round, the mean of the sequences.
+  /// The policy's own (Counters::policy) of the last turn, the mean of the sequences.
   std::vector<std::pair<std::string, double>> figures;
 };
 

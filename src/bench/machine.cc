@@ -15,6 +15,7 @@ namespace {
 
 constexpr size_t kReadBytes = size_t{512} << 20;
 constexpr size_t kPieceWords = size_t{1} << 15;  // 256 KiB
+constexpr size_t kPieceBytes = kPieceWords * sizeof(uint64_t);
 constexpr int kRuns = 8;
 
 double best_seconds(const std::function<void()>& body) {
@@ -39,29 +40,30 @@ double measure_tflop_s(ThreadPool& pool, kernels::Products products) {
 
 }  // namespace
 
-double measure_read_gb_s(ThreadPool& pool, size_t bytes) {
-  constexpr size_t kPieceBytes = kPieceWords * sizeof(uint64_t);
-  const size_t pieces = (bytes + kPieceBytes - 1) / kPieceBytes;
-  const auto memory = huge_page_memory(pieces * kPieceBytes);  // as weights and KV lie
-  if (memory == nullptr) throw std::bad_alloc();
-  auto* words = reinterpret_cast<uint64_t*>(memory.get());
-  pool.run(pieces, [&](size_t piece, int) {
-    std::fill_n(&words[piece * kPieceWords], kPieceWords, piece);
+ReadProbe::ReadProbe(ThreadPool& pool) : pool_(pool), memory_(huge_page_memory(kReadBytes)) {
+  if (memory_ == nullptr) throw std::bad_alloc();  // in huge pages, as weights and KV lie
+  pool_.run(kReadBytes / kPieceBytes, [&](size_t piece, int) {
+    std::fill_n(&memory_[piece * kPieceBytes], kPieceBytes, std::byte(piece));
   });
+}
+
+double ReadProbe::gb_s(size_t bytes) const {
+  const size_t pieces = (std::min(bytes, kReadBytes) + kPieceBytes - 1) / kPieceBytes;
+  const auto* words = reinterpret_cast<const uint64_t*>(memory_.get());
   std::atomic<uint64_t> sink = 0;  // keeps the reads alive
   const double seconds = best_seconds([&] {
-    pool.run(pieces, [&](size_t piece, int) {
+    pool_.run(pieces, [&](size_t piece, int) {
       sink += kernels::read_all(&words[piece * kPieceWords], kPieceWords);
     });
   });
   return static_cast<double>(pieces * kPieceBytes) / seconds * 1e-9;
 }
 
-double measure_memory_gb_s(ThreadPool& pool) { return measure_read_gb_s(pool, kReadBytes); }
+double ReadProbe::memory_gb_s() const { return gb_s(kReadBytes); }
 
-MachineRoof measure_machine(ThreadPool& pool) {
+MachineRoof measure_machine(ThreadPool& pool, const ReadProbe& probe) {
   MachineRoof roof;
-  roof.read_gb_s = measure_memory_gb_s(pool);
+  roof.read_gb_s = probe.memory_gb_s();
   roof.bf16_tflop_s = measure_tflop_s(pool, kernels::Products::kBf16);
   roof.quantised_tflop_s = measure_tflop_s(pool, kernels::Products::kQuantised);
   return roof;

@@ -1,6 +1,8 @@
 // The hardware roof that measurements are held against.
 #pragma once
 
+#include <cstddef>
+#include <memory>
 #include <string>
 
 #include "base/thread_pool.h"
@@ -18,14 +20,23 @@ struct MachineRoof {
   std::string device;  ///< e.g. "NVIDIA H200"; empty: the CPU
 };
 
+/// 512 MiB, more than caches hold, that are read again and again to learn how fast that is now.
+class ReadProbe {
+ public:
+  /// pool outlives this. Throws std::bad_alloc.
+  explicit ReadProbe(ThreadPool& pool);
+  /// Sequential read by every thread, over and over, of a working set of this size (of all when it
+  /// is larger), 1e9 bytes per second: smaller ones are served in part by the caches, for a model
+  /// as well as for this. The best of several runs; a tenth of a second for all.
+  double gb_s(size_t bytes) const;
+  double memory_gb_s() const;
+
+ private:
+  ThreadPool& pool_;
+  std::shared_ptr<std::byte[]> memory_;
+};
+
 /// Takes the best of several short runs; about a second.
-MachineRoof measure_machine(ThreadPool& pool);
-
-/// Sequential read of 512 MiB by every thread, more than caches hold, 1e9 bytes per second.
-double measure_memory_gb_s(ThreadPool& pool);
-
-/// Sequential read by every thread, over and over, of a working set of this size: smaller ones are
-/// served in part by the caches, for a model as well as for this.
-double measure_read_gb_s(ThreadPool& pool, size_t bytes);
+MachineRoof measure_machine(ThreadPool& pool, const ReadProbe& probe);
 
 }  // namespace reprise

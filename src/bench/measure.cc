@@ -45,9 +45,12 @@ double attention_flops(const ModelInfo& m, double context) {
   return 4.0 * m.n_layer * m.n_head * m.head_dim * context * (context + 1) / 2;
 }
 
-/// Decode's steps against the bandwidth right after them, by round.
+/// Of a round: steps are short beside prompts, and a shared machine changes within seconds.
+constexpr uint32_t kDecodeTurns = 5;
+
+/// Decode's steps against the bandwidth right after them, by turn.
 struct Shares {
-  std::vector<double> gb_s, pct;  // [rounds]
+  std::vector<double> gb_s, pct;  // [rounds x kDecodeTurns]
 
   void add(double measured_gb_s, double bytes, double step_ms) {
     gb_s.push_back(measured_gb_s);
@@ -143,7 +146,7 @@ Status Bench::start_peer(uint32_t longest) {
 Status Bench::run() {
   REPRISE_CHECK(start());
   for (const uint32_t context : plan_.contexts) {
-    const uint32_t passes = measures_prefill(context) ? 2 : 1;
+    const uint32_t passes = kDecodeTurns + (measures_prefill(context) ? 1 : 0);
     progress_.expect(subjects_at(context).size() * (1 + plan_.bench.rounds * passes));
   }
   for (const uint32_t context : plan_.contexts) REPRISE_CHECK(measure_context(context));
@@ -173,7 +176,7 @@ Status Bench::measure_context(uint32_t context) {
     }
   }
   for (Subject* subject : subjects) REPRISE_CHECK(prepare(*subject, context));
-  for (uint32_t round = 0; round < rounds; ++round) {
+  for (uint32_t turn = 0; turn < rounds * kDecodeTurns; ++turn) {
     for (Subject* subject : subjects) REPRISE_CHECK(measure_decode(*subject));
   }
   for (Subject& subject : subjects_) subject.sessions.clear();

@@ -8,16 +8,18 @@ namespace {
 
 class CpuRoof : public Roof {
  public:
-  explicit CpuRoof(ThreadPool& pool) : pool_(pool), free_bytes_(available_memory_bytes()) {}
+  explicit CpuRoof(ThreadPool& pool)
+      : pool_(pool), free_bytes_(available_memory_bytes()), probe_(pool) {}
 
-  MachineRoof machine() override { return measure_machine(pool_); }
-  double memory_gb_s() override { return measure_memory_gb_s(pool_); }
-  Result<double> read_gb_s(size_t bytes) override { return measure_read_gb_s(pool_, bytes); }
+  MachineRoof machine() override { return measure_machine(pool_, probe_); }
+  double memory_gb_s() override { return probe_.memory_gb_s(); }
+  Result<double> read_gb_s(size_t bytes) override { return probe_.gb_s(bytes); }
   uint64_t free_bytes() const override { return free_bytes_; }
 
  private:
   ThreadPool& pool_;
   uint64_t free_bytes_;
+  ReadProbe probe_;
 };
 
 }  // namespace
