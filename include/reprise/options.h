@@ -88,7 +88,7 @@ void visit_options(EngineOptions& o, Visitor&& visit) {
   visit(OptionSpec{"ctx", "context limit; 0 = the model's trained length", "tokens", 0, 1 << 24},
         o.ctx);
   visit(OptionSpec{"threads", "threads; 0 = every usable core", "", 0, 1024}, o.threads);
-  visit(OptionSpec{"chunk", "prompt tokens computed per step; a cancel waits for one step",
+  visit(OptionSpec{"prefill-chunk", "prompt tokens computed per step; a cancel waits for one step",
                    "tokens", 16, 8192},
         o.chunk);
   visit(OptionSpec{"batch", "sequences computed together at most", "sequences", 1, 1024}, o.batch);

@@ -66,7 +66,7 @@ Result<DecodedTogether> decode_together(Engine& engine,
   if (!all_decoded) {
     return fail(ErrorCode::kUnsupported,
                 "sequences read the ends of their prompts too far apart to be timed together; give "
-                "a larger --chunk or fewer --sequences");
+                "a larger --prefill-chunk or fewer --sequences");
   }
   decoded.answers = std::move(decoding.answers);
   return decoded;

@@ -22,7 +22,7 @@ class RunCommand : public Command {
   reprise run -f report.txt -p "What does it conclude?"       a question about a document
   reprise run -f report.txt -p "And the costs?" --session report.kv
                                        keeps what was read; the next question starts at once
-  reprise run --store notes.kv -f a.txt -f b.txt -p "Which is later?"
+  reprise run --store notes.kv --chunk a.txt --chunk b.txt -p "Which is later?"
                                        documents in a store are loaded, in any order
   git diff | reprise run -f - -p "Write a commit message."    - is standard input
   reprise run -p "Tell a story." --temp 0.8 --top-p 0.95 --seed 7
@@ -35,6 +35,8 @@ class RunCommand : public Command {
     flags.add({"prompt", "the question, or with --raw the text to continue", "text"}, prompt_);
     flags.add({"raw", "continue the prompt as plain text, without the chat template"}, raw_);
     visit_options(fused_, flags);
+    flags.add_list({"chunk", "document in the store; repeatable, after those of --file", "file"},
+                   chunks_);
     add_request_flags(flags, options_);
   }
 
@@ -93,11 +95,13 @@ class RunCommand : public Command {
   // Variables and configuration files may have them for other commands.
   Status check_not_fused() {
     Status status;
-    visit_options(fused_, [&](const OptionSpec& spec, auto&) {
-      if (!status || !flags_->typed(spec.name)) return;
+    const auto check = [&](std::string_view name) {
+      if (!status || !flags_->typed(name)) return;
       status = fail(ErrorCode::kInvalidArgument,
-                    "--{} is for documents in a store; name it with --store DIR", spec.name);
-    });
+                    "--{} is for documents in a store; name it with --store DIR", name);
+    };
+    visit_options(fused_, [&](const OptionSpec& spec, auto&) { check(spec.name); });
+    check("chunk");
     return status;
   }
 
@@ -108,8 +112,9 @@ class RunCommand : public Command {
       return fail(ErrorCode::kInvalidArgument,
                   "--session keeps exact KV, --store gives KV that is not; choose one");
     }
-    std::vector<std::string> texts;
-    for (const std::string& file : options_.files) {
+    std::vector<std::string> texts, files = options_.files;
+    files.insert(files.end(), chunks_.begin(), chunks_.end());
+    for (const std::string& file : files) {
       REPRISE_TRY(texts.emplace_back(), read_documents({file}, options_.lossy));
     }
     REPRISE_TRY(Conversation conversation, Conversation::open(options_, console));
@@ -149,6 +154,7 @@ class RunCommand : public Command {
   std::string prompt_;
   bool raw_ = false;
   FusedOptions fused_;
+  std::vector<std::string> chunks_;
   RequestOptions options_;
 };
 

@@ -159,7 +159,7 @@ Status Scheduler::reserve(Sequence& sequence, size_t rows) {
   else if (paged && rows > 1 && sequence.policy->prefill_grid() > 0)
     first = "give the policy a smaller chunk, ";
   else if (rows > kPageTokens && sequence.policy->evicts() && sequence.policy->prefill_grid() == 0)
-    first = "lower --chunk, ";
+    first = "lower --prefill-chunk, ";
   return fail(ErrorCode::kOutOfMemory,
               "no KV memory for {} more tokens ({} MiB of {} MiB in use); {}{}{}", rows,
               memory.bytes >> 20, memory.limit_bytes >> 20, first, kMoreRoom, pool_.disk_trouble());

@@ -157,7 +157,7 @@ TEST_F(ChatTerminalTest, ADumbTerminalGetsNoEscapes) {
   Launch launch = at_terminal();
   launch.env["TERM"] = "dumb";
   const std::string path = folder_.write("long.txt", std::string(200000, 'a'));
-  Process process(chat({"-n", "4", "--chunk", "16", "-t", "1", "-f", path}), launch);
+  Process process(chat({"-n", "4", "--prefill-chunk", "16", "-t", "1", "-f", path}), launch);
   type_first(process, "Stopped\r", "> ");
   ASSERT_TRUE(process.wait_for_output("reading the prompt"));
   process.type(kInterrupt);
@@ -263,7 +263,7 @@ TEST_F(ChatTerminalTest, OtherSignalsEndTheTalkAndSaveIt) {
 
 TEST_F(ChatTerminalTest, InterruptWhileReadingKeepsWhatWasRead) {
   const std::string path = folder_.write("long.txt", std::string(20000, 'a'));
-  Process process(chat({"-n", "4", "--json", "--chunk", "16", "-t", "1", "-f", path}),
+  Process process(chat({"-n", "4", "--json", "--prefill-chunk", "16", "-t", "1", "-f", path}),
                   at_terminal());
   type_first(process, "Stopped\r");
   ASSERT_TRUE(process.wait_for_output("reading the prompt"));

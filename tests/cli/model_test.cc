@@ -225,7 +225,7 @@ TEST_F(ModelTest, InterruptWhileLoading) {
 
 TEST_F(ModelTest, InterruptWhileReading) {
   const std::string path = folder_.write("long.txt", document(800));
-  Process process(with_model({"run", "-f", path, "--chunk", "16", "-t", "1"}), {});
+  Process process(with_model({"run", "-f", path, "--prefill-chunk", "16", "-t", "1"}), {});
   ASSERT_TRUE(process.wait_for_errors("reading the prompt"));
   process.interrupt();
   const Outcome outcome = process.finish();

@@ -219,8 +219,8 @@ TEST_F(SessionTest, WhatIsTakenBackIsNotKept) {
 
 TEST_F(SessionTest, AStopWhileReadingIsToldAndSaved) {
   const std::string path = folder_.write("long.txt", std::string(100000, 'a'));
-  Process process({"run", "-m", "random:tiny", "--ctx", "16M", "-f", path, "--chunk", "16", "-t",
-                   "1", "--session", session_},
+  Process process({"run", "-m", "random:tiny", "--ctx", "16M", "-f", path, "--prefill-chunk", "16",
+                   "-t", "1", "--session", session_},
                   {});
   ASSERT_TRUE(process.wait_for_errors("reading the prompt"));
   for (int i = 0; i < 20; ++i) {  // a key that is held down

@@ -228,6 +228,23 @@ TEST_F(StoreTest, RunAnswersAsWithoutAStoreWhenEverythingIsComputed) {
             static_cast<int>(0.15 * static_cast<int>(fused["fusion"]["loaded_rows"])));
 }
 
+TEST_F(StoreTest, RunTakesDocumentsAsChunksToo) {
+  ASSERT_EQ(add().code, 0);
+  const auto answer = [&](const char* first, const char* second) {
+    const Outcome outcome = run(in_store(
+        {"run", first, files_[0], second, files_[1], "-p", "Who keeps bees?", "-n", "8", "--json"}));
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    return outcome.json();
+  };
+  const auto named = answer("--file", "--file");
+  EXPECT_EQ(named["fusion"]["missing_chunks"], 0);
+  for (const char* first : {"--file", "--chunk"}) {
+    const auto chunks = answer(first, "--chunk");
+    EXPECT_EQ(chunks["tokens"], named["tokens"]);
+    EXPECT_EQ(chunks["fusion"]["loaded_rows"], named["fusion"]["loaded_rows"]);
+  }
+}
+
 TEST_F(StoreTest, AskReadsTheBestPassagesAndNamesThem) {
   ASSERT_EQ(add().code, 0);
   const Outcome outcome =
@@ -307,7 +324,7 @@ TEST_F(StoreTest, SaysWhatIsWrong) {
   EXPECT_EQ(run(in_store({"run", "-p", "x", "--session", folder_.file("s")})).code, 2);
   const std::vector<std::string> plain = {"run", "-m", "random:tiny", "-p", "x", "-n", "1"};
   for (const std::vector<std::string>& option :
-       {std::vector<std::string>{"--fusion", "a3"}, {"--store-codec", "q8_0"}}) {
+       {std::vector<std::string>{"--fusion", "a3"}, {"--store-codec", "q8_0"}, {"--chunk", "x"}}) {
     std::vector<std::string> arguments = plain;
     arguments.insert(arguments.end(), option.begin(), option.end());
     const Outcome ignored = run(arguments);

@@ -51,8 +51,8 @@ TEST(Usage, AFileThatIsNoValueMayBeADocument) {
   const std::string file = testing::TempDir() + "document.txt";
   std::ofstream(file) << "text";
   const char* const advice = "; documents are named with --file";
-  expect_usage_error({"run", "-p", "x", "--chunk", file}, advice);
-  const Outcome other = run({"run", "-p", "x", "--chunk", file + ".gone"});
+  expect_usage_error({"run", "-p", "x", "--prefill-chunk", file}, advice);
+  const Outcome other = run({"run", "-p", "x", "--prefill-chunk", file + ".gone"});
   EXPECT_THAT(other.err, testing::Not(HasSubstr(advice)));
 }
 

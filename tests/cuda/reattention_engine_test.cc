@@ -188,7 +188,7 @@ TEST_F(CudaEngine, WhatReAttentionLacksOnADeviceIsRefused) {
        {std::pair{"reattention:local=64,fill=true,spans=130", "130 spans of 32"},
         {"reattention:local=64,span=1,spans=1500", "1500 spans"},
         {"reattention:local=64,decode-picks=500", "500 decode-picks"},
-        {"reattention:local=256", "raise --chunk from 64"}}) {
+        {"reattention:local=256", "raise --prefill-chunk from 64"}}) {
     const auto session = engine->open(policy);
     ASSERT_FALSE(session) << policy;
     EXPECT_THAT(session.error().message, testing::HasSubstr(what));

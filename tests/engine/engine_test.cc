@@ -429,7 +429,7 @@ TEST(Engine, OutOfKvMemoryFailsOneRequestAndNamesTheFlag) {
   EXPECT_THAT(answer.error().message, HasSubstr("; raise --kv-memory"));
   const auto chunk = (*engine->open("streaming:window=32"))->generate(request_of(tiny_prompt(300)));
   ASSERT_FALSE(chunk);
-  EXPECT_THAT(chunk.error().message, HasSubstr("; lower --chunk, raise --kv-memory"));
+  EXPECT_THAT(chunk.error().message, HasSubstr("; lower --prefill-chunk, raise --kv-memory"));
   EXPECT_EQ(answer_of(*engine, request_of(tiny_prompt(100))).tokens.size(), 24u);
 }
 

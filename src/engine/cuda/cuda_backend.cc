@@ -233,7 +233,7 @@ Status CudaBackend::prepare(Policy& policy) {
   }
   if (const auto grid = static_cast<uint32_t>(policy.prefill_grid()); grid > chunk_) {
     return fail(ErrorCode::kInvalidArgument,
-                "policy {} takes prompts {} tokens at a time; raise --chunk from {} to that",
+                "policy {} takes prompts {} tokens at a time; raise --prefill-chunk from {} to that",
                 policy.spec(), grid, chunk_);
   }
   return threads_.run([&](uint32_t rank) -> Status {

@@ -14,7 +14,7 @@ inline tl::unexpected<Error> device_failure(cudaError_t error, std::string_view 
   cudaGetLastError();  // what is told here is not kept for the next launch to tell
   if (error == cudaErrorMemoryAllocation) {
     return fail(ErrorCode::kOutOfMemory,
-                "the CUDA device has no memory for {}; lower --kv-memory or --chunk", what);
+                "the CUDA device has no memory for {}; lower --kv-memory or --prefill-chunk", what);
   }
   return fail(ErrorCode::kDeviceUnavailable, "the CUDA device failed at {}: {}", what,
               cudaGetErrorString(error));
