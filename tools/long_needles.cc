@@ -7,8 +7,8 @@
 //
 // TOKENS (K and M are 2^10 and 2^20) of the files, again from the first where they end, and
 // NEEDLES sentences, each a number of another kind, at even depths. CHUNK: prompt rows of a pass
-// (--prefill-chunk). REPRISE_MODEL in the environment names another model. Prints what reading took,
-// then a line for each needle.
+// (--prefill-chunk). REPRISE_MODEL in the environment names another model. Prints what reading
+// took, then a line for each needle.
 #include <fmt/format.h>
 
 #include <algorithm>

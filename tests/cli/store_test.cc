@@ -231,8 +231,8 @@ TEST_F(StoreTest, RunAnswersAsWithoutAStoreWhenEverythingIsComputed) {
 TEST_F(StoreTest, RunTakesDocumentsAsChunksToo) {
   ASSERT_EQ(add().code, 0);
   const auto answer = [&](const char* first, const char* second) {
-    const Outcome outcome = run(in_store(
-        {"run", first, files_[0], second, files_[1], "-p", "Who keeps bees?", "-n", "8", "--json"}));
+    const Outcome outcome = run(in_store({"run", first, files_[0], second, files_[1], "-p",
+                                          "Who keeps bees?", "-n", "8", "--json"}));
     EXPECT_EQ(outcome.code, 0) << outcome.err;
     return outcome.json();
   };

@@ -232,9 +232,10 @@ Status CudaBackend::prepare(Policy& policy) {
                 policy.spec());
   }
   if (const auto grid = static_cast<uint32_t>(policy.prefill_grid()); grid > chunk_) {
-    return fail(ErrorCode::kInvalidArgument,
-                "policy {} takes prompts {} tokens at a time; raise --prefill-chunk from {} to that",
-                policy.spec(), grid, chunk_);
+    return fail(
+        ErrorCode::kInvalidArgument,
+        "policy {} takes prompts {} tokens at a time; raise --prefill-chunk from {} to that",
+        policy.spec(), grid, chunk_);
   }
   return threads_.run([&](uint32_t rank) -> Status {
     for (const Policy* each : acting) REPRISE_CHECK(ranks_[rank]->prepare(*each));
