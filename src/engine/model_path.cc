@@ -2,6 +2,7 @@
 
 #include <filesystem>
 
+#include "base/nearest.h"
 #include "base/system.h"
 #include "base/try.h"
 #include "model/random_model.h"
@@ -10,8 +11,14 @@
 namespace reprise {
 
 Result<std::string> resolve_model(const std::string& model) {
+  static constexpr std::string_view kDefault = "smollm2";
   std::error_code ignored;
-  if (model != "smollm2" || std::filesystem::exists(model, ignored)) return model;
+  if (model.starts_with(kRandomPrefix) || std::filesystem::exists(model, ignored)) return model;
+  if (model != kDefault) {
+    const std::string meant = suggestion(model, {&kDefault, 1});
+    if (meant.empty()) return model;
+    return fail(ErrorCode::kFileNotFound, "there is no file or folder '{}'{}", model, meant);
+  }
   const std::string path = user_file("XDG_CACHE_HOME", ".cache", "SmolLM2-135M-Instruct.Q4_1.gguf");
   if (path.empty()) {
     return fail(ErrorCode::kFileNotFound,

@@ -10,7 +10,7 @@ namespace reprise {
 
 /// The path itself (or "random:NAME"), or for "smollm2" the cached default model
 /// (${XDG_CACHE_HOME:-~/.cache}/reprise/SmolLM2-135M-Instruct.Q4_1.gguf). kFileNotFound says how to
-/// get it.
+/// get it, also of a name that is nearly its.
 Result<std::string> resolve_model(const std::string& model);
 
 /// The tokenizer of a model at such a path; that of random models is made of bytes. Errors: those
