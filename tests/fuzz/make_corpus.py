@@ -132,8 +132,40 @@ def sentencepiece_seeds():
     return {"unigram": pieces, "bpe": pieces + bpe}
 
 
+def config_seeds():
+    sizes = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 4,
+             "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 100,
+             "max_position_embeddings": 4096, "rms_norm_eps": 1e-5, "head_dim": 16}
+
+    def config(name, **keys):
+        return sizes | {"architectures": [name + "ForCausalLM"]} | keys
+
+    llama3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0,
+              "high_freq_factor": 4.0, "original_max_position_embeddings": 2048}
+    yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 1024,
+            "beta_fast": 32, "beta_slow": 1, "mscale": 1.0}
+    longrope = {"type": "longrope", "short_factor": [1.0] * 6, "long_factor": [2.0] * 6}
+    configs = {
+        "llama": config("Llama", rope_theta=5e5, rope_scaling=llama3, tie_word_embeddings=True),
+        "qwen2": config("Qwen2", rope_scaling=yarn, use_sliding_window=True, sliding_window=256,
+                        max_window_layers=2),
+        "phi3": config("Phi3", rope_scaling=longrope, partial_rotary_factor=0.75,
+                       original_max_position_embeddings=1024, sliding_window=2047),
+        "gemma2": config("Gemma2", sliding_window=128, attn_logit_softcapping=50.0,
+                         final_logit_softcapping=30.0, query_pre_attn_scalar=16,
+                         hidden_activation="gelu_pytorch_tanh"),
+        "granite": config("Granite", attention_multiplier=0.1, residual_multiplier=0.2,
+                          embedding_multiplier=12.0, logits_scaling=8.0),
+        "gemma3": {"architectures": ["Gemma3ForConditionalGeneration"],
+                   "text_config": sizes | {"model_type": "gemma3_text", "sliding_window": 64,
+                                           "rope_scaling": {"rope_type": "linear", "factor": 8}}},
+    }
+    return {name: json.dumps(value, separators=(",", ":")).encode()
+            for name, value in configs.items()}
+
+
 def main():
-    seeds = {"gguf": gguf_seeds(), "safetensors": safetensors_seeds(),
+    seeds = {"config": config_seeds(), "gguf": gguf_seeds(), "safetensors": safetensors_seeds(),
              "tokenizer_json": tokenizer_json_seeds(), "sentencepiece": sentencepiece_seeds()}
     for target, files in seeds.items():
         folder = CORPUS / target
