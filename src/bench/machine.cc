@@ -41,7 +41,7 @@ double measure_tflop_s(ThreadPool& pool, kernels::Products products) {
 }  // namespace
 
 ReadProbe::ReadProbe(ThreadPool& pool) : pool_(pool), memory_(huge_page_memory(kReadBytes)) {
-  if (memory_ == nullptr) throw std::bad_alloc();  // in huge pages, as weights and KV lie
+  if (memory_ == nullptr) throw std::bad_alloc();
   pool_.run(kReadBytes / kPieceBytes, [&](size_t piece, int) {
     std::fill_n(&memory_[piece * kPieceBytes], kPieceBytes, std::byte(piece));
   });

@@ -20,7 +20,8 @@ struct MachineRoof {
   std::string device;  ///< e.g. "NVIDIA H200"; empty: the CPU
 };
 
-/// 512 MiB, more than caches hold, that are read again and again to learn how fast that is now.
+/// 512 MiB, more than caches hold and in huge pages as weights and KV lie, that are read again and
+/// again to learn how fast that is now.
 class ReadProbe {
  public:
   /// pool outlives this. Throws std::bad_alloc.

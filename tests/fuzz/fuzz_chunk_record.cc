@@ -1,12 +1,12 @@
 // Records of stored chunks: raw bytes, and forged ones whose checksums all match.
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
 #include <string>
 #include <vector>
 
 #include "base/float16.h"
 #include "kernels/ops.h"
+#include "require.h"
 #include "store/chunk_format.h"
 
 extern "C" size_t LLVMFuzzerMutate(uint8_t* data, size_t size, size_t max_size);
@@ -15,10 +15,6 @@ namespace {
 
 using namespace reprise;
 using Bytes = std::vector<std::byte>;
-
-void require(bool condition) {
-  if (!condition) std::abort();
-}
 
 class MemoryReader : public RecordReader {
  public:

@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <string_view>
 #include <vector>
@@ -10,14 +9,11 @@
 #include "formats/json_text.h"
 #include "model/config.h"
 #include "model/rope.h"
+#include "require.h"
 
 namespace {
 
 using namespace reprise;
-
-void require(bool condition) {
-  if (!condition) std::abort();
-}
 
 void check_angles(const RopeConfig& rope, uint32_t context) {
   const RopeTable table(rope, context);

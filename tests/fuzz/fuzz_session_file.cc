@@ -4,11 +4,11 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstdlib>
 #include <cstring>
 #include <string>
 
 #include "../kv/session_testing.h"
+#include "require.h"
 
 extern "C" size_t LLVMFuzzerMutate(uint8_t* data, size_t size, size_t max_size);
 
@@ -17,10 +17,6 @@ namespace {
 using namespace reprise;
 
 constexpr KvIdentity kIdentity = {1, 2, 3};
-
-void require(bool condition) {
-  if (!condition) std::abort();
-}
 
 PagePool tiny_pool() {
   return std::move(*PagePool::create({kernels::KvType::kBF16, 1, 2}, 2, 1 << 16));
