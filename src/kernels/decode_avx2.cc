@@ -211,17 +211,6 @@ void decode_panels(const DecodeJob& job) {
   }
 }
 
-// As bytes, and the sums of the first and last 16.
-inline void store_codes(const __m256i codes[4], int8_t* out, int32_t (&sums)[2]) {
-  const __m256i bytes = _mm256_packs_epi16(_mm256_packs_epi32(codes[0], codes[1]),
-                                           _mm256_packs_epi32(codes[2], codes[3]));
-  const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);  // packs works per 128 bits
-  _mm256_store_si256(reinterpret_cast<__m256i*>(out), _mm256_permutevar8x32_epi32(bytes, order));
-  for (size_t half = 0; half < 2; ++half) {
-    sums[half] = horizontal_sum(_mm256_add_epi32(codes[2 * half], codes[2 * half + 1]));
-  }
-}
-
 }  // namespace
 
 void decode_avx2(const DecodeJob& job) {

@@ -1,38 +1,51 @@
 #include "kernels/matmul.h"
 
+#include <map>
+
 #include "kernels/for_rows.h"
+#include "kernels/integer_tiles.h"
 #include "kernels/matmul_isa.h"
 #include "kernels/matmul_phase.h"
 
 namespace reprise::kernels {
 const MatmulKernels& matmul_kernels([[maybe_unused]] Isa isa) {
-  static constexpr size_t kBf16 = kTileElements * sizeof(uint16_t), kIntegers = sizeof(WeightTile);
-  static_assert(sizeof(ActivationTile) == kIntegers);
-  static constexpr MatmulKernels kRef = {
-      round_codes_ref,
-      decode_ref,
-      {kBf16, kVectorSteps, round_bf16_ref, expand_ref, multiply_ref},
-      {kIntegers, kVectorSteps, round_integers_ref, expand_integers_ref, multiply_integers_ref},
-      write_ref,
-      nullptr};
+  static constexpr size_t kBf16 = kTileElements * sizeof(uint16_t);
+  static constexpr size_t kInt8X = sizeof(Int8Activations), kInt8W = sizeof(Int8Weights);
+  static constexpr size_t kInt16X = sizeof(Int16Activations), kInt16W = sizeof(Int16Weights);
+  static constexpr PrefillForm kFloatRef = {kBf16,          kBf16,      kVectorSteps,
+                                            round_bf16_ref, expand_ref, multiply_ref};
+  static constexpr PrefillForm kInt8Ref = {kInt8X,         kInt8W,          kVectorSteps,
+                                           round_int8_ref, expand_int8_ref, multiply_int8_ref};
+  static constexpr PrefillForm kInt16Ref = {kInt16X,         kInt16W,          kVectorSteps,
+                                            round_int16_ref, expand_int16_ref, multiply_int16_ref};
+  static constexpr MatmulKernels kRef = {round_codes_ref, decode_ref, &kFloatRef, &kInt8Ref,
+                                         &kInt16Ref,      write_ref,  nullptr};
 #if defined(__x86_64__)
-  static constexpr MatmulKernels kAvx2 = {
-      round_codes_avx2,
-      decode_avx2,
-      {kBf16, kVectorSteps, round_bf16_avx2, expand_avx2, multiply_avx2},
-      {kIntegers, kVectorSteps, round_integers_avx2, expand_integers_avx2, multiply_integers_avx2},
-      write_avx2,
-      nullptr};
-  static constexpr PrefillForm kVectors = {kBf16, kVectorSteps, round_bf16_avx512, expand_avx512,
-                                           multiply_avx512};
-  static constexpr MatmulKernels kAvx512 = {round_codes_avx512, decode_avx512, kVectors,
-                                            kVectors,           write_avx512,  write_gated_avx512};
+  static constexpr PrefillForm kFloatAvx2 = {kBf16,           kBf16,       kVectorSteps,
+                                             round_bf16_avx2, expand_avx2, multiply_avx2};
+  static constexpr PrefillForm kInt8Avx2 = {kInt8X,          kInt8W,           kVectorSteps,
+                                            round_int8_avx2, expand_int8_avx2, multiply_int8_avx2};
+  static constexpr PrefillForm kInt16Avx2 = {
+      kInt16X, kInt16W, kVectorSteps, round_int16_avx2, expand_int16_avx2, multiply_int16_avx2};
+  static constexpr MatmulKernels kAvx2 = {round_codes_avx2, decode_avx2, &kFloatAvx2, &kInt8Avx2,
+                                          &kInt16Avx2,      write_avx2,  nullptr};
+  static constexpr PrefillForm kVectors = {
+      kBf16, kBf16, kVectorSteps, round_bf16_avx512, expand_avx512, multiply_avx512};
+  static constexpr MatmulKernels kAvx512 = {round_codes_avx512, decode_avx512, &kVectors,
+                                            &kVectors,          &kVectors,     write_avx512,
+                                            write_gated_avx512};
   static constexpr size_t kTileSteps = 12;  // whose tiles and the next ones fit the first cache
-  static constexpr PrefillForm kTiles = {
-      kBf16,        kTileSteps,         round_bf16_avx512, expand_avx512,
-      multiply_amx, begin_multiply_amx, end_multiply_amx,  expand_part_avx512};
+  static constexpr PrefillForm kTiles = {kBf16,
+                                         kBf16,
+                                         kTileSteps,
+                                         round_bf16_avx512,
+                                         expand_avx512,
+                                         multiply_amx,
+                                         begin_multiply_amx,
+                                         end_multiply_amx,
+                                         expand_part_avx512};
   static constexpr MatmulKernels kAmx = {
-      round_codes_avx512, decode_avx512_beside_amx, kTiles, kTiles,
+      round_codes_avx512, decode_avx512_beside_amx, &kTiles, &kTiles, &kTiles,
       write_avx512,       write_gated_avx512};
   if (isa == Isa::kAmx) return kAmx;
   if (isa == Isa::kAvx512) return kAvx512;
@@ -61,13 +74,17 @@ void multiply(std::span<const Projection> projections, const MatmulInput& input,
   if (phase == Phase::kDecode) {
     return decode(projections, normalise(input, projections.front().weight->cols()));
   }
-  std::vector<Projection> exact, floats, quantised;  // F32 weights stay float
+  const MatmulKernels& kernels = *input.kernels;
+  std::vector<Projection> exact;  // F32 weights stay float
+  std::map<const PrefillForm*, std::vector<Projection>> rounded;
   for (const Projection& p : projections) {
-    const TensorType type = p.weight->type();
-    (type == TensorType::kF32 ? exact : quant_format(type) ? quantised : floats).push_back(p);
+    const auto format = quant_format(p.weight->type());
+    const PrefillForm* form = !format               ? kernels.floats
+                              : takes_int8(*format) ? kernels.int8
+                                                    : kernels.int16;
+    (p.weight->type() == TensorType::kF32 ? exact : rounded[form]).push_back(p);
   }
-  if (!floats.empty()) prefill(floats, input.kernels->floats, input);
-  if (!quantised.empty()) prefill(quantised, input.kernels->quantised, input);
+  for (const auto& [form, same] : rounded) prefill(same, *form, input);
   if (!exact.empty()) decode(exact, normalise(input, exact.front().weight->cols()));
 }
 

@@ -87,28 +87,6 @@ inline constexpr size_t kTileElements = 512;
   return reinterpret_cast<const uint16_t*>(tiles);
 }
 
-/// Integer tiles. Activations: x = scale * q, scale = max |x| / kLargestInteger.
-inline constexpr float kLargestInteger = 32767;
-struct alignas(64) ActivationTile {
-  int16_t q[16][kBlockCols];
-  float scale[16];   // of rows
-  float sum[3][16];  // of rows as rounded, over the first 16 columns, the last 16, all 32
-
-  /// sums: of the row's first and last 16 integers.
-  [[gnu::always_inline]] void set_scale(size_t row, float unit, const int32_t (&sums)[2]) {
-    scale[row] = unit;
-    sum[0][row] = unit * static_cast<float>(sums[0]);
-    sum[1][row] = unit * static_cast<float>(sums[1]);
-    sum[2][row] = unit * static_cast<float>(sums[0] + sums[1]);
-  }
-};
-
-/// Weights: w = scale * code + min.
-struct alignas(64) WeightTile {
-  int16_t codes[16][16][2];        // [column pair][row][column], less the type's zero
-  float scale[2][16], min[2][16];  // of rows, over 16 columns each, or scale[0] and min[0] over 32
-};
-
 /// Steps of a pass without tile products.
 inline constexpr size_t kVectorSteps = 9;
 /// Rows of activations that are multiplied, and whose sums are written, at a time.
@@ -155,7 +133,7 @@ struct WriteGatedJob {
 
 /// One form of a prefill's operands.
 struct PrefillForm {
-  size_t tile_bytes;  // of activations and of weights
+  size_t x_tile_bytes, w_tile_bytes;  // of activations and of weights
   /// Steps of one pass, at most: its weight tiles stay in the first-level cache.
   size_t max_pass_steps;
   /// Row `row` of the tiles of consecutive steps, from count floats; zeros up to whole steps.
@@ -179,7 +157,8 @@ struct MatmulKernels {
   void (*round_codes)(const float* x, size_t blocks, size_t tile_rows, ActivationBlock* out);
   /// All rows times panels [panel_begin, panel_end).
   void (*decode)(const DecodeJob& job);
-  PrefillForm floats, quantised;  // for weights of these types
+  // For weights in float, quantised ones that takes_int8() and others; often the same.
+  const PrefillForm *floats, *int8, *int16;
   void (*write)(const WriteJob& job);
   void (*write_gated)(const WriteGatedJob& job);  // bf16; null where nothing is gained
 };
@@ -193,10 +172,14 @@ void round_bf16_ref(const float* x, size_t count, size_t row, std::byte* tiles);
 void expand_ref(const PackedLayout& layout, const std::byte* panel, size_t step_begin,
                 size_t step_end, std::byte* tiles);
 void multiply_ref(const MultiplyJob& job);
-void round_integers_ref(const float* x, size_t count, size_t row, std::byte* tiles);
-void expand_integers_ref(const PackedLayout& layout, const std::byte* panel, size_t step_begin,
-                         size_t step_end, std::byte* tiles);
-void multiply_integers_ref(const MultiplyJob& job);
+void round_int8_ref(const float* x, size_t count, size_t row, std::byte* tiles);
+void expand_int8_ref(const PackedLayout& layout, const std::byte* panel, size_t step_begin,
+                     size_t step_end, std::byte* tiles);
+void multiply_int8_ref(const MultiplyJob& job);
+void round_int16_ref(const float* x, size_t count, size_t row, std::byte* tiles);
+void expand_int16_ref(const PackedLayout& layout, const std::byte* panel, size_t step_begin,
+                      size_t step_end, std::byte* tiles);
+void multiply_int16_ref(const MultiplyJob& job);
 void write_ref(const WriteJob& job);
 
 void round_codes_avx2(const float* x, size_t blocks, size_t tile_rows, ActivationBlock* out);
@@ -205,10 +188,14 @@ void round_bf16_avx2(const float* x, size_t count, size_t row, std::byte* tiles)
 void expand_avx2(const PackedLayout& layout, const std::byte* panel, size_t step_begin,
                  size_t step_end, std::byte* tiles);
 void multiply_avx2(const MultiplyJob& job);
-void round_integers_avx2(const float* x, size_t count, size_t row, std::byte* tiles);
-void expand_integers_avx2(const PackedLayout& layout, const std::byte* panel, size_t step_begin,
-                          size_t step_end, std::byte* tiles);
-void multiply_integers_avx2(const MultiplyJob& job);
+void round_int8_avx2(const float* x, size_t count, size_t row, std::byte* tiles);
+void expand_int8_avx2(const PackedLayout& layout, const std::byte* panel, size_t step_begin,
+                      size_t step_end, std::byte* tiles);
+void multiply_int8_avx2(const MultiplyJob& job);
+void round_int16_avx2(const float* x, size_t count, size_t row, std::byte* tiles);
+void expand_int16_avx2(const PackedLayout& layout, const std::byte* panel, size_t step_begin,
+                       size_t step_end, std::byte* tiles);
+void multiply_int16_avx2(const MultiplyJob& job);
 void write_avx2(const WriteJob& job);
 
 void round_codes_avx512(const float* x, size_t blocks, size_t tile_rows, ActivationBlock* out);

@@ -21,7 +21,7 @@ PeakLoop peak_loop([[maybe_unused]] Products products) {
       return {peak_avx512, kPeakAvx512Flops, 400'000};
     case Isa::kAvx2:
       if (products == Products::kQuantised) {
-        return {peak_integers_avx2, kPeakIntegersAvx2Flops, 800'000};
+        return {peak_int8_avx2, kPeakInt8Avx2Flops, 800'000};
       }
       return {peak_avx2, kPeakAvx2Flops, 800'000};
     case Isa::kScalar:

@@ -17,15 +17,15 @@ void peak_avx2(size_t iterations) {
   for (const __m256& s : sum) asm volatile("" ::"x"(s));  // keeps the loop
 }
 
-void peak_integers_avx2(size_t iterations) {
+void peak_int8_avx2(size_t iterations) {
   __m256i sum[12];
   for (__m256i& s : sum) s = _mm256_setzero_si256();
-  __m256i a = _mm256_set1_epi16(3);
-  const __m256i b = _mm256_set1_epi16(5);
+  __m256i a = _mm256_set1_epi8(3);
+  const __m256i b = _mm256_set1_epi8(5);
   for (size_t i = 0; i < iterations; ++i) {
     for (__m256i& s : sum) {
       a = in_order(a);  // else the product is taken out of the loop
-      s = in_order(_mm256_add_epi32(s, _mm256_madd_epi16(a, b)));
+      s = in_order(_mm256_add_epi16(s, _mm256_maddubs_epi16(a, b)));
     }
   }
   for (const __m256i& s : sum) asm volatile("" ::"x"(s));  // keeps the loop

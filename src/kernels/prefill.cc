@@ -20,7 +20,7 @@ struct RowTiles {
   size_t rows, steps;
   const std::byte* data = nullptr;  // [row tiles][steps] tiles
 
-  size_t stride() const { return steps * form->tile_bytes; }  // bytes between row tiles
+  size_t stride() const { return steps * form->x_tile_bytes; }  // bytes between row tiles
 };
 
 // Rows of input, rounded; zero beyond the last row and column.
@@ -148,7 +148,7 @@ struct PrefillTask {
 
   size_t blocks() const { return ceil_div(row_end - row_begin, kBlockRows); }
   size_t block_rows(size_t row) const { return std::min(kBlockRows, row_end - row); }
-  size_t portion_bytes() const { return kUnitPanels * pass_steps * x.form->tile_bytes; }
+  size_t portion_bytes() const { return kUnitPanels * pass_steps * x.form->w_tile_bytes; }
   size_t rooms() const { return x.form->on_tiles() ? 2 : 1; }
   // One pass needs no more than the sums of two blocks: one is written while the other is summed.
   size_t sum_blocks() const {
@@ -168,12 +168,12 @@ struct Portion {
 // Tiles of a portion, [panels][steps].
 void expand(const PrefillTask& task, const Portion& portion, std::byte* w) {
   const PrefillForm& form = *task.x.form;
-  for (size_t i = 0; i < kUnitPanels; ++i, w += portion.steps * form.tile_bytes) {
+  for (size_t i = 0; i < kUnitPanels; ++i, w += portion.steps * form.w_tile_bytes) {
     const Panel panel = task.units->panel(portion.unit, i);
     if (panel.data != nullptr) {
       form.expand(*panel.layout, panel.data, portion.step, portion.step + portion.steps, w);
     } else {
-      std::memset(w, 0, portion.steps * form.tile_bytes);
+      std::memset(w, 0, portion.steps * form.w_tile_bytes);
     }
   }
 }
@@ -186,8 +186,8 @@ std::optional<ExpandAhead> expand_ahead(const PrefillTask& task, const Portion& 
               second = task.units->panel(portion.unit, 1);
   if (!form.on_tiles() || first.data == nullptr || second.data == nullptr) return {};
   const size_t step = portion.step, end = portion.step + portion.steps;
-  return ExpandAhead(form.expand_part, form.tile_bytes, {first.layout, first.data, step, end, w},
-                     {second.layout, second.data, step, end, w + portion.steps * form.tile_bytes},
+  return ExpandAhead(form.expand_part, form.w_tile_bytes, {first.layout, first.data, step, end, w},
+                     {second.layout, second.data, step, end, w + portion.steps * form.w_tile_bytes},
                      within);
 }
 
@@ -212,7 +212,7 @@ void multiply_portion(const PrefillTask& task, const Portion& portion, const std
                       {task.block_sums(portion.unit, unwritten), task.block_rows(unwritten)});
   };
   for (size_t row = task.row_begin; row < task.row_end; row += kBlockRows) {
-    job.x = task.x.data + row / 16 * job.x_row_tile + portion.step * form.tile_bytes;
+    job.x = task.x.data + row / 16 * job.x_row_tile + portion.step * form.x_tile_bytes;
     job.rows = task.block_rows(row);
     job.sums = task.block_sums(portion.unit, row);
     form.multiply(job);
@@ -280,7 +280,7 @@ void prefill(std::span<const Projection> projections, const PrefillForm& form,
 }
 
 void prefill_mlp(const GatedMlp& mlp, const MatmulInput& input) {
-  const PrefillForm& form = input.kernels->floats;
+  const PrefillForm& form = *input.kernels->floats;
   const RowTiles x = round_input(form, input, mlp.gate.weight->cols());
   RowTiles gated{&form, input.rows, ceil_div(mlp.down.weight->cols(), kBlockCols)};
   const size_t elements = gated.stride() / sizeof(uint16_t);

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "kernels/cpu.h"
+#include "kernels/integer_tiles.h"
 #include "kernels/quant.h"
 
 namespace reprise::kernels {
@@ -68,6 +69,27 @@ double gross_weight(const StoredMatrix& m, size_t row, size_t column) {
   return std::fabs(s.scale) * largest_code + std::fabs(s.min);
 }
 
+struct RoundedBlock {
+  double largest, half_step;  // of column i
+};
+
+// The 32 activations that share a scale with x[i].
+RoundedBlock block_of(const float* x, size_t i, Phase phase, const QuantFormat& format) {
+  double largest = 0, rest = 0;  // rest: but for the first of the largest
+  size_t top = 0;
+  for (size_t j = i / 32 * 32; j < i / 32 * 32 + 32; ++j) {
+    const double magnitude = std::fabs(x[j]);
+    rest = std::max(rest, std::min(magnitude, largest));
+    if (magnitude > largest) {
+      largest = magnitude;
+      top = j;
+    }
+  }
+  if (phase == Phase::kDecode) return {largest, largest / (127 * 254) / 2};
+  if (!takes_int8(format)) return {largest, largest / kLargestInt16 / 2};
+  return {largest, i == top ? 0 : std::max(rest, largest / kLargestTop) / kLargestInt8 / 2};
+}
+
 }  // namespace
 
 StoredMatrix::StoredMatrix(TensorType stored_type, size_t row_count, size_t column_count,
@@ -114,18 +136,13 @@ Expected expected_product(const StoredMatrix& matrix, size_t row, const float* x
   constexpr double kFloatUnit = 0x1p-24, kBf16Unit = 0x1p-8;  // half an ulp of 1
   const bool in_bf16 = phase == Phase::kPrefill && cpu_isa() >= Isa::kAvx512;
   const bool in_codes = quant_format(matrix.type).has_value() && !in_bf16;
-  const double steps = phase == Phase::kPrefill ? 32767 : 127 * 254;  // in a block's largest value
   const std::vector<float> w = matrix.row(row);
   double value = 0, magnitude = 0, gross = 0, rounded_x = 0;
   for (size_t i = 0; i < w.size(); ++i) {
     value += static_cast<double>(w[i]) * x[i];
     magnitude += std::fabs(static_cast<double>(w[i]) * x[i]);
     if (!in_codes) continue;
-    double largest = 0;  // of the 32 activations that share a scale
-    for (size_t j = i / 32 * 32; j < i / 32 * 32 + 32; ++j) {
-      largest = std::max<double>(largest, std::fabs(x[j]));
-    }
-    const double half_step = largest / steps / 2;
+    const auto [largest, half_step] = block_of(x, i, phase, *quant_format(matrix.type));
     rounded_x += std::fabs(w[i]) * (half_step + 2 * kFloatUnit * std::fabs(x[i]));
     gross += gross_weight(matrix, row, i) * (std::fabs(x[i]) + largest / 254);
   }

@@ -40,6 +40,20 @@ class Matmul : public testing::TestWithParam<Case> {
     return x.data() + index * (cols_ + 3);
   }
 
+  // Of [rows, cols_ + 3].
+  void expect_product(const std::vector<float>& x, size_t rows, Phase phase) {
+    const std::vector<float> out = product(x.data(), rows, phase, pool_);
+    for (size_t r = 0; r < rows; ++r) {
+      for (size_t n = 0; n < kOutputs; ++n) {
+        const Expected e = expected_product(stored_, n, row(x, r), phase);
+        ASSERT_NEAR(out[r * kStride + n], e.value, e.tolerance)
+            << rows << " rows: " << r << "," << n;
+      }
+      ASSERT_EQ(out[r * kStride + kOutputs], kUntouched);
+      ASSERT_EQ(out[r * kStride + kOutputs + 1], kUntouched);
+    }
+  }
+
   static constexpr size_t kStride = kOutputs + 2;
   ThreadPool pool_{2};
   TensorType type_;
@@ -52,20 +66,19 @@ class Matmul : public testing::TestWithParam<Case> {
 
 TEST_P(Matmul, IsTheProductWithinTheRoundingOfItsPhase) {
   for (const Phase phase : {Phase::kDecode, Phase::kPrefill}) {
-    for (const size_t rows : {1, 3, 8, 17, 33}) {
-      const std::vector<float> x = input(rows);
-      const std::vector<float> out = product(x.data(), rows, phase, pool_);
-      for (size_t r = 0; r < rows; ++r) {
-        for (size_t n = 0; n < kOutputs; ++n) {
-          const Expected e = expected_product(stored_, n, row(x, r), phase);
-          ASSERT_NEAR(out[r * kStride + n], e.value, e.tolerance)
-              << rows << " rows: " << r << "," << n;
-        }
-        ASSERT_EQ(out[r * kStride + kOutputs], kUntouched);
-        ASSERT_EQ(out[r * kStride + kOutputs + 1], kUntouched);
-      }
-    }
+    for (const size_t rows : {1, 3, 8, 17, 33}) expect_product(input(rows), rows, phase);
   }
+}
+
+// Where one activation of 32 is far larger than the others, as in the hidden states of models.
+TEST_P(Matmul, RoundsWhatIsBesideOneLargeActivationByItsOwnSteps) {
+  constexpr size_t kRows = 18;
+  std::vector<float> x = input(kRows);
+  for (size_t i = 0; i < x.size(); i += 1 + i % 61) x[i] *= i % 3 == 0 ? 3e4f : -50.0f;
+  std::fill_n(x.begin() + 64, 96, 0.0f);
+  x[70] = 2.0f;                   // alone
+  x[100] = 1.0f, x[101] = -1.0f;  // two of one magnitude
+  for (const Phase phase : {Phase::kDecode, Phase::kPrefill}) expect_product(x, kRows, phase);
 }
 
 TEST_P(Matmul, GivesARowTheSameBitsInEveryBatchAndOnAnyNumberOfThreads) {

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "kernels/codes_avx2.h"
+#include "kernels/integer_tiles.h"
 #include "kernels/matmul_isa.h"
 #include "kernels/round_avx2.h"
 #include "kernels/simd_avx2.h"
@@ -14,7 +15,7 @@ namespace {
 // Pairs of columns 4j and 4j + 2 of eight rows, from the word of their codes.
 template <TensorType kType>
 [[gnu::always_inline]] inline void store_word(__m256i word, size_t j, size_t half,
-                                              WeightTile* tile) {
+                                              Int16Weights* tile) {
   constexpr int kZero = quant_format(kType)->zero();
   // Bytes 0 and 1 of every four, and 2 and 3, each as 16 bits.
   const __m256i first = _mm256_setr_epi8(0, -1, 1, -1, 4, -1, 5, -1, 8, -1, 9, -1, 12, -1, 13, -1,
@@ -30,15 +31,13 @@ template <TensorType kType>
 
 template <TensorType kType>
 void expand_half(const PackedLayout& layout, const std::byte* panel, size_t begin, size_t end,
-                 size_t half, WeightTile* tile) {
+                 size_t half, Int16Weights* tile) {
   constexpr QuantFormat kFormat = *quant_format(kType);
   const std::byte* plane = panel + layout.codes_offset + begin * code_bytes(kFormat) + 32 * half;
   for (size_t step = begin; step < end; ++step, ++tile, plane += code_bytes(kFormat)) {
     for (size_t j = 0; j < 8; ++j) store_word<kType>(load_word<kType>(plane, j), j, half, tile);
     for (size_t g = 0; g < kBlockCols / kFormat.group; ++g) {
-      const Scale8 s = load_scale<kType>(panel, step, g, half);
-      _mm256_store_ps(tile->scale[g] + 8 * half, s.scale);
-      _mm256_store_ps(tile->min[g] + 8 * half, s.min);
+      _mm256_store_ps(tile->scale[g] + 8 * half, load_scale<kType>(panel, step, g, half).scale);
     }
   }
 }
@@ -68,30 +67,27 @@ template <int kPairs, int R>
 }
 
 // sums += what the products of a group stand for.
-template <bool kHasMin, int R>
-[[gnu::always_inline]] inline void add_scaled(const ActivationTile& x, size_t row, size_t part,
-                                              const WeightTile& w, size_t g, const Dots<R>& dots,
+template <int R>
+[[gnu::always_inline]] inline void add_scaled(const Int16Activations& x, size_t row,
+                                              const float (&scales)[16], const Dots<R>& dots,
                                               float* sums) {
   unrolled<2>([&]<int h>() __attribute__((always_inline)) {
-    const __m256 scale = _mm256_load_ps(w.scale[g] + 8 * h), min = _mm256_load_ps(w.min[g] + 8 * h);
+    const __m256 scale = _mm256_load_ps(scales + 8 * h);
     unrolled<R>([&]<int r>() __attribute__((always_inline)) {
       float* at = sums + 16 * r + 8 * h;
       const __m256 unit = _mm256_mul_ps(scale, _mm256_broadcast_ss(x.scale + row + r));
-      __m256 sum = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dots[r][h]), unit, _mm256_load_ps(at));
-      if constexpr (kHasMin) {
-        sum = _mm256_fmadd_ps(min, _mm256_broadcast_ss(x.sum[part] + row + r), sum);
-      }
-      _mm256_store_ps(at, sum);
+      const __m256 dot = _mm256_cvtepi32_ps(dots[r][h]);
+      _mm256_store_ps(at, _mm256_fmadd_ps(dot, unit, _mm256_load_ps(at)));
     });
   });
 }
 
 // R rows from `row` on of a row tile times both panels.
-template <int kGroups, bool kHasMin, int R>
+template <int kGroups, int R>
 void multiply_rows(const MultiplyJob& job, size_t tile, size_t row) {
-  const auto* w = reinterpret_cast<const WeightTile*>(job.w);
+  const auto* w = reinterpret_cast<const Int16Weights*>(job.w);
   for (size_t panel = 0; panel < 2; ++panel) {
-    const auto* x = reinterpret_cast<const ActivationTile*>(job.x + tile * job.x_row_tile);
+    const auto* x = reinterpret_cast<const Int16Activations*>(job.x + tile * job.x_row_tile);
     float* sums = job.sums + tile * kSumElements + (panel * 16 + row) * 16;
     if (job.first) std::memset(sums, 0, R * 16 * sizeof(float));
     for (size_t step = 0; step < job.steps; ++step, ++x, ++w) {
@@ -101,7 +97,7 @@ void multiply_rows(const MultiplyJob& job, size_t tile, size_t row) {
         constexpr int kPairs = 16 / kGroups;
         Dots<R> dots;
         dot_pairs<kPairs, R>(x->q[row] + 2 * kPairs * g, w->codes + kPairs * g, dots);
-        add_scaled<kHasMin, R>(*x, row, kGroups == 1 ? 2 : g, *w, g, dots, sums);
+        add_scaled<R>(*x, row, w->scale[g], dots, sums);
       }
     }
   }
@@ -109,38 +105,35 @@ void multiply_rows(const MultiplyJob& job, size_t tile, size_t row) {
 
 }  // namespace
 
-void round_integers_avx2(const float* x, size_t count, size_t row, std::byte* tiles) {
-  auto* tile = reinterpret_cast<ActivationTile*>(tiles);
+void round_int16_avx2(const float* x, size_t count, size_t row, std::byte* tiles) {
+  auto* tile = reinterpret_cast<Int16Activations*>(tiles);
   for (size_t column = 0; column < count; column += kBlockCols, ++tile) {
-    const RoundedBlock rounded(x + column, kLargestInteger);
-    int32_t sums[2];
+    const RoundedBlock rounded(x + column, kLargestInt16);
     for (size_t half = 0; half < 2; ++half) {
-      const __m256i low = rounded.q[2 * half], high = rounded.q[2 * half + 1];
-      const __m256i both = _mm256_packs_epi32(low, high);  // works per 128 bits
+      // Packing works per 128 bits.
+      const __m256i both = _mm256_packs_epi32(rounded.q[2 * half], rounded.q[2 * half + 1]);
       auto* out = reinterpret_cast<__m256i*>(tile->q[row] + 16 * half);
       _mm256_store_si256(out, _mm256_permute4x64_epi64(both, 0xd8));
-      sums[half] = horizontal_sum(_mm256_add_epi32(low, high));
     }
-    tile->set_scale(row, rounded.scale, sums);
+    tile->scale[row] = rounded.scale;
   }
 }
 
-void expand_integers_avx2(const PackedLayout& layout, const std::byte* panel, size_t step_begin,
-                          size_t step_end, std::byte* tiles) {
-  for_quantized(layout.type, [&](auto type) {
+void expand_int16_avx2(const PackedLayout& layout, const std::byte* panel, size_t step_begin,
+                       size_t step_end, std::byte* tiles) {
+  for_int16(layout.type, [&](auto type) {
     for (size_t half = 0; half < 2; ++half) {
       expand_half<decltype(type)::value>(layout, panel, step_begin, step_end, half,
-                                         reinterpret_cast<WeightTile*>(tiles));
+                                         reinterpret_cast<Int16Weights*>(tiles));
     }
   });
 }
 
-void multiply_integers_avx2(const MultiplyJob& job) {
-  for_quantized(job.type, [&](auto type) {
-    constexpr QuantFormat kFormat = *quant_format(decltype(type)::value);
-    constexpr int kGroups = kBlockCols / kFormat.group, kRows = 4;
+void multiply_int16_avx2(const MultiplyJob& job) {
+  for_int16(job.type, [&](auto type) {
+    constexpr int kGroups = kBlockCols / quant_format(decltype(type)::value)->group, kRows = 4;
     for (size_t row = 0; row < job.rows; row += kRows) {
-      multiply_rows<kGroups, kFormat.has_min, kRows>(job, row / 16, row % 16);
+      multiply_rows<kGroups, kRows>(job, row / 16, row % 16);
     }
   });
 }
