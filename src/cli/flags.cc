@@ -28,13 +28,6 @@ std::string flag_names(std::string_view name, bool negatable) {
   return names;
 }
 
-std::string variable_name(std::string_view name) {
-  std::string variable = "REPRISE_";
-  for (const char c : name)
-    variable += c == '-' ? '_' : static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
-  return variable;
-}
-
 std::string placeholder(const OptionSpec& spec) {
   if (!spec.choices.empty()) return std::string(spec.choices);
   if (spec.unit.empty()) return "VALUE";
@@ -51,6 +44,13 @@ Error in_place(Error error, std::string_view place) {
 }
 
 }  // namespace
+
+std::string variable_name(std::string_view option) {
+  std::string variable = "REPRISE_";
+  for (const char c : option)
+    variable += c == '-' ? '_' : static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  return variable;
+}
 
 // CLI11 collects texts; resolve() reads them.
 void FlagSet::bind(const OptionSpec& spec, bool is_switch, const std::string& default_value,

@@ -19,6 +19,9 @@ class Option;
 
 namespace reprise::cli {
 
+/// The variable that is an option's twin.
+std::string variable_name(std::string_view option);
+
 class FlagSet {
  public:
   explicit FlagSet(CLI::App& app) : app_(app) {}

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <clocale>
 #include <cstdlib>
+#include <cstring>
 #include <deque>
 #include <memory>
 #include <span>
@@ -209,6 +210,24 @@ class CommandLine {
     return {};
   }
 
+  // Others may use the prefix, too: only what one edit makes an option's is told.
+  void tell_mistyped_variables(Console& console) const {
+    constexpr std::string_view kPrefix = "REPRISE_";
+    std::vector<std::string_view> names{"config", "isa", "peer-python"};
+    for (const Entry& entry : entries_)
+      for (const std::string_view name : entry.flags->names()) names.push_back(name);
+    for (char** each = environ; *each != nullptr; ++each) {
+      const std::string variable(*each, std::strcspn(*each, "="));
+      if (!variable.starts_with(kPrefix)) continue;
+      std::string name = variable.substr(kPrefix.size());
+      std::ranges::replace(name, '_', '-');
+      const std::string meant = nearest(name, names);
+      if (meant.empty() || edits(name, meant) > 1 || variable_name(meant) == variable) continue;
+      console.note(fmt::format("{} is no variable of any option (did you mean {}?)", variable,
+                               variable_name(meant)));
+    }
+  }
+
   Status resolve(Entry& entry) {
     const char* variable = std::getenv("REPRISE_CONFIG");
     if (global_.config.empty() && variable != nullptr) global_.config = variable;
@@ -221,6 +240,7 @@ class CommandLine {
   int run(Entry& entry) {
     const Status resolved = resolve(entry);
     Console console(global_.json, global_.quiet);
+    tell_mistyped_variables(console);
     return console.finish(resolved ? entry.command->run(console) : resolved);
   }
 

@@ -36,6 +36,13 @@ TEST(Nearest, IsSilentWhenNothingIsNear) {
   EXPECT_EQ(nearest(std::string(100000, 'x'), kNames), "");
 }
 
+TEST(Nearest, EditsAreCountedWhateverTheCase) {
+  EXPECT_EQ(edits("kv-type", "KV-TYPE"), 0u);
+  EXPECT_EQ(edits("kv-tpye", "kv-type"), 1u);
+  EXPECT_EQ(edits("version", "session"), 2u);
+  EXPECT_EQ(edits("", "abc"), 3u);
+}
+
 TEST(Nearest, SuggestionIsPartOfASentence) {
   EXPECT_EQ(suggestion("ful", kNames), " (did you mean full?)");
   EXPECT_EQ(suggestion("zzzzzz", kNames), "");

@@ -120,6 +120,24 @@ TEST(Usage, ErrorsAreJsonToo) {
             "invalid_argument");
 }
 
+TEST(Usage, AVariableThatIsNearlyAnOptionsIsTold) {
+  const std::vector<std::string> policies{"policies"};
+  const auto err = [&](const std::string& name, const std::vector<std::string>& arguments) {
+    const Outcome outcome = run(arguments, {.env = {{name, "1"}}});
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    return outcome.err;
+  };
+  EXPECT_THAT(err("REPRISE_MAX_TOKEN", policies),
+              HasSubstr("REPRISE_MAX_TOKEN is no variable of any option "
+                        "(did you mean REPRISE_MAX_TOKENS?)"));
+  EXPECT_THAT(err("REPRISE_max_tokens", policies), HasSubstr("did you mean REPRISE_MAX_TOKENS?"));
+  EXPECT_EQ(err("REPRISE_MAX_TOKEN", {"policies", "-q"}), "");
+  for (const char* const right :
+       {"REPRISE_MAX_TOKENS", "REPRISE_ISA", "REPRISE_PEER_PYTHON", "REPRISE_PREFIX_CACHE",
+        "REPRISE_VERSION", "REPRISE_X", "REPRISE_"})
+    EXPECT_EQ(err(right, policies), "") << right;
+}
+
 TEST(Usage, VariablesAndConfigurationAreCheckedAsFlagsAre) {
   const TemporaryFolder folder;
   const Outcome variable = run({"run", "-p", "x"}, {.env = {{"REPRISE_CTX", "abc"}}});
