@@ -1,6 +1,5 @@
 #include <immintrin.h>
 
-#include <algorithm>
 #include <cstring>
 
 #include "kernels/codes_avx2.h"
