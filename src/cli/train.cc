@@ -155,11 +155,6 @@ class TrainCommand : public Command {
     return {};
   }
 
-  static Result<std::unique_ptr<Tokenizer>> open_tokenizer(const std::string& path) {
-    REPRISE_TRY(TokenizerData data, read_tokenizer(path));
-    return Tokenizer::create(std::move(data));
-  }
-
   Result<std::vector<Text>> read(const Tokenizer& tokenizer,
                                  const std::vector<std::string>& names) {
     std::vector<Text> texts;

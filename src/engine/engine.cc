@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <future>
 
 #include "base/system.h"
 #include "base/try.h"
@@ -135,9 +136,10 @@ Result<std::unique_ptr<Engine>> Engine::load(const EngineOptions& given,
   REPRISE_TRY(const std::string path, resolve_model(options.model));
   auto threads = std::make_unique<ThreadPool>(static_cast<int>(options.threads));
   const bool expand = options.precision == "f32";
+  // One thread makes it while others read weights.
+  auto text = std::async(std::launch::async, open_tokenizer, path);
   REPRISE_TRY(auto model, Model::load(path, *threads, options.ctx, progress, expand));
-  REPRISE_TRY(TokenizerData pieces, read_tokenizer(path));
-  REPRISE_TRY(auto tokenizer, Tokenizer::create(std::move(pieces)));
+  REPRISE_TRY(auto tokenizer, text.get());
   const ModelConfig& config = model->config();
   if (options.kv_type == kAutoKvType) {
     options.kv_type = kernels::kv_type_name(own_kv_type(options, *model));

@@ -41,4 +41,9 @@ Result<TokenizerData> read_tokenizer(const std::string& path) {
   return read_gguf_tokenizer(file);
 }
 
+Result<std::unique_ptr<Tokenizer>> open_tokenizer(const std::string& path) {
+  REPRISE_TRY(TokenizerData data, read_tokenizer(path));
+  return Tokenizer::create(std::move(data));
+}
+
 }  // namespace reprise

@@ -1,10 +1,12 @@
 // Where a model named on the command line lies.
 #pragma once
 
+#include <memory>
 #include <string>
 
 #include "formats/tokenizer_data.h"
 #include "reprise/error.h"
+#include "text/tokenizer.h"
 
 namespace reprise {
 
@@ -16,5 +18,6 @@ Result<std::string> resolve_model(const std::string& model);
 /// The tokenizer of a model at such a path; that of random models is made of bytes. Errors: those
 /// of the formats' readers.
 Result<TokenizerData> read_tokenizer(const std::string& path);
+Result<std::unique_ptr<Tokenizer>> open_tokenizer(const std::string& path);
 
 }  // namespace reprise

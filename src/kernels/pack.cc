@@ -6,6 +6,7 @@
 #include "base/try.h"
 #include "kernels/matmul.h"
 #include "kernels/packed_layout.h"
+#include "kernels/quant_blocks.h"
 
 namespace reprise::kernels {
 namespace {
@@ -14,6 +15,17 @@ template <class T>
 void store(std::byte* base, size_t index, T value) {
   std::memcpy(base + index * sizeof(T), &value, sizeof value);
 }
+
+template <class T>
+T load(const std::byte* base, size_t index) {
+  T value;
+  std::memcpy(&value, base + index * sizeof(T), sizeof value);
+  return value;
+}
+
+// Rows are packed in strips of so many columns: long enough to be read as streams, short enough
+// that what 16 of them make stays in the L1 cache.
+constexpr size_t kStripCols = 512, kStripWords = 256;
 
 // Planes of the codes of one row; the inverse of read_packed.
 void pack_codes(uint32_t bits, const uint32_t codes[8], std::byte* plane, size_t lane) {
@@ -65,33 +77,67 @@ void pack_scales(const QuantFormat& format, const BlockScales& scales, std::byte
   }
 }
 
-void pack_quantized(const PackedLayout& layout, const std::byte* row, std::byte* panel,
-                    size_t lane) {
-  const QuantFormat format = *quant_format(layout.type);
-  const TensorTypeInfo& info = tensor_type_info(layout.type);
-  const size_t parts = info.block / kBlockCols;
-  std::byte* plane = panel + layout.codes_offset;
+template <TensorType type>
+void pack_quantized(const PackedLayout& layout, std::span<const std::byte* const> rows,
+                    std::byte* panel) {
+  constexpr QuantFormat kFormat = *quant_format(type);
+  constexpr size_t kParts = kFormat.super ? 8 : 1, kStrip = kStripCols / kBlockCols / kParts;
+  const size_t bytes = tensor_type_info(type).block_bytes;
   std::byte* scales = panel;
-  for (size_t begin = 0; begin < layout.cols; begin += info.block) {
-    pack_scales(format, read_scales(layout.type, row), scales, lane);
-    for (size_t part = 0; part < parts; ++part) {
-      uint32_t codes[8];
-      read_codes(layout.type, row, part, codes);
-      pack_codes(format.bits, codes, plane, lane);
-      plane += code_bytes(format);
+  std::byte* planes = panel + layout.codes_offset;
+  const size_t blocks = layout.blocks / kParts;
+  for (size_t begin = 0; begin < blocks; begin += kStrip) {
+    const size_t end = std::min(blocks, begin + kStrip);
+    for (size_t lane = 0; lane < rows.size(); ++lane) {
+      for (size_t block = begin; block < end; ++block) {
+        const std::byte* from = rows[lane] + block * bytes;
+        std::byte* plane = planes + block * kParts * code_bytes(kFormat);
+        pack_scales(kFormat, read_scales(type, from), scales + block * scale_bytes(kFormat), lane);
+#pragma GCC unroll 8
+        for (size_t part = 0; part < kParts; ++part) {
+          uint32_t codes[8];
+          read_codes(type, from, part, codes);
+          pack_codes(kFormat.bits, codes, plane + part * code_bytes(kFormat), lane);
+        }
+      }
     }
-    row += info.block_bytes;
-    scales += scale_bytes(format);
   }
 }
 
-void pack_float(const PackedLayout& layout, const std::byte* row, std::byte* panel, size_t lane) {
-  const size_t size = layout.type == TensorType::kF32 ? 4 : 2;
-  for (size_t column = 0; column < layout.cols; ++column) {
-    const size_t index = layout.type == TensorType::kBF16
-                             ? (column / 2 * kPanelRows + lane) * 2 + column % 2
-                             : column * kPanelRows + lane;
-    std::memcpy(panel + index * size, row + column * size, size);
+// Words of rows, those below one another side by side.
+template <class Word>
+void pack_words(std::span<const std::byte* const> rows, size_t words, std::byte* panel) {
+  for (size_t begin = 0; begin < words; begin += kStripWords) {
+    const size_t end = std::min(words, begin + kStripWords);
+    for (size_t lane = 0; lane < rows.size(); ++lane) {
+      for (size_t i = begin; i < end; ++i) {
+        store(panel, i * kPanelRows + lane, load<Word>(rows[lane], i));
+      }
+    }
+  }
+}
+
+// Words are pairs of columns.
+void pack_bf16(std::span<const std::byte* const> rows, size_t cols, std::byte* panel) {
+  pack_words<uint32_t>(rows, cols / 2, panel);
+  if (cols % 2 == 0) return;
+  for (size_t lane = 0; lane < rows.size(); ++lane) {
+    store(panel, cols / 2 * kPanelRows + lane, uint32_t{load<uint16_t>(rows[lane], cols - 1)});
+  }
+}
+
+// panel: zero.
+void pack_panel(const PackedLayout& layout, std::span<const std::byte* const> rows,
+                std::byte* panel) {
+  switch (layout.type) {
+    case TensorType::kF32:
+      return pack_words<uint32_t>(rows, layout.cols, panel);
+    case TensorType::kF16:
+      return pack_words<uint16_t>(rows, layout.cols, panel);
+    case TensorType::kBF16:
+      return pack_bf16(rows, layout.cols, panel);
+    default:
+      for_quantized(layout.type, [&](auto type) { pack_quantized<type>(layout, rows, panel); });
   }
 }
 
@@ -163,20 +209,10 @@ Result<PackedMatrix> PackedMatrix::pack(std::span<const TensorView> parts,
     return fail(ErrorCode::kOutOfMemory, "no memory for the {} bytes of tensor '{}'", matrix.bytes_,
                 parts[0].name);
   }
+  const std::span<const std::byte* const> rows = source.row;
   pool.run(panels, [&](size_t index, int) {
-    std::byte* panel = matrix.data_.get() + index * layout.panel_bytes;
     const size_t first = index * kPanelRows, count = std::min(kPanelRows, source.rows - first);
-    if (count < kPanelRows || source.type == TensorType::kBF16) {
-      std::memset(panel, 0, layout.panel_bytes);
-    }
-    for (size_t lane = 0; lane < count; ++lane) {
-      const std::byte* row = source.row[first + lane];
-      if (quant_format(source.type)) {
-        pack_quantized(layout, row, panel, lane);
-      } else {
-        pack_float(layout, row, panel, lane);
-      }
-    }
+    pack_panel(layout, rows.subspan(first, count), matrix.data_.get() + index * layout.panel_bytes);
   });
   return matrix;
 }

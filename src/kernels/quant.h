@@ -75,11 +75,6 @@ struct BlockScales {
   uint8_t min_scale[16] = {};
 };
 
-BlockScales read_scales(TensorType type, const std::byte* block);
-/// Codes of the 32 weights number part (0 to 7 for K-quants, else 0) of a block; word j holds
-/// columns 4j to 4j+3.
-void read_codes(TensorType type, const std::byte* block, size_t part, uint32_t codes[8]);
-
 /// The scale and minimum of group g (of a K-quant; else 0) in float.
 struct GroupScale {
   float scale, min;

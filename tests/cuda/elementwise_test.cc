@@ -10,7 +10,7 @@
 #include "base/float16.h"
 #include "cuda/device_testing.h"
 #include "kernels/matmul_case.h"
-#include "kernels/quant.h"
+#include "kernels/quant_blocks.h"
 
 namespace reprise::kernels::cuda {
 namespace {

@@ -12,7 +12,7 @@
 
 #include "cuda/device_testing.h"
 #include "kernels/matmul_case.h"
-#include "kernels/quant.h"
+#include "kernels/quant_blocks.h"
 
 namespace reprise::kernels::cuda {
 namespace {

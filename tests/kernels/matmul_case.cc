@@ -6,7 +6,7 @@
 
 #include "kernels/cpu.h"
 #include "kernels/integer_tiles.h"
-#include "kernels/quant.h"
+#include "kernels/quant_blocks.h"
 
 namespace reprise::kernels {
 namespace {
