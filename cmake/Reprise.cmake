@@ -32,7 +32,7 @@ endfunction()
 set(REPRISE_COMMON_HEADERS
     <algorithm> <array> <atomic> <chrono> <cmath> <cstdint> <cstring> <filesystem> <functional>
     <limits> <map> <memory> <mutex> <numeric> <optional> <random> <set> <span> <string>
-    <string_view> <utility> <vector> <fmt/format.h> <tl/expected.hpp>)
+    <string_view> <utility> <vector> <fmt/format.h> <nlohmann/json.hpp> <tl/expected.hpp>)
 
 # One static library per folder of src/. A source named *_avx2.cc, *_avx512.cc or *_amx.cc is
 # compiled for that instruction set only and reached through run-time dispatch. It is optimised in
