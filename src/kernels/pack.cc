@@ -1,64 +1,18 @@
 #include <algorithm>
-#include <cstring>
 
 #include "base/checked.h"
 #include "base/huge_pages.h"
 #include "base/try.h"
 #include "kernels/matmul.h"
-#include "kernels/packed_layout.h"
+#include "kernels/packed_codes.h"
 #include "kernels/quant_blocks.h"
 
 namespace reprise::kernels {
 namespace {
 
-template <class T>
-void store(std::byte* base, size_t index, T value) {
-  std::memcpy(base + index * sizeof(T), &value, sizeof value);
-}
-
-template <class T>
-T load(const std::byte* base, size_t index) {
-  T value;
-  std::memcpy(&value, base + index * sizeof(T), sizeof value);
-  return value;
-}
-
 // Rows are packed in strips of so many columns: long enough to be read as streams, short enough
 // that what 16 of them make stays in the L1 cache.
 constexpr size_t kStripCols = 512, kStripWords = 256;
-
-// Planes of the codes of one row; the inverse of read_packed.
-void pack_codes(uint32_t bits, const uint32_t codes[8], std::byte* plane, size_t lane) {
-  const auto put = [&](size_t reg, uint32_t word) { store(plane, reg * kPanelRows + lane, word); };
-  if (bits == 8) {
-    for (size_t j = 0; j < 8; ++j) put(j, codes[j]);
-    return;
-  }
-  uint32_t shift = 0;
-  if (bits & 4) {
-    for (size_t i = 0; i < 4; ++i) {
-      put(i, (codes[i] & 15 * kByteOnes) | (codes[i + 4] & 15 * kByteOnes) << 4);
-    }
-    plane += 256;
-    shift = 4;
-  }
-  if (bits & 2) {
-    for (size_t i = 0; i < 2; ++i) {
-      uint32_t word = 0;
-      for (size_t t = 0; t < 4; ++t) {
-        word |= (codes[4 * i + t] >> shift & 3 * kByteOnes) << 2 * t;
-      }
-      put(i, word);
-    }
-    plane += 128;
-    shift += 2;
-  }
-  if (bits & 1) {
-    uint32_t word = 0;
-    for (size_t j = 0; j < 8; ++j) word |= (codes[j] >> shift & kByteOnes) << j;
-    put(0, word);
-  }
-}
 
 void pack_scales(const QuantFormat& format, const BlockScales& scales, std::byte* at, size_t lane) {
   store(at, lane, scales.d);

@@ -1,18 +1,10 @@
 #include <algorithm>
-#include <cstring>
 
 #include "kernels/matmul.h"
-#include "kernels/packed_layout.h"
+#include "kernels/packed_codes.h"
 
 namespace reprise::kernels {
 namespace {
-
-template <class T>
-T load(const std::byte* base, size_t index) {
-  T value;
-  std::memcpy(&value, base + index * sizeof(T), sizeof value);
-  return value;
-}
 
 // Scales of both halves of a block.
 void read_packed_scales(const QuantFormat& format, const std::byte* scales, size_t block,
@@ -61,28 +53,7 @@ PackedBlock read_packed(const PackedLayout& layout, const std::byte* panel, size
   PackedBlock out;
   read_packed_scales(format, panel, block, lane, out.scales);
   const std::byte* plane = panel + layout.codes_offset + block * code_bytes(format);
-  const auto word = [&](size_t reg) { return load<uint32_t>(plane, reg * kPanelRows + lane); };
-  uint32_t bits = 0;  // of the codes that are read so far
-  for (size_t j = 0; j < 8; ++j) out.codes[j] = 0;
-  if (format.bits == 8) {
-    for (size_t j = 0; j < 8; ++j) out.codes[j] = word(j);
-    return out;
-  }
-  if (format.bits & 4) {
-    for (size_t j = 0; j < 8; ++j) out.codes[j] = word(j % 4) >> j / 4 * 4 & 15 * kByteOnes;
-    plane += 256;
-    bits = 4;
-  }
-  if (format.bits & 2) {
-    for (size_t j = 0; j < 8; ++j) {
-      out.codes[j] |= (word(j / 4) >> j % 4 * 2 & 3 * kByteOnes) << bits;
-    }
-    plane += 128;
-    bits += 2;
-  }
-  if (format.bits & 1) {
-    for (size_t j = 0; j < 8; ++j) out.codes[j] |= (word(0) >> j & kByteOnes) << bits;
-  }
+  unpack_codes(format.bits, plane, lane, out.codes);
   return out;
 }
 

@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "kernels/matmul.h"
-#include "kernels/packed_layout.h"
+#include "kernels/packed_codes.h"
 
 namespace reprise::kernels::cuda {
 namespace {
@@ -12,104 +12,133 @@ namespace {
 static_assert(kTileRows == kPanelRows);
 
 constexpr uint32_t kFactorBlocks = 8;  // blocks of 32 columns that share factors
-
-template <class T>
-T load(const std::byte* base, size_t index) {
-  T value;
-  std::memcpy(&value, base + index * sizeof(T), sizeof value);
-  return value;
-}
-
-template <class T>
-void store(std::byte* base, size_t index, T value) {
-  std::memcpy(base + index * sizeof(T), &value, sizeof value);
-}
+constexpr size_t kStripWords = 256;    // of 16 rows, which the L1 cache holds
 
 // One tile and the panel it is made from, whose columns it takes from first_block on.
 class Tile {
  public:
-  Tile(DeviceImage& image, const PackedLayout& layout, const std::byte* panel, size_t first_block,
-       size_t tile)
-      : image_(image),
+  Tile(const DeviceImage& shape, const PackedLayout& layout, const std::byte* panel,
+       size_t first_block, size_t rows, const std::array<std::byte*, 3>& planes)
+      : shape_(shape),
         layout_(layout),
-        format_(device_format(image.type)),
+        format_(device_format(shape.type)),
         panel_(panel),
         first_block_(first_block),
-        tile_(tile) {}
+        rows_(rows),
+        codes_(planes[0]),
+        scales_(planes[1]),
+        factors_(planes[2]) {}
 
-  void fill_float_row(size_t lane) {
-    std::byte* row = image_.codes.data() + (tile_ * kTileRows + lane) * image_.chunks * kChunkBytes;
-    for (size_t block = 0; block < blocks(); ++block) {
-      float values[kBlockCols];
-      unpack_block(layout_, panel_, first_block_ + block, lane, values);
-      const size_t begin = block * kBlockCols, count = std::min(kBlockCols, image_.cols - begin);
-      for (size_t i = 0; i < count; ++i) {
-        if (format_.codes == Codes::kF32) store(row, begin + i, values[i]);
-        if (format_.codes == Codes::kF16) store(row, begin + i, to_f16(values[i]));
-        if (format_.codes == Codes::kBF16) store(row, begin + i, to_bf16(values[i]));
-      }
-    }
-  }
-
-  void fill_quantized_row(size_t lane) {
-    const QuantFormat quant = *quant_format(image_.type);
-    for (size_t block = 0; block < blocks(); ++block) {
-      const PackedBlock packed = read_packed(layout_, panel_, first_block_ + block, lane);
-      fill_codes(quant, packed.codes, block, lane);
-      if (!quant.super) fill_scales(packed.scales[0], block, lane);
-    }
-    if (!quant.super) return;
-    for (size_t first = 0; first < blocks(); first += kFactorBlocks) {
-      fill_super_scales(quant, first, lane);
+  void fill() {
+    if (rows_ < kTileRows || shape_.cols % format_.chunk_columns() != 0) clear();
+    const size_t first = first_block_ * kBlockCols;
+    switch (shape_.type) {
+      case TensorType::kF32:
+        return fill_words<uint32_t>(first, shape_.cols);
+      case TensorType::kF16:
+        return fill_words<uint16_t>(first, shape_.cols);
+      case TensorType::kBF16:
+        fill_words<uint32_t>(first / 2, shape_.cols / 2);
+        if (shape_.cols % 2 != 0) fill_last_bf16((first + shape_.cols) / 2);
+        return;
+      default:
+        for_quantized(shape_.type, [&](auto type) { fill_quantized<type>(); });
     }
   }
 
  private:
-  size_t blocks() const { return (image_.cols + kBlockCols - 1) / kBlockCols; }
-  size_t chunk_blocks() const { return format_.chunk_columns() / kBlockCols; }
-  size_t unit(size_t block) const { return tile_ * image_.chunks + block / chunk_blocks(); }
+  void clear() {
+    const auto bytes = shape_.tile_bytes();
+    std::memset(codes_, 0, bytes[0]);
+    if (bytes[1] > 0) std::memset(scales_, 0, bytes[1]);
+    if (bytes[2] > 0) std::memset(factors_, 0, bytes[2]);
+  }
 
-  void fill_codes(const QuantFormat& quant, const uint32_t codes[8], size_t block, size_t lane) {
-    const size_t part = block % chunk_blocks();
-    std::byte* pieces = image_.codes.data() + unit(block) * kUnitBytes +
-                        lane / 8 * (kUnitBytes / 2) + lane % 8 * kChunkBytes;
-    // Codes of weight 0 agree among types: 8 of 4 bits, 128 of 8 bits.
-    const bool wide = format_.codes == Codes::kInt8;
-    const bool shifts = !quant.has_min && !quant.lookup;
-    const auto shift = static_cast<uint32_t>(shifts ? (wide ? 128 : 8) - quant.zero() : 0);
-    for (size_t t = 0; t < 4; ++t) {
-      const uint32_t low = codes[t] + shift * kByteOnes, high = codes[4 + t] + shift * kByteOnes;
-      std::byte* piece = pieces + t * 16;
-      if (wide) {
-        store(piece, part * 2, low);
-        store(piece, part * 2 + 1, high);
-      } else {
-        store(piece, part, nibbles(low, high));
+  std::byte* row(size_t lane) { return codes_ + lane * shape_.chunks * kChunkBytes; }
+
+  // first: among the words of the panel's rows.
+  template <class Word>
+  void fill_words(size_t first, size_t words) {
+    for (size_t begin = 0; begin < words; begin += kStripWords) {
+      const size_t end = std::min(words, begin + kStripWords);
+      for (size_t lane = 0; lane < rows_; ++lane) {
+        std::byte* to = row(lane);
+        for (size_t i = begin; i < end; ++i) {
+          store(to, i, load<Word>(panel_, (first + i) * kPanelRows + lane));
+        }
       }
     }
   }
 
-  // Of slots 0 to 3 and 4 to 7.
-  uint32_t nibbles(uint32_t low, uint32_t high) const {
-    uint32_t word = 0;
-    for (uint32_t slot = 0; slot < 8; ++slot) {
-      const uint32_t code = (slot < 4 ? low : high) >> 8 * (slot % 4) & 15;
-      const uint32_t nibble = format_.codes == Codes::kTable4 ? slot : slot % 4 * 2 + slot / 4;
-      word |= code << 4 * nibble;
+  // The last of an odd number of columns has a word of the panel for itself or shares it.
+  void fill_last_bf16(size_t word) {
+    for (size_t lane = 0; lane < rows_; ++lane) {
+      const auto value = load<uint16_t>(panel_, 2 * (word * kPanelRows + lane));
+      store(row(lane), shape_.cols - 1, value);
     }
-    return word;
+  }
+
+  template <TensorType type>
+  void fill_quantized() {
+    constexpr QuantFormat kQuant = *quant_format(type);
+    const std::byte* planes = panel_ + layout_.codes_offset + first_block_ * code_bytes(kQuant);
+    for (size_t block = 0; block < blocks(); ++block) {
+      for (size_t lane = 0; lane < rows_; ++lane) {
+        uint32_t codes[8];
+        unpack_codes(kQuant.bits, planes + block * code_bytes(kQuant), lane, codes);
+        fill_codes<type>(codes, block, lane);
+        if (!kQuant.super) fill_scales(kQuant, block, lane);
+        if (kQuant.super && block % kFactorBlocks == 0) fill_super_scales(kQuant, block, lane);
+      }
+    }
+  }
+
+  size_t blocks() const { return (shape_.cols + kBlockCols - 1) / kBlockCols; }
+  size_t chunk_blocks() const { return format_.chunk_columns() / kBlockCols; }
+  size_t unit(size_t block) const { return block / chunk_blocks(); }
+
+  template <TensorType type>
+  void fill_codes(const uint32_t codes[8], size_t block, size_t lane) {
+    constexpr QuantFormat kQuant = *quant_format(type);
+    constexpr Codes kCodes = device_format(type).codes;
+    // Codes of weight 0 agree among types: 8 of 4 bits, 128 of 8 bits.
+    constexpr bool kShifts = !kQuant.has_min && !kQuant.lookup;
+    constexpr int32_t kZero = kCodes == Codes::kInt8 ? 128 : 8;
+    constexpr uint32_t kShift = kShifts ? static_cast<uint32_t>(kZero - kQuant.zero()) : 0;
+    const size_t part = block % chunk_blocks();
+    std::byte* pieces =
+        codes_ + unit(block) * kUnitBytes + lane / 8 * (kUnitBytes / 2) + lane % 8 * kChunkBytes;
+    for (size_t t = 0; t < 4; ++t) {
+      const uint32_t low = codes[t] + kShift * kByteOnes, high = codes[4 + t] + kShift * kByteOnes;
+      std::byte* piece = pieces + t * 16;
+      if (kCodes == Codes::kInt8) {
+        store(piece, part * 2, low);
+        store(piece, part * 2 + 1, high);
+      } else if (kCodes == Codes::kTable4) {
+        store(piece, part, nibbles(low) | nibbles(high) << 16);
+      } else {
+        store(piece, part, low | high << 4);
+      }
+    }
+  }
+
+  // Four bytes below 16 as four nibbles.
+  static uint32_t nibbles(uint32_t bytes) {
+    const uint32_t pairs = (bytes | bytes >> 4) & 0x00ff00ffu;
+    return (pairs | pairs >> 8) & 0xffffu;
   }
 
   std::byte* scale_at(size_t block, size_t half, size_t lane) {
     const size_t group = (block % chunk_blocks() * kBlockCols + half * 16) / format_.group;
-    return image_.scales.data() + (unit(block) * kTileRows + lane) * format_.chunk_scale_bytes() +
+    return scales_ + (unit(block) * kTileRows + lane) * format_.chunk_scale_bytes() +
            group * format_.scale_bytes();
   }
 
-  void fill_scales(const GroupScale& scale, size_t block, size_t lane) {
+  void fill_scales(const QuantFormat& quant, size_t block, size_t lane) {
+    const std::byte* from = panel_ + (first_block_ + block) * scale_bytes(quant);
     std::byte* at = scale_at(block, 0, lane);
-    store(at, 0, to_f16(scale.scale));
-    if (format_.has_min) store(at, 1, to_f16(scale.min));
+    store(at, 0, load<F16>(from, lane));
+    if (quant.has_min) store(at, 1, load<F16>(from, kPanelRows + lane));
   }
 
   // Of 256 columns; see packed_layout.h.
@@ -132,52 +161,58 @@ class Tile {
         store(at, 1, load<uint8_t>(integers, (g * kinds + 1) * kPanelRows + lane));
       }
     }
-    const size_t supers = blocks() / kFactorBlocks;
-    std::byte* factors =
-        image_.factors.data() + (tile_ * supers + first / kFactorBlocks) * kFactorBytes + 4 * lane;
+    std::byte* factors = factors_ + first / kFactorBlocks * kFactorBytes + 4 * lane;
     store(factors, 0, load<F16>(from, lane));
     if (quant.has_min) store(factors, 1, load<F16>(from, kPanelRows + lane));
   }
 
-  DeviceImage& image_;
+  const DeviceImage& shape_;
   const PackedLayout& layout_;
   const DeviceFormat format_;
   const std::byte* panel_;
-  const size_t first_block_, tile_;
+  const size_t first_block_, rows_;
+  std::byte *codes_, *scales_, *factors_;
 };
 
 }  // namespace
+
+DeviceImage image_shape(const PackedMatrix& matrix, const MatrixPart& part) {
+  const size_t columns = device_format(matrix.type()).chunk_columns();
+  return {.type = matrix.type(),
+          .rows = static_cast<uint32_t>(part.rows),
+          .cols = static_cast<uint32_t>(part.cols),
+          .tiles = static_cast<uint32_t>((part.rows + kTileRows - 1) / kTileRows),
+          .chunks = static_cast<uint32_t>((part.cols + columns - 1) / columns)};
+}
+
+void fill_tiles(const PackedMatrix& matrix, const MatrixPart& part, const DeviceImage& shape,
+                size_t first, size_t count, const std::array<std::byte*, 3>& planes,
+                ThreadPool& pool) {
+  const PackedLayout layout = packed_layout(matrix.type(), matrix.cols());
+  const std::byte* panels = matrix.data() + part.first_row / kTileRows * layout.panel_bytes;
+  const auto bytes = shape.tile_bytes();
+  pool.run(count, [&](size_t index, int) {
+    const size_t tile = first + index;
+    std::array<std::byte*, 3> at = planes;
+    for (size_t i = 0; i < at.size(); ++i) at[i] += index * bytes[i];
+    Tile(shape, layout, panels + tile * layout.panel_bytes, part.first_col / kBlockCols,
+         std::min<size_t>(kTileRows, shape.rows - tile * kTileRows), at)
+        .fill();
+  });
+}
 
 DeviceImage device_image(const PackedMatrix& matrix, ThreadPool& pool) {
   return device_image(matrix, {0, matrix.rows(), 0, matrix.cols()}, pool);
 }
 
 DeviceImage device_image(const PackedMatrix& matrix, const MatrixPart& part, ThreadPool& pool) {
-  const PackedLayout layout = packed_layout(matrix.type(), matrix.cols());
-  const DeviceFormat format = device_format(matrix.type());
-  const size_t columns = format.chunk_columns();
-  DeviceImage image{.type = matrix.type(),
-                    .rows = static_cast<uint32_t>(part.rows),
-                    .cols = static_cast<uint32_t>(part.cols),
-                    .tiles = static_cast<uint32_t>((part.rows + kTileRows - 1) / kTileRows),
-                    .chunks = static_cast<uint32_t>((part.cols + columns - 1) / columns)};
-  const size_t units = size_t{image.tiles} * image.chunks;
-  image.codes.resize(units * kUnitBytes);
-  image.scales.resize(units * kTileRows * format.chunk_scale_bytes());
-  if (format.super) image.factors.resize(image.tiles * (part.cols / 256) * kFactorBytes);
-  const std::byte* panels = matrix.data() + part.first_row / kTileRows * layout.panel_bytes;
-  pool.run(image.tiles, [&](size_t index, int) {
-    Tile tile(image, layout, panels + index * layout.panel_bytes, part.first_col / kBlockCols,
-              index);
-    const size_t lanes = std::min<size_t>(kTileRows, image.rows - index * kTileRows);
-    for (size_t lane = 0; lane < lanes; ++lane) {
-      if (format.quantized()) {
-        tile.fill_quantized_row(lane);
-      } else {
-        tile.fill_float_row(lane);
-      }
-    }
-  });
+  DeviceImage image = image_shape(matrix, part);
+  const auto bytes = image.tile_bytes();
+  image.codes.resize(image.tiles * bytes[0]);
+  image.scales.resize(image.tiles * bytes[1]);
+  image.factors.resize(image.tiles * bytes[2]);
+  fill_tiles(matrix, part, image, 0, image.tiles,
+             {image.codes.data(), image.scales.data(), image.factors.data()}, pool);
   return image;
 }
 

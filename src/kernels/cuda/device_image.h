@@ -16,6 +16,7 @@
 // Padding is zero.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -84,6 +85,13 @@ struct DeviceImage {
   TensorType type = TensorType::kF32;
   uint32_t rows = 0, cols = 0, tiles = 0, chunks = 0;
   std::vector<std::byte> codes = {}, scales = {}, factors = {};
+
+  /// Of a tile in each of these planes, in which tiles lie one after the other.
+  constexpr std::array<size_t, 3> tile_bytes() const {
+    const DeviceFormat format = device_format(type);
+    return {size_t{chunks} * kUnitBytes, size_t{chunks} * kTileRows * format.chunk_scale_bytes(),
+            format.super ? size_t{cols} / 256 * kFactorBytes : 0};
+  }
 };
 
 /// Part of a matrix. Rows begin at a multiple of 16, columns of a quantised one at a multiple of
@@ -91,6 +99,13 @@ struct DeviceImage {
 struct MatrixPart {
   size_t first_row = 0, rows = 0, first_col = 0, cols = 0;
 };
+
+/// What such an image will be; without planes.
+DeviceImage image_shape(const PackedMatrix& matrix, const MatrixPart& part);
+/// Writes all of tiles [first, first + count), each plane's from planes[i] on. Runs on the pool.
+void fill_tiles(const PackedMatrix& matrix, const MatrixPart& part, const DeviceImage& shape,
+                size_t first, size_t count, const std::array<std::byte*, 3>& planes,
+                ThreadPool& pool);
 
 /// The same weights bit by bit. Runs on the pool.
 DeviceImage device_image(const PackedMatrix& matrix, ThreadPool& pool);

@@ -4,9 +4,11 @@
 #include <cuda_bf16.h>
 #include <cuda_runtime_api.h>
 
+#include <array>
 #include <memory>
 
 #include "kernels/cuda/device_image.h"
+#include "kernels/cuda/upload_room.h"
 
 namespace reprise::kernels::cuda {
 
@@ -23,6 +25,9 @@ class DeviceMatrix {
   /// Done when it returns. cudaErrorMemoryAllocation: out is as before.
   static cudaError_t upload(const PackedMatrix& matrix, ThreadPool& pool, DeviceMatrix* out);
   static cudaError_t upload(const DeviceImage& image, DeviceMatrix* out);
+  /// Made in the room; enqueued when it returns.
+  static cudaError_t upload(const PackedMatrix& matrix, const MatrixPart& part, ThreadPool& pool,
+                            UploadRoom& room, DeviceMatrix* out);
 
   size_t rows() const { return weights_.rows; }
   size_t cols() const { return weights_.cols; }
@@ -37,6 +42,11 @@ class DeviceMatrix {
   struct Free {
     void operator()(unsigned char* data) const { cudaFree(data); }
   };
+  using Planes = std::array<unsigned char*, 3>;  // as DeviceImage::tile_bytes() counts them
+
+  cudaError_t allocate(const DeviceImage& shape);
+  Planes planes() const;
+
   std::unique_ptr<unsigned char, Free> data_;
   DeviceWeights weights_;
   size_t bytes_ = 0;

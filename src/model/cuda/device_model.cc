@@ -13,6 +13,7 @@ namespace {
 using kernels::cuda::Communicator;
 using kernels::cuda::DeviceBuffer;
 using kernels::cuda::DeviceMatrix;
+using kernels::cuda::UploadRoom;
 
 constexpr size_t kGemmWorkspace = size_t{256} << 20;
 
@@ -87,23 +88,24 @@ size_t DeviceModel::logits_room(uint32_t results) const {
   return std::max(size_t{results} * config_.vocab, part * shard_.count);
 }
 
-Status DeviceModel::upload(const reprise::Linear& from, Cut cut, ThreadPool& pool, Linear& to) {
+Status DeviceModel::upload(const reprise::Linear& from, Cut cut, ThreadPool& pool, UploadRoom& room,
+                           Linear& to) {
   const kernels::PackedMatrix& matrix = from.weight;
   const Shard whole;
   const ShardRange rows = shard_range(matrix.rows(), cut == Cut::kRows ? shard_ : whole);
   const ShardRange columns = shard_range(matrix.cols(), cut == Cut::kColumns ? shard_ : whole);
   const kernels::cuda::MatrixPart part = {rows.first, rows.count, columns.first, columns.count};
-  REPRISE_CUDA(DeviceMatrix::upload(kernels::cuda::device_image(matrix, part, pool), &to.weight),
-               "weights");
+  REPRISE_CUDA(DeviceMatrix::upload(matrix, part, pool, room, &to.weight), "weights");
   if (from.bias.empty() || (cut == Cut::kColumns && shard_.rank > 0)) return {};  // added once
   return upload_floats(std::span(from.bias).subspan(rows.first, rows.count), to.bias);
 }
 
 Status DeviceModel::upload(const ModelWeights& weights, ThreadPool& pool,
                            const ProgressFn& progress) {
-  REPRISE_CHECK(upload(weights.embedding, Cut::kNone, pool, embedding_));
+  UploadRoom room;
+  REPRISE_CHECK(upload(weights.embedding, Cut::kNone, pool, room, embedding_));
   if (shard_.count > 1 || weights.lm_head.weight.rows() > 0) {
-    REPRISE_CHECK(upload(weights.head(), Cut::kRows, pool, lm_head_));
+    REPRISE_CHECK(upload(weights.head(), Cut::kRows, pool, room, lm_head_));
   }
   REPRISE_CHECK(upload_floats(weights.final_norm, final_norm_));
   layers_.resize(weights.layers.size());
@@ -120,10 +122,10 @@ Status DeviceModel::upload(const ModelWeights& weights, ThreadPool& pool,
     for (const auto& [source, target] :
          {std::pair{&from.q, &to.q}, std::pair{&from.k, &to.k}, std::pair{&from.v, &to.v},
           std::pair{&from.gate, &to.gate}, std::pair{&from.up, &to.up}}) {
-      REPRISE_CHECK(upload(*source, Cut::kRows, pool, *target));
+      REPRISE_CHECK(upload(*source, Cut::kRows, pool, room, *target));
     }
-    REPRISE_CHECK(upload(from.o, Cut::kColumns, pool, to.o));
-    REPRISE_CHECK(upload(from.down, Cut::kColumns, pool, to.down));
+    REPRISE_CHECK(upload(from.o, Cut::kColumns, pool, room, to.o));
+    REPRISE_CHECK(upload(from.down, Cut::kColumns, pool, room, to.down));
     const uint64_t done = shard_.rank * layers_.size() + i + 1;
     if (progress && !progress({"upload", done, shard_.count * layers_.size(), "layers"})) {
       return fail(ErrorCode::kCancelled, "loading the model was stopped");

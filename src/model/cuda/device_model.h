@@ -115,7 +115,8 @@ class DeviceModel {
 
   DeviceModel(const ModelConfig& config, const kernels::cuda::Communicator* communicator);
   Status upload(const ModelWeights& weights, ThreadPool& pool, const ProgressFn& progress);
-  Status upload(const reprise::Linear& from, Cut cut, ThreadPool& pool, Linear& to);
+  Status upload(const reprise::Linear& from, Cut cut, ThreadPool& pool,
+                kernels::cuda::UploadRoom& room, Linear& to);
   /// Whether products of few rows take all matrices.
   bool has_short_rows() const;
   const Linear& head() const { return lm_head_.weight.rows() > 0 ? lm_head_ : embedding_; }
