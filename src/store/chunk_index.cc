@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "base/try.h"
+#include "store/text_score.h"
 
 namespace reprise {
 namespace {
@@ -39,6 +40,16 @@ constexpr const char* kQuerySchema = R"(
   CREATE VIRTUAL TABLE IF NOT EXISTS temp.query_words USING fts5vocab(temp, query, row);
   DELETE FROM temp.query;
 )";
+
+// English words that most questions have, whatever they ask for: Lucene's, and words to ask with.
+// Few texts cannot show that they say nothing.
+constexpr std::string_view kCommonWords[] = {
+    "a",    "an",    "and",  "are",  "as",   "at",    "be",   "but",   "by",    "can",
+    "did",  "do",    "does", "for",  "from", "had",   "has",  "have",  "how",   "i",
+    "if",   "in",    "into", "is",   "it",   "me",    "my",   "no",    "not",   "of",
+    "on",   "or",    "such", "that", "the",  "their", "then", "there", "these", "they",
+    "this", "to",    "was",  "we",   "were", "what",  "when", "where", "which", "who",
+    "whom", "whose", "why",  "will", "with", "would", "you",  "your"};
 
 // Bytes of the ideograph or kana that a text starts with; 0: something else. The bytes E3 to E9
 // start U+3000 to U+9FFF, and F0 with A0 to BF behind it U+20000 to U+3FFFF.
@@ -265,12 +276,18 @@ Result<std::vector<std::string>> ChunkIndex::words_of(std::string_view query) {
 
 Result<std::vector<ChunkRow>> ChunkIndex::search(uint64_t identity, std::string_view query,
                                                  size_t count) {
-  REPRISE_TRY(const auto words, words_of(query));
+  REPRISE_TRY(auto words, words_of(query));
+  const auto rest = std::ranges::stable_partition(
+      words, [](const std::string& word) { return std::ranges::count(kCommonWords, word) == 0; });
+  if (rest.begin() != words.begin()) words.erase(rest.begin(), words.end());
   if (words.empty()) return std::vector<ChunkRow>();
+  if (!scores_) REPRISE_CHECK(add_text_score(database_));
+  scores_ = true;
   REPRISE_TRY(auto statement,
-              database_.prepare(fmt::format("{}, -bm25(texts) FROM texts JOIN chunks c ON c.id = "
-                                            "texts.rowid WHERE texts MATCH ?1 AND c.identity = ?2 "
-                                            "ORDER BY bm25(texts), c.id LIMIT ?3",
+              database_.prepare(fmt::format("{}, text_score(texts) FROM texts JOIN chunks c ON "
+                                            "c.id = texts.rowid WHERE texts MATCH ?1 AND "
+                                            "c.identity = ?2 ORDER BY text_score(texts) DESC, c.id "
+                                            "LIMIT ?3",
                                             kColumns)));
   // Quoted, so that none is an operator of FTS5's language.
   statement.bind(1, fmt::format("\"{}\"", fmt::join(words, "\" OR \"")));

@@ -72,7 +72,7 @@ class ChunkIndex {
   Result<std::vector<ChunkRow>> oldest(uint64_t bytes);
   Result<uint64_t> total_bytes();
   /// Chunks of one identity whose text has any word of the query, best BM25 first. Each ideograph
-  /// and kana is a word.
+  /// and kana is a word. Common English words count where the query has no others.
   Result<std::vector<ChunkRow>> search(uint64_t identity, std::string_view query, size_t count);
 
  private:
@@ -84,6 +84,7 @@ class ChunkIndex {
 
   SqlDatabase database_;
   std::optional<SqlStatement> find_;  // parsing it takes as long as the search
+  bool scores_ = false;               // the connection has text_score()
 };
 
 }  // namespace reprise

@@ -108,6 +108,15 @@ Status SqlDatabase::run(const char* sql) {
   return {};
 }
 
+Result<fts5_api*> SqlDatabase::text_search() {
+  fts5_api* api = nullptr;
+  REPRISE_TRY(SqlStatement ask, prepare("SELECT fts5(?1)"));
+  sqlite3_bind_pointer(ask.statement_.get(), 1, static_cast<void*>(&api), "fts5_api_ptr", nullptr);
+  REPRISE_CHECK(ask.run());
+  if (api == nullptr) return fail(ErrorCode::kUnsupported, "this SQLite was built without FTS5");
+  return api;
+}
+
 Status SqlDatabase::reset() {
   // Reading it tells SQLite of the write-ahead log, with which nobody has to close it.
   const bool readable = run("SELECT 1 FROM sqlite_master").has_value();

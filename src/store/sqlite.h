@@ -51,6 +51,8 @@ class SqlDatabase {
 
   Result<SqlStatement> prepare(std::string_view sql);
   Status run(const char* sql);
+  /// What FTS5 can be extended by.
+  Result<fts5_api*> text_search();
   /// Empties it, however damaged it is; to other connections that is a change like any.
   Status reset();
   int64_t last_row() const { return sqlite3_last_insert_rowid(database_.get()); }

@@ -320,5 +320,30 @@ TEST(ChunkStore, SearchesTextOfOneIdentity) {
   EXPECT_TRUE(store.search(other, "bees", 5)->empty());
 }
 
+TEST(ChunkStore, CommonWordsDecideWhereThereAreNoOthers) {
+  const TemporaryFolder folder;
+  ChunkStore store = open_store(folder.file("store"));
+  const char* texts[] = {"Rent is 500 euro. Deposit: 900 euro, kept by Anna.",
+                         "The weather of the north: the wind, the rain and the snow."};
+  add_texts(store, texts);
+  EXPECT_EQ(parts_of(store, "What is the amount of the deposit?"), std::vector<uint32_t>{0});
+  EXPECT_EQ(parts_of(store, "WHAT OF THE?"), std::vector<uint32_t>{1});
+}
+
+TEST(ChunkStore, WordsOfMostTextsCount) {
+  const TemporaryFolder folder;
+  ChunkStore store = open_store(folder.file("store"));
+  const char* texts[] = {"Wind.", "A deposit of 2 euro, and a deposit of 3.", "One deposit, 1 euro",
+                         "No deposit but 4 euro to be paid on arrival, in coins."};
+  add_texts(store, texts);
+  const auto found = store.search(kTestIdentity, "deposit", 9);
+  ASSERT_TRUE(found) << found.error().message;
+  ASSERT_EQ(found->size(), 3u);
+  EXPECT_EQ((*found)[0].part, 1u);  // has it twice
+  EXPECT_EQ((*found)[1].part, 2u);  // the shorter one
+  // ln(1 + 1.5 / 3.5), once in 12 words of a mean of (1 + 10 + 4 + 12) / 4
+  EXPECT_NEAR((*found)[2].score, 0.35667 * 2.2 / (1 + 1.2 * (0.25 + 0.75 * 12 / 6.75)), 1e-4);
+}
+
 }  // namespace
 }  // namespace reprise
