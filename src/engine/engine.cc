@@ -136,8 +136,9 @@ Result<std::unique_ptr<Engine>> Engine::load(const EngineOptions& given,
   REPRISE_TRY(const std::string path, resolve_model(options.model));
   auto threads = std::make_unique<ThreadPool>(static_cast<int>(options.threads));
   const bool expand = options.precision == "f32";
-  // One thread makes it while others read weights.
-  auto text = std::async(std::launch::async, open_tokenizer, path);
+  // Beside the weights where there are threads, which with both policies need not start.
+  const auto both = std::launch::async | std::launch::deferred;
+  auto text = std::async(threads->size() > 1 ? both : std::launch::deferred, open_tokenizer, path);
   REPRISE_TRY(auto model, Model::load(path, *threads, options.ctx, progress, expand));
   REPRISE_TRY(auto tokenizer, text.get());
   const ModelConfig& config = model->config();

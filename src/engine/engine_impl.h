@@ -17,7 +17,7 @@ namespace reprise {
 
 /// Changes whenever kernels change what KV they compute for the same tokens, or what policies save
 /// changes its form.
-inline constexpr std::string_view kNumericsVersion = "6";
+inline constexpr std::string_view kNumericsVersion = "8";
 
 inline std::string numerics_of(const EngineOptions& options) {
   return fmt::format("{}{}", kNumericsVersion, options.precision == "f32" ? " in f32" : "");

@@ -45,9 +45,10 @@ struct alignas(64) Int8Activations {
   [[gnu::always_inline]] void set_sums(size_t row, float unit, const int32_t (&sums)[2]) {
     scale[row] = unit;
     for (size_t i = 0; i < 3; ++i) {
-      const int32_t of_q = i < 2 ? sums[i] : sums[0] + sums[1];
+      const auto first = static_cast<float>(sums[0]), second = static_cast<float>(sums[1]);
+      const float of_q = i == 0 ? first : i == 1 ? second : first + second;
       const bool holds_top = i == 2 || top_column[row] / 16 == i;
-      sum[i][row] = unit * (static_cast<float>(of_q) + (holds_top ? top[row] : 0.0f));
+      sum[i][row] = unit * (of_q + (holds_top ? top[row] : 0.0f));
     }
   }
 };

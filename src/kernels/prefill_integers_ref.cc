@@ -61,7 +61,7 @@ void round_int8_ref(const float* x, size_t count, size_t row, std::byte* tiles) 
     int32_t sums[2] = {};
     for (size_t i = 0; i < kBlockCols; ++i) {
       const float q = i == top ? 0.0f : std::nearbyint(x[i] * inverse);
-      tile->q[row][i] = static_cast<int8_t>(q);
+      tile->q[row][i] = std::isfinite(q) ? static_cast<int8_t>(q) : int8_t{0};
       sums[i / 16] += tile->q[row][i];
     }
     tile->set_top(row, is_zero ? 0.0f : x[top], top, inverse);

@@ -1,11 +1,14 @@
 // Models without weights, end to end.
 #include <gtest/gtest.h>
 
+#include "base/no_threads.h"
 #include "engine/model_path.h"
 #include "reprise/engine.h"
 
 namespace reprise {
 namespace {
+
+using test::NoThreads;
 
 EngineOptions random_options(const std::string& model) {
   EngineOptions options;
@@ -38,6 +41,13 @@ TEST(RandomEngine, AnswersTheSameNoiseEveryTime) {
     }
     EXPECT_EQ(answers[0], answers[1]) << model;
   }
+}
+
+TEST(RandomEngine, LoadsWhereTheSystemStartsNoThread) {
+  const NoThreads none;
+  const auto engine = Engine::load(random_options("random:tiny"));
+  ASSERT_TRUE(engine) << engine.error().message;
+  EXPECT_GT((*engine)->tokenize("Why?").size(), 0u);
 }
 
 TEST(RandomEngine, UnknownNamesAreUsageErrors) {
