@@ -53,6 +53,7 @@ class Chat {
   static bool talked(const std::vector<Message>& messages);
   bool talked() const { return talked(messages_); }
   bool must_save() const;
+  Status save_session();
   Status resume(const std::string& path);
   void note_restored(const std::string& path);
 
@@ -74,6 +75,7 @@ class Chat {
   LineEditor editor_;
   std::vector<Message> messages_;
   std::string resumed_;   // messages of the session file, packed
+  FileStamp stamp_;       // of that file, as it was read or saved last
   std::string document_;  // goes before the next question
   std::optional<Answer> last_;
   nlohmann::ordered_json turns_ = nlohmann::ordered_json::array();
@@ -102,6 +104,7 @@ Status Chat::start() {
   for (const std::string& file : options_.files) REPRISE_CHECK(check_document("-f", file));
   REPRISE_TRY(document_, read_documents(options_.files, options_.lossy));
   if (!options_.session.empty()) {
+    stamp_ = file_stamp(options_.session);
     const bool there =
         std::filesystem::exists(options_.session) && !is_empty_file(options_.session);
     REPRISE_CHECK(resume(options_.session));
@@ -136,7 +139,7 @@ Status Chat::run() {
   const Status ended = talk();
   editor_.finish();
   if (interrupted() || asked_to_end()) console_.stopped();  // saving goes on
-  const Status saved = must_save() ? conversation_.save(options_.session, messages_) : Status();
+  const Status saved = must_save() ? save_session() : Status();
   if (!ended && !saved) console_.warn(saved.error().message);
   const Status& status = ended ? saved : ended;
   if (!console_.json()) return status;
@@ -245,6 +248,21 @@ bool Chat::must_save() const {
   return talked() || talked(unpack_messages(resumed_));
 }
 
+// What another program saved meanwhile, as a talk in another window, is not lost.
+Status Chat::save_session() {
+  std::string path = options_.session;
+  if (std::filesystem::exists(path) && file_stamp(path) != stamp_) {
+    for (int i = 2; std::filesystem::exists(path); ++i) {
+      path = fmt::format("{}.{}", options_.session, i);
+    }
+    console_.warn(
+        fmt::format("{} was written by another program meanwhile and stays as it is; "
+                    "this talk goes to {}",
+                    options_.session, path));
+  }
+  return conversation_.save(path, messages_);
+}
+
 // What a session file is to hold of messages that were taken back: nothing. What is left of the
 // others' KV is what the next prompt would begin with.
 Status Chat::forget() {
@@ -303,7 +321,9 @@ Status Chat::save(const std::string& path) {
   if (!talked())
     return fail(ErrorCode::kInvalidArgument, "there is nothing to save yet; ask a question first");
   REPRISE_CHECK(check_session_path("/save", path));
+  const bool unchanged = file_stamp(options_.session) == stamp_;
   REPRISE_CHECK(conversation_.save(path, messages_));
+  if (unchanged) stamp_ = file_stamp(options_.session);  // perhaps that is where it went
   console_.note(
       fmt::format("[{}: {} messages, {} tokens saved]", path, messages_.size(), grouped(tokens)));
   return {};

@@ -117,14 +117,18 @@ Status FlagSet::check_unknown(Values words) const {
                 suggestion(flag, candidates), app_.get_name());
   }
   size_t room = 0;
+  bool takes_words = false;
   for (const Binding& binding : bindings_) {
     if (!binding.option->get_positional()) continue;
+    takes_words = true;
     room += static_cast<size_t>(binding.option->get_items_expected_max()) - binding.option->count();
   }
   if (words.size() <= room) return {};
   return fail(ErrorCode::kInvalidArgument,
-              "unexpected argument \"{}\"; texts are given by flags, see `reprise {} --help`",
-              words[room], app_.get_name());
+              "unexpected argument \"{}\"; {}, see `reprise {} --help`", words[room],
+              takes_words ? "what has several words stands in quotes"
+                          : "texts and files are given by flags",
+              app_.get_name());
 }
 
 Status FlagSet::set_from_twins(const Binding& binding, const Config& config) const {

@@ -46,7 +46,7 @@ class RunCommand : public Command {
     REPRISE_CHECK(parse_fusion(fused_.fusion));  // also where nothing is fused: a typo is an error
     if (raw_ && !options_.system.empty())
       console.warn("--raw leaves out the chat template, and --system with it");
-    if (!fused_.library.store.empty()) return run_fused(console);
+    if (is_fused()) return run_fused(console);
     REPRISE_CHECK(check_not_fused());
     REPRISE_TRY(const std::string text, read_prompt());
     options_.engine.kv_type_of = options_.session;
@@ -92,6 +92,14 @@ class RunCommand : public Command {
     return text;
   }
 
+  // A store that a variable or the configuration names is for other commands where nothing typed
+  // needs it.
+  bool is_fused() const {
+    const bool stays = flags_->typed("session") || (chunks_.empty() && options_.files.empty());
+    return !fused_.library.store.empty() &&
+           (flags_->typed("store") || flags_->typed("chunk") || !stays);
+  }
+
   // Variables and configuration files may have them for other commands.
   Status check_not_fused() {
     Status status;
@@ -114,6 +122,11 @@ class RunCommand : public Command {
     }
     std::vector<std::string> texts, files = options_.files;
     files.insert(files.end(), chunks_.begin(), chunks_.end());
+    if (files.empty()) {
+      return fail(
+          ErrorCode::kInvalidArgument,
+          "name documents of the store with --chunk FILE, or let `reprise ask` choose them");
+    }
     for (const std::string& file : files) {
       REPRISE_TRY(texts.emplace_back(), read_documents({file}, options_.lossy));
     }

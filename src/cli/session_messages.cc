@@ -1,5 +1,7 @@
 #include "cli/session_messages.h"
 
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <array>
 #include <filesystem>
@@ -44,6 +46,12 @@ void warn_of_talk(const std::string& path, Console& console) {
       fmt::format("{} holds a conversation of {} messages, and this prompt will take its "
                   "place; `reprise chat --session` goes on with it",
                   path, messages->size()));
+}
+
+FileStamp file_stamp(const std::string& path) {
+  struct stat status = {};
+  if (::stat(path.c_str(), &status) != 0) return {};
+  return {status.st_dev, status.st_ino, status.st_mtim.tv_sec, status.st_mtim.tv_nsec};
 }
 
 bool is_empty_file(const std::string& path) {

@@ -1,6 +1,7 @@
 // Conversations in session files, which outlive the KV beside them: text fits every setting.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -20,6 +21,15 @@ Result<std::vector<Message>> read_messages(const std::string& path);
 
 /// A remark where the file holds a conversation of several questions, which is to be replaced.
 void warn_of_talk(const std::string& path, Console& console);
+
+/// Which file lies at a path: another one once a session was saved there. Equal where none is.
+struct FileStamp {
+  uint64_t device = 0, inode = 0;
+  int64_t seconds = 0, nanoseconds = 0;  // of its last change
+
+  friend bool operator==(const FileStamp&, const FileStamp&) = default;
+};
+FileStamp file_stamp(const std::string& path);
 
 /// Whether a regular file of no bytes is there, as `mktemp` leaves one: it is no damaged session.
 bool is_empty_file(const std::string& path);

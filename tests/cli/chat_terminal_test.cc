@@ -66,6 +66,25 @@ TEST_F(ChatTerminalTest, LinesAreEdited) {
   EXPECT_THAT(questions(converse({inside, start, letter})), ElementsAre("Hello", "World", "Zoe"));
 }
 
+TEST_F(ChatTerminalTest, TalksInTwoWindowsAreBothKept) {
+  const std::string file = folder_.file("talk.kv");
+  const std::vector<std::string> options = {"-n", "4", "--json", "--session", file};
+  Process first(chat(options), at_terminal());
+  type_first(first, "Hello\r");
+  type_next(first, "");  // it was answered
+  EXPECT_EQ(run(chat(options), {.input = "Good day\n"}).code, 0);
+  first.type(kEnd);
+  const Outcome outcome = first.finish();
+  EXPECT_EQ(outcome.code, 0) << outcome.out;
+  EXPECT_THAT(outcome.out, HasSubstr("this talk goes to " + file + ".2"));
+  const auto question = [&](const std::string& session) {
+    const Outcome kept = run(chat({"--json", "--session", session}));
+    return kept.code == 0 ? kept.json()["messages"][0]["content"].get<std::string>() : kept.err;
+  };
+  EXPECT_EQ(question(file), "Good day");
+  EXPECT_EQ(question(file + ".2"), "Hello");
+}
+
 // As in containers, which often name none.
 TEST_F(ChatTerminalTest, LettersNeedNoLocale) {
   Launch launch = at_terminal();

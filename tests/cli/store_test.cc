@@ -332,6 +332,15 @@ TEST_F(StoreTest, SaysWhatIsWrong) {
     EXPECT_THAT(ignored.err, HasSubstr(option[0] + " is for documents in a store"));
   }
   EXPECT_EQ(run(plain, {.env = {{"REPRISE_FUSION", "pie"}}}).code, 0);
+  const Launch store_of_others = {.env = {{"REPRISE_STORE", folder_.file("others")}}};
+  EXPECT_EQ(run(plain, store_of_others).code, 0);
+  std::vector<std::string> kept = plain;
+  kept.insert(kept.end(), {"--session", folder_.file("s")});
+  EXPECT_EQ(run(kept, store_of_others).code, 0);
+  const Outcome none = run(in_store({"run", "-p", "x"}));
+  EXPECT_EQ(none.code, 2);
+  EXPECT_THAT(none.err, AllOf(HasSubstr("--chunk FILE"), HasSubstr("reprise ask")));
+  EXPECT_THAT(run(in_store({"ask", "When", "does"})).err, HasSubstr("stands in quotes"));
   const Outcome typo = run({"run", "-m", "random:tiny", "-p", "x", "--fusion", "a4"});
   EXPECT_EQ(typo.code, 2);
   EXPECT_THAT(typo.err, HasSubstr("a3"));
