@@ -8,8 +8,8 @@
 //   prefill: weights and activations rounded to bf16, products summed in float; or, with AVX2 and
 //            in portable code, quantised weights as they are and activations rounded to integers
 //            with one scale per 32 values: 8 bits, and the largest of the 32 in float, for weights
-//            of up to 5 bits, 16 bits for others, summed as integers and then in float; bounded by
-//            the machine's throughput of either
+//            of up to 5 bits but IQ4_NL, 16 bits for others, summed as integers and then in float;
+//            bounded by the machine's throughput of either
 // F32 weights are computed in float in both phases, so tiny reference models agree to float
 // rounding.
 #pragma once
