@@ -285,7 +285,9 @@ class FitCommand : public Command {
     REPRISE_CHECK(check_disk(engine_, block_bytes / config.n_layer));
     if (policy_.spec != "full") {
       REPRISE_CHECK(go_on());
-      REPRISE_TRY(policy_.memory, PolicyMemory::measure(policy_.spec, config, pool));
+      REPRISE_TRY(policy_.memory,
+                  PolicyMemory::measure(policy_.spec, config, pool, console.progress()));
+      console.end_progress();
     }
     ordered_json json = {{"model", file.path()},
                          {"device", engine_.device},

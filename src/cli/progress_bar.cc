@@ -27,6 +27,7 @@ std::string stage_text(std::string_view stage) {
       {"save", "saving the session"},
       {"restore", "restoring the session"},
       {"bench", "measuring"},
+      {"measure", "measuring what the policy keeps"},
       {"eval", "evaluating"},
       {"index", "making the index"},
       {"choose", "choosing rows"},

@@ -1,6 +1,7 @@
 #include "methods/policy_memory.h"
 
 #include <algorithm>
+#include <functional>
 #include <memory>
 #include <random>
 #include <string>
@@ -16,6 +17,7 @@ namespace reprise {
 namespace {
 
 constexpr int32_t kLengths[] = {2048, 4096, 8192};
+constexpr uint64_t kAllTokens = kLengths[0] + kLengths[1] + kLengths[2];
 constexpr uint32_t kMostLayers = 5;  // decorators may leave the first ones alone
 constexpr int32_t kChunk = 512, kAnswer = 8;
 constexpr size_t kNoise = 100'003;  // values that repeat: a prime, so that rows differ
@@ -60,10 +62,14 @@ Result<std::unique_ptr<Policy>> create_for(const ModelConfig& part, std::string_
               spec, part.n_layer, policy.error().message);
 }
 
+using Advance = std::function<Status(uint64_t)>;
+
 class NoiseReader {
  public:
-  NoiseReader(const ModelConfig& config, ThreadPool& pool)
-      : config_(config),
+  /// advance: is told of tokens that were read.
+  NoiseReader(const ModelConfig& config, ThreadPool& pool, const Advance& advance)
+      : advance_(advance),
+        config_(config),
         rope_(config.rope, kLengths[2]),
         ropes_(config.n_layer, &rope_),
         executor_(config_, ropes_, pool),
@@ -86,6 +92,7 @@ class NoiseReader {
       const int32_t left = prompt - first, count = left > 0 ? std::min(left, kChunk) : 1;
       REPRISE_CHECK(step(kv, *policy, count, prompt));
       first += count;
+      REPRISE_CHECK(advance_(static_cast<uint64_t>(count)));
     }
     return policy->state_bytes();
   }
@@ -119,6 +126,7 @@ class NoiseReader {
     return values;
   }
 
+  const Advance& advance_;
   ModelConfig config_;
   RopeTable rope_;
   std::vector<const RopeTable*> ropes_;
@@ -130,10 +138,17 @@ class NoiseReader {
 }  // namespace
 
 Result<PolicyMemory> PolicyMemory::measure(std::string_view policy, const ModelConfig& config,
-                                           ThreadPool& pool) {
+                                           ThreadPool& pool, const ProgressFn& progress) {
   REPRISE_TRY(const auto whole, create_policy(policy_entries(), policy, config));
   const std::string spec = for_parts(policy, *whole);
   const uint32_t layers = whole_layers(config), most = std::min(layers, kMostLayers);
+  const uint64_t total = kAllTokens * std::min(most, 2u);
+  uint64_t done = 0;
+  const Advance advance = [&](uint64_t tokens) -> Status {
+    done += tokens;
+    if (!progress || progress({"measure", done, total, "tokens"})) return {};
+    return fail(ErrorCode::kCancelled, "measuring what {} keeps was stopped", policy);
+  };
   std::vector<Point> points;
   for (const int32_t length : kLengths) {
     double bytes[2] = {0.0, 0.0};  // of a layer less, and of all measured
@@ -142,7 +157,7 @@ Result<PolicyMemory> PolicyMemory::measure(std::string_view policy, const ModelC
       const ModelConfig part = cut(config, most - fewer);
       REPRISE_TRY(auto own, create_for(part, spec));
       REPRISE_TRY(const uint64_t measured,
-                  NoiseReader(part, pool).state_bytes(std::move(own), length));
+                  NoiseReader(part, pool, advance).state_bytes(std::move(own), length));
       bytes[1 - fewer] = static_cast<double>(measured);
     }
     const double all = bytes[1] + (bytes[1] - bytes[0]) * (layers - most);
@@ -151,7 +166,7 @@ Result<PolicyMemory> PolicyMemory::measure(std::string_view policy, const ModelC
   PolicyMemory memory(std::move(points));
   const std::string& inner = whole->undecorated().spec();
   if (memory.bytes(kLengths[2]) > 0 || inner == policy) return memory;
-  REPRISE_TRY(const PolicyMemory alone, measure(inner, config, pool));
+  REPRISE_TRY(const PolicyMemory alone, measure(inner, config, pool, progress));
   if (alone.bytes(kLengths[2]) == 0) return memory;
   return fail(
       ErrorCode::kUnsupported,

@@ -9,6 +9,7 @@
 #include "base/thread_pool.h"
 #include "model/config.h"
 #include "reprise/error.h"
+#include "reprise/progress.h"
 
 namespace reprise {
 
@@ -24,9 +25,10 @@ class PolicyMemory {
   /// Reads noise with a few layers of one of the model's KV heads, of 2K to 8K tokens, in seconds;
   /// state is taken to grow evenly with layers, KV heads and, between these lengths and beyond
   /// them, tokens. policy: as of create_policy(), whose errors are returned; kUnsupported for
-  /// options that name layers or heads beyond those, or leave all of those layers alone.
+  /// options that name layers or heads beyond those, or leave all of those layers alone;
+  /// kCancelled.
   static Result<PolicyMemory> measure(std::string_view policy, const ModelConfig& config,
-                                      ThreadPool& pool);
+                                      ThreadPool& pool, const ProgressFn& progress = {});
 
   /// About what Policy::state_bytes() is, on a CPU, for a sequence of so many tokens.
   uint64_t bytes(uint64_t tokens) const;

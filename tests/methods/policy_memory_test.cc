@@ -30,6 +30,21 @@ Result<PolicyMemory> measure(std::string_view spec) {
   return PolicyMemory::measure(spec, testing::toy_config(kShape), pool);
 }
 
+TEST(PolicyMemory, MeasuringIsStopped) {
+  ThreadPool pool(2);
+  uint64_t calls = 0, total = 0;
+  const ProgressFn stop = [&](const Progress& progress) {
+    total = progress.total;
+    return ++calls < 3;
+  };
+  const auto memory =
+      PolicyMemory::measure("csattention:budget=256", testing::toy_config(kShape), pool, stop);
+  ASSERT_FALSE(memory);
+  EXPECT_EQ(memory.error().code, ErrorCode::kCancelled);
+  EXPECT_EQ(calls, 3u);
+  EXPECT_GT(total, 14'000u);
+}
+
 TEST(PolicyMemory, IsAboutWhatPoliciesKeep) {
   for (const std::string_view spec :
        {"quest:budget=256", "csattention:budget=256", "csattention:mode=table,budget=256",
