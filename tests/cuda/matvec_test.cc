@@ -326,6 +326,40 @@ TEST_P(DeviceTypes, ImageOfAPartHoldsThePart) {
   }
 }
 
+// Runs without a device. What was there before does not show.
+TEST_P(DeviceTypes, TilesAreWrittenWhole) {
+  for (const size_t cols : widths(GetParam())) {
+    const PackedMatrix matrix = packed(StoredMatrix(GetParam(), 37, cols, 4), pool_);
+    const DeviceImage want = device_image(matrix, pool_);
+    DeviceImage got = want;
+    for (auto* plane : {&got.codes, &got.scales, &got.factors}) {
+      std::fill(plane->begin(), plane->end(), std::byte{0xaa});
+    }
+    fill_tiles(matrix, whole(matrix), want, 0, want.tiles,
+               {got.codes.data(), got.scales.data(), got.factors.data()}, pool_);
+    EXPECT_TRUE(got.codes == want.codes && got.scales == want.scales && got.factors == want.factors)
+        << cols << " columns";
+  }
+}
+
+// Of several halves of an UploadRoom, and a part of one.
+TEST_P(DeviceTypes, LargeMatricesArriveWhole) {
+  REPRISE_NEEDS_DEVICE();
+  const PackedMatrix matrix = packed(StoredMatrix(GetParam(), 20'011, 3072, 5), pool_);
+  const DeviceImage image = device_image(matrix, pool_);
+  DeviceMatrix device;
+  ASSERT_EQ(DeviceMatrix::upload(matrix, pool_, &device), cudaSuccess);
+  const DeviceWeights& to = device.weights();
+  const auto check = [](const std::vector<std::byte>& want, const unsigned char* at) {
+    std::vector<std::byte> got(want.size());
+    ASSERT_EQ(cudaMemcpy(got.data(), at, got.size(), cudaMemcpyDeviceToHost), cudaSuccess);
+    EXPECT_TRUE(got == want);
+  };
+  check(image.codes, to.codes);
+  check(image.scales, to.scales);
+  check(image.factors, to.factors);
+}
+
 TEST_P(DeviceTypes, DequantizesToTheNearestBf16) {
   REPRISE_NEEDS_DEVICE();
   for (const size_t cols : widths(GetParam())) {

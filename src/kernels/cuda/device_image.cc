@@ -163,7 +163,7 @@ class Tile {
     }
     std::byte* factors = factors_ + first / kFactorBlocks * kFactorBytes + 4 * lane;
     store(factors, 0, load<F16>(from, lane));
-    if (quant.has_min) store(factors, 1, load<F16>(from, kPanelRows + lane));
+    store(factors, 1, quant.has_min ? load<F16>(from, kPanelRows + lane) : F16{});
   }
 
   const DeviceImage& shape_;
@@ -175,6 +175,8 @@ class Tile {
 };
 
 }  // namespace
+
+MatrixPart whole(const PackedMatrix& matrix) { return {0, matrix.rows(), 0, matrix.cols()}; }
 
 DeviceImage image_shape(const PackedMatrix& matrix, const MatrixPart& part) {
   const size_t columns = device_format(matrix.type()).chunk_columns();
@@ -202,7 +204,7 @@ void fill_tiles(const PackedMatrix& matrix, const MatrixPart& part, const Device
 }
 
 DeviceImage device_image(const PackedMatrix& matrix, ThreadPool& pool) {
-  return device_image(matrix, {0, matrix.rows(), 0, matrix.cols()}, pool);
+  return device_image(matrix, whole(matrix), pool);
 }
 
 DeviceImage device_image(const PackedMatrix& matrix, const MatrixPart& part, ThreadPool& pool) {

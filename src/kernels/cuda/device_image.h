@@ -100,6 +100,9 @@ struct MatrixPart {
   size_t first_row = 0, rows = 0, first_col = 0, cols = 0;
 };
 
+/// All of a matrix.
+MatrixPart whole(const PackedMatrix& matrix);
+
 /// What such an image will be; without planes.
 DeviceImage image_shape(const PackedMatrix& matrix, const MatrixPart& part);
 /// Writes all of tiles [first, first + count), each plane's from planes[i] on. Runs on the pool.

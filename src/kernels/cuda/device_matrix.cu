@@ -33,7 +33,8 @@ __global__ __launch_bounds__(kThreads) void dequantize_kernel(
 }  // namespace
 
 cudaError_t DeviceMatrix::upload(const PackedMatrix& matrix, ThreadPool& pool, DeviceMatrix* out) {
-  return upload(device_image(matrix, pool), out);
+  UploadRoom room;  // whose end waits
+  return upload(matrix, whole(matrix), pool, room, out);
 }
 
 cudaError_t DeviceMatrix::upload(const DeviceImage& image, DeviceMatrix* out) {
