@@ -277,9 +277,10 @@ Result<std::vector<std::string>> ChunkIndex::words_of(std::string_view query) {
 Result<std::vector<ChunkRow>> ChunkIndex::search(uint64_t identity, std::string_view query,
                                                  size_t count) {
   REPRISE_TRY(auto words, words_of(query));
-  const auto rest = std::ranges::stable_partition(
-      words, [](const std::string& word) { return std::ranges::count(kCommonWords, word) == 0; });
-  if (rest.begin() != words.begin()) words.erase(rest.begin(), words.end());
+  const auto is_common = [](const std::string& word) {
+    return std::ranges::count(kCommonWords, word) > 0;
+  };
+  if (!std::ranges::all_of(words, is_common)) std::erase_if(words, is_common);
   if (words.empty()) return std::vector<ChunkRow>();
   if (!scores_) REPRISE_CHECK(add_text_score(database_));
   scores_ = true;
