@@ -53,6 +53,7 @@ class Chat {
   static bool talked(const std::vector<Message>& messages);
   bool talked() const { return talked(messages_); }
   bool must_save() const;
+  Status end_session();
   Status save_session();
   Status resume(const std::string& path);
   void note_restored(const std::string& path);
@@ -75,6 +76,7 @@ class Chat {
   LineEditor editor_;
   std::vector<Message> messages_;
   std::string resumed_;   // messages of the session file, packed
+  std::string kept_;      // those that /save wrote last
   FileStamp stamp_;       // of that file, as it was read or saved last
   std::string document_;  // goes before the next question
   std::optional<Answer> last_;
@@ -136,10 +138,16 @@ Status Chat::check_document(std::string_view option, const std::string& file) co
 }
 
 Status Chat::run() {
-  const Status ended = talk();
+  Status ended = talk();
+  Status saved = end_session();
+  if (ended && !saved && editor_.interactive() && !asked_to_end()) {
+    console_.warn(fmt::format("{}; /save FILE keeps the talk elsewhere, Ctrl-D gives it up",
+                              saved.error().message));
+    done_ = false;
+    ended = talk();
+    saved = pack_messages(messages_) == kept_ ? Status() : end_session();
+  }
   editor_.finish();
-  if (interrupted() || asked_to_end()) console_.stopped();  // saving goes on
-  const Status saved = must_save() ? save_session() : Status();
   if (!ended && !saved) console_.warn(saved.error().message);
   const Status& status = ended ? saved : ended;
   if (!console_.json()) return status;
@@ -248,6 +256,11 @@ bool Chat::must_save() const {
   return talked() || talked(unpack_messages(resumed_));
 }
 
+Status Chat::end_session() {
+  if (interrupted() || asked_to_end()) console_.stopped();  // saving goes on
+  return must_save() ? save_session() : Status();
+}
+
 // What another program saved meanwhile, as a talk in another window, is not lost.
 Status Chat::save_session() {
   std::string path = options_.session;
@@ -324,6 +337,7 @@ Status Chat::save(const std::string& path) {
   const bool unchanged = file_stamp(options_.session) == stamp_;
   REPRISE_CHECK(conversation_.save(path, messages_));
   if (unchanged) stamp_ = file_stamp(options_.session);  // perhaps that is where it went
+  kept_ = pack_messages(messages_);
   console_.note(
       fmt::format("[{}: {} messages, {} tokens saved]", path, messages_.size(), grouped(tokens)));
   return {};

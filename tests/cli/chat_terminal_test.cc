@@ -280,6 +280,27 @@ TEST_F(ChatTerminalTest, OtherSignalsEndTheTalkAndSaveIt) {
   }
 }
 
+TEST_F(ChatTerminalTest, WhatCannotBeSavedMayGoElsewhere) {
+  const std::string other = folder_.file("other.kv");
+  const auto exit_code = [&](const char* folder, const std::string& typed) {
+    const std::string gone = folder_.file(folder);
+    std::filesystem::create_directory(gone);
+    Process process(chat({"-n", "4", "--session", gone + "/talk.kv"}), at_terminal());
+    type_first(process, "First\r");
+    EXPECT_TRUE(process.wait_for_output(kPrompt));
+    EXPECT_TRUE(process.wait_for_reading());
+    std::filesystem::remove_all(gone);
+    process.type(kEnd);
+    EXPECT_TRUE(process.wait_for_output("/save FILE keeps the talk elsewhere"));
+    if (!typed.empty()) type_next(process, typed);
+    type_next(process, kEnd);
+    return process.finish().code;
+  };
+  EXPECT_EQ(exit_code("given up", ""), 1);
+  EXPECT_EQ(exit_code("kept", "/save " + other + kEnter), 0);
+  EXPECT_EQ(run(chat({"--json", "--session", other})).json()["messages"].size(), 2u);
+}
+
 TEST_F(ChatTerminalTest, InterruptWhileReadingKeepsWhatWasRead) {
   const std::string path = folder_.write("long.txt", std::string(20000, 'a'));
   Process process(chat({"-n", "4", "--json", "--prefill-chunk", "16", "-t", "1", "-f", path}),
