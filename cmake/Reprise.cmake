@@ -35,25 +35,30 @@ set(REPRISE_COMMON_HEADERS
     <string_view> <utility> <vector> <fmt/format.h> <nlohmann/json.hpp> <tl/expected.hpp>)
 
 # One static library per folder of src/. A source named *_avx2.cc, *_avx512.cc or *_amx.cc is
-# compiled for that instruction set only and reached through run-time dispatch. It is optimised in
+# compiled for that instruction set only, where the machine may have it or SIMDe makes NEON of it,
+# and reached through run-time dispatch. It is optimised in
 # every build type: an inline function that stays a call is a weak symbol, and of all its copies the
 # linker may keep the one that a lesser machine cannot run (checked by the test isa_symbols).
 function(reprise_layer name)
   cmake_parse_arguments(ARG "" "" "DEPS" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${reprise_SOURCE_DIR}/src/${name}/*.cc)
   list(FILTER sources EXCLUDE REGEX "/(cuda|without_cuda)/")
-  set(avx2 -mavx2 -mfma -mf16c)
-  set(avx512 ${avx2} -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mavx512bf16
-      -mavx512vbmi -mprfchw -mprefer-vector-width=512)
-  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-    # GCC's own AVX-512 headers read values that they leave undefined on purpose (PR105593).
-    list(APPEND avx512 -Wno-uninitialized -Wno-maybe-uninitialized)
+  if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+    set(avx2 -mavx2 -mfma -mf16c)
+    set(avx512 ${avx2} -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mavx512bf16
+        -mavx512vbmi -mprfchw -mprefer-vector-width=512)
+    if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+      # GCC's own AVX-512 headers read values that they leave undefined on purpose (PR105593).
+      list(APPEND avx512 -Wno-uninitialized -Wno-maybe-uninitialized)
+    endif()
+    set(amx ${avx512} -mamx-tile -mamx-bf16 -mamx-int8)
+  elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "aarch64|arm64")
+    set(avx2 "")  # NEON, by SIMDe (src/kernels/avx2.h)
   endif()
-  set(amx ${avx512} -mamx-tile -mamx-bf16 -mamx-int8)
   foreach(source ${sources})
     if(source MATCHES "_(avx2|avx512|amx)\\.cc$")
       set(isa ${CMAKE_MATCH_1})  # the next MATCHES overwrites it
-      if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+      if(DEFINED ${isa})
         set_source_files_properties(${source} PROPERTIES
           COMPILE_OPTIONS "${${isa}};$<$<NOT:$<CONFIG:Release>>:-O2>"
           SKIP_PRECOMPILE_HEADERS ON)

@@ -11,6 +11,8 @@ if [[ ${1:-} == --dev ]]; then
   packages+=(clang clang-tidy clang-format redis-server)
 fi
 
+[[ $(uname -m) != aarch64 ]] || packages+=(libsimde-dev)
+
 if ! command -v dpkg-query >/dev/null; then
   if command -v cmake ninja pkg-config python3 c++ >/dev/null; then
     exit 0  # not Debian: CMake says what else is missing

@@ -22,7 +22,6 @@ void clear_logits(const AttendArgs& args) {
   }
 }
 
-#if defined(__x86_64__)
 // Whether AMX computes a call. It would have to widen tiles that are not bf16 for the few rows of
 // decode, which takes longer than to multiply them in registers.
 bool on_tiles(const KvLayout& layout, Phase phase, Isa isa) {
@@ -31,45 +30,40 @@ bool on_tiles(const KvLayout& layout, Phase phase, Isa isa) {
   return layout.type == KvType::kBF16 && layout.head_dim % 32 == 0;
 }
 
-void attend_stream(std::span<const AttendArgs> heads, Isa isa, std::byte* scratch) {
-  if (isa >= Isa::kAvx512) return attend_decode_avx512(heads, scratch);
-  attend_decode_avx2(heads, scratch);
+void attend_each_ref(std::span<const AttendArgs> heads, std::byte* scratch) {
+  for (const AttendArgs& args : heads) attend_ref(args, scratch);
 }
-#endif
+
+void attend_stream(std::span<const AttendArgs> heads, std::byte* scratch) {
+  form<attend_each_ref, attend_decode_avx2, attend_decode_avx512>()(heads, scratch);
+}
+
+// Prefill, and decode that is not streamed.
+void attend_beside_tiles(const AttendArgs& args, std::byte* scratch) {
+  if (args.phase == Phase::kDecode) return attend_decode_amx(args, scratch);
+  on_tiles(*args.layout, args.phase, Isa::kAmx) ? attend_prefill_amx(args, scratch)
+                                                : attend_prefill_avx512(args, scratch);
+}
 
 }  // namespace
 
 void attend(const AttendArgs& args, std::byte* scratch) {
   clear_logits(args);
-#if defined(__x86_64__)
-  const Isa isa = cpu_isa();
-  if (on_tiles(*args.layout, args.phase, isa)) {
-    if (args.phase == Phase::kPrefill) return attend_prefill_amx(args, scratch);
-    return attend_decode_amx(args, scratch);
-  }
-  if (streams_heads(*args.layout, args.phase)) return attend_stream({&args, 1}, isa, scratch);
-  if (isa >= Isa::kAvx512) return attend_prefill_avx512(args, scratch);
-  if (isa >= Isa::kAvx2) return attend_prefill_avx2(args, scratch);
-#endif
-  attend_ref(args, scratch);
+  if (streams_heads(*args.layout, args.phase)) return attend_stream({&args, 1}, scratch);
+  form<attend_ref, attend_prefill_avx2, attend_prefill_avx512, attend_beside_tiles>()(args,
+                                                                                      scratch);
 }
 
-bool streams_heads([[maybe_unused]] const KvLayout& layout, [[maybe_unused]] Phase phase) {
-#if defined(__x86_64__)
+bool streams_heads(const KvLayout& layout, Phase phase) {
   const Isa isa = cpu_isa();
   return phase == Phase::kDecode && isa >= Isa::kAvx2 && !on_tiles(layout, phase, isa);
-#else
-  return false;
-#endif
 }
 
 void attend_heads(std::span<const AttendArgs> heads, std::byte* scratch) {
-#if defined(__x86_64__)
   if (streams_heads(*heads[0].layout, heads[0].phase)) {
     for (const AttendArgs& args : heads) clear_logits(args);
-    return attend_stream(heads, cpu_isa(), scratch);
+    return attend_stream(heads, scratch);
   }
-#endif
   for (const AttendArgs& args : heads) attend(args, scratch);
 }
 

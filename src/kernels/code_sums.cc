@@ -67,37 +67,20 @@ void code_logits_ref(const uint16_t* sums, size_t n, float low, float step, floa
 }
 
 void code_tables(const CodeTablesArgs& args) {
-#if defined(__x86_64__)
-  if (cpu_isa() >= Isa::kAvx512) return code_tables_avx512(args);
-  if (cpu_isa() >= Isa::kAvx2) return code_tables_avx2(args);
-#endif
-  code_tables_ref(args);
+  form<code_tables_ref, code_tables_avx2, code_tables_avx512>()(args);
 }
 
 void code_sums(const CodeSumsArgs& args) {
-#if defined(__x86_64__)
-  if (cpu_isa() == Isa::kAmx) return code_sums_avx512_beside_amx(args);
-  if (cpu_isa() == Isa::kAvx512) return code_sums_avx512(args);
-  if (cpu_isa() >= Isa::kAvx2) return code_sums_avx2(args);
-#endif
-  code_sums_ref(args);
+  form<code_sums_ref, code_sums_avx2, code_sums_avx512, code_sums_avx512_beside_amx>()(args);
 }
 
 void code_page_tops(const CodeSumsArgs& args) {
-#if defined(__x86_64__)
-  if (cpu_isa() == Isa::kAmx) return code_page_tops_avx512_beside_amx(args);
-  if (cpu_isa() == Isa::kAvx512) return code_page_tops_avx512(args);
-  if (cpu_isa() >= Isa::kAvx2) return code_page_tops_avx2(args);
-#endif
-  code_page_tops_ref(args);
+  form<code_page_tops_ref, code_page_tops_avx2, code_page_tops_avx512,
+       code_page_tops_avx512_beside_amx>()(args);
 }
 
 void code_logits(const uint16_t* sums, size_t n, float low, float step, float* out) {
-#if defined(__x86_64__)
-  if (cpu_isa() >= Isa::kAvx512) return code_logits_avx512(sums, n, low, step, out);
-  if (cpu_isa() >= Isa::kAvx2) return code_logits_avx2(sums, n, low, step, out);
-#endif
-  code_logits_ref(sums, n, low, step, out);
+  form<code_logits_ref, code_logits_avx2, code_logits_avx512>()(sums, n, low, step, out);
 }
 
 }  // namespace reprise::kernels

@@ -1,4 +1,5 @@
 // Code sums with AVX2: 32 keys to a vector.
+#include <bit>
 #include <cmath>
 
 #include "kernels/code_sums_isa.h"
@@ -14,14 +15,14 @@ struct Lanes256 {
   using Words = uint16_t __attribute__((vector_size(32)));
   // entries of each code's
   static Bytes look_up(__m128i entries, Bytes codes) {
-    return reinterpret_cast<Bytes>(_mm256_shuffle_epi8(_mm256_broadcastsi128_si256(entries),
-                                                       reinterpret_cast<__m256i>(codes)));
+    return std::bit_cast<Bytes>(
+        _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(entries), std::bit_cast<__m256i>(codes)));
   }
 };
 
 // The keys' sums in order.
 inline void store_sums(const Sums<Lanes256>& sums, uint16_t* out) {
-  const auto even = reinterpret_cast<__m256i>(sums.even), odd = reinterpret_cast<__m256i>(sums.odd);
+  const auto even = std::bit_cast<__m256i>(sums.even), odd = std::bit_cast<__m256i>(sums.odd);
   const __m256i low = _mm256_unpacklo_epi16(even, odd);
   const __m256i high = _mm256_unpackhi_epi16(even, odd);
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(out), _mm256_permute2x128_si256(low, high, 0x20));
@@ -30,8 +31,7 @@ inline void store_sums(const Sums<Lanes256>& sums, uint16_t* out) {
 }
 
 inline __m256i largest(const Sums<Lanes256>& sums) {
-  return _mm256_max_epu16(reinterpret_cast<__m256i>(sums.even),
-                          reinterpret_cast<__m256i>(sums.odd));
+  return _mm256_max_epu16(std::bit_cast<__m256i>(sums.even), std::bit_cast<__m256i>(sums.odd));
 }
 
 // The largest sums of each 16 keys, which lie in a half of a vector.

@@ -4,10 +4,9 @@
 // give Lanes: vectors of Bytes, as Words, too, and look_up(entries, codes).
 #pragma once
 
-#include <immintrin.h>
-
 #include <cstring>
 
+#include "kernels/avx2.h"
 #include "kernels/code_sums.h"
 
 namespace reprise::kernels {

@@ -1,8 +1,9 @@
 // Unpacks codes and scales of half a panel (8 rows); included by *_avx2.cc only.
 #pragma once
 
-#include <immintrin.h>
+#include <bit>
 
+#include "kernels/avx2.h"
 #include "kernels/packed_layout.h"
 
 namespace reprise::kernels {
@@ -12,11 +13,13 @@ inline __m256i load_register(const std::byte* plane, size_t index) {
   return _mm256_load_si256(reinterpret_cast<const __m256i*>(plane + 64 * index));
 }
 
-// ((plane >> from) & mask) << to, in every byte
+// ((plane >> from) & mask) << to, in every byte. Intrinsics would need constants for the shifts,
+// which compilers for AArch64 do not see here.
 inline __m256i take_bits(__m256i plane, int from, int to, int mask) {
-  const __m256i low =
-      _mm256_and_si256(_mm256_srli_epi16(plane, from), _mm256_set1_epi8(static_cast<char>(mask)));
-  return _mm256_slli_epi16(low, to);
+  using Words = uint16_t __attribute__((vector_size(32)));
+  const auto moved = std::bit_cast<__m256i>(std::bit_cast<Words>(plane) >> from);
+  const __m256i low = _mm256_and_si256(moved, _mm256_set1_epi8(static_cast<char>(mask)));
+  return std::bit_cast<__m256i>(std::bit_cast<Words>(low) << to);
 }
 
 /// Byte 4r + c of word j of a block is the code (or IQ4_NL's value) of row r, column 4j + c. plane

@@ -15,7 +15,12 @@
 namespace reprise::kernels {
 namespace {
 
-constexpr std::array<std::string_view, 4> kNames = {"scalar", "avx2", "avx512", "amx"};
+#if defined(__aarch64__)
+constexpr std::string_view kAvx2Name = "neon";  // which its kernels are compiled for
+#else
+constexpr std::string_view kAvx2Name = "avx2";
+#endif
+constexpr std::array<std::string_view, 4> kNames = {"scalar", kAvx2Name, "avx512", "amx"};
 
 #if defined(__x86_64__)
 
@@ -66,7 +71,7 @@ Isa detect() {
 
 #else
 
-Isa detect() { return Isa::kScalar; }
+Isa detect() { return kHighestIsa; }  // NEON is part of every AArch64
 
 #endif
 

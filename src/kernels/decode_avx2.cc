@@ -1,7 +1,6 @@
-#include <immintrin.h>
-
 #include <algorithm>
 
+#include "kernels/avx2.h"
 #include "kernels/codes_avx2.h"
 #include "kernels/matmul_isa.h"
 #include "kernels/output_avx2.h"
@@ -69,7 +68,7 @@ template <TensorType kType>
   constexpr QuantFormat kFormat = *quant_format(kType);
   const size_t part = kFormat.group == kBlockCols ? 2 : g;
   if constexpr (kFormat.zero_shift > 0 && kFormat.zero() != 128) {
-    const auto less_zero = [](__m256i dot, int32_t neg_sum) {
+    const auto less_zero = [&](__m256i dot, int32_t neg_sum) {
       return _mm256_add_epi32(dot,
                               _mm256_slli_epi32(_mm256_set1_epi32(neg_sum), kFormat.zero_shift));
     };

@@ -10,11 +10,7 @@
 namespace reprise::kernels {
 
 void key_logits(const KeyLogitsArgs& args) {
-#if defined(__x86_64__)
-  if (cpu_isa() >= Isa::kAvx512) return key_logits_avx512(args);
-  if (cpu_isa() >= Isa::kAvx2) return key_logits_avx2(args);
-#endif
-  key_logits_ref(args);
+  form<key_logits_ref, key_logits_avx2, key_logits_avx512>()(args);
 }
 
 void best_rows(const KeyLogitsArgs& args, const float* offsets, int32_t* best) {
@@ -51,11 +47,7 @@ void best_rows(const KeyLogitsArgs& args, const float* offsets, int32_t* best) {
 
 void key_bounds(const KvLayout& layout, const std::byte* k_tile, uint16_t slots, float* low,
                 float* high) {
-#if defined(__x86_64__)
-  if (cpu_isa() >= Isa::kAvx512) return key_bounds_avx512(layout, k_tile, slots, low, high);
-  if (cpu_isa() >= Isa::kAvx2) return key_bounds_avx2(layout, k_tile, slots, low, high);
-#endif
-  key_bounds_ref(layout, k_tile, slots, low, high);
+  form<key_bounds_ref, key_bounds_avx2, key_bounds_avx512>()(layout, k_tile, slots, low, high);
 }
 
 }  // namespace reprise::kernels

@@ -22,10 +22,7 @@ bool uses_amx(const KeyTopKArgs& args) {
 }
 
 void offer(const ScoreBlock& block, size_t k, RankedKey* best) {
-#if defined(__x86_64__)
-  if (cpu_isa() >= Isa::kAvx512) return offer_avx512(block, k, best);
-#endif
-  offer_ref(block, k, best);
+  form<offer_ref, offer_ref, offer_avx512>()(block, k, best);
 }
 
 // A block of pages for all rows, whose keys stay in the cache meanwhile.

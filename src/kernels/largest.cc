@@ -38,13 +38,20 @@ Border find_border(std::span<const uint32_t> orders, size_t k) {
   return border;
 }
 
-#if defined(__x86_64__)
 int32_t* scratch(size_t n) {
   thread_local std::vector<int32_t> orders;
   orders.resize((n + kMarks - 1) / kMarks * kMarks);
   return orders.data();
 }
-#endif
+
+void largest_scalar(const float* scores, size_t n, size_t k, int32_t*, int32_t* indices) {
+  largest_ref(scores, n, k, indices);
+}
+
+void mark_largest_scalar(const float* scores, size_t n, size_t k, int32_t*, int32_t&,
+                         uint16_t* marks) {
+  mark_largest_ref(scores, n, k, marks);
+}
 
 }  // namespace
 
@@ -103,39 +110,22 @@ void put_marked_ref(const uint16_t* marks, size_t n, const float* marked, float*
 }
 
 void largest(const float* scores, size_t n, size_t k, int32_t* indices) {
-#if defined(__x86_64__)
-  if (cpu_isa() >= Isa::kAvx512) return largest_avx512(scores, n, k, scratch(n), indices);
-  if (cpu_isa() >= Isa::kAvx2) return largest_avx2(scores, n, k, scratch(n), indices);
-#endif
-  largest_ref(scores, n, k, indices);
+  form<largest_scalar, largest_avx2, largest_avx512>()(scores, n, k, scratch(n), indices);
 }
 
-void mark_largest(const float* scores, size_t n, size_t k, [[maybe_unused]] int32_t& near,
-                  uint16_t* marks) {
-#if defined(__x86_64__)
-  if (cpu_isa() >= Isa::kAvx512) {
-    return mark_largest_avx512(scores, n, k, scratch(n), near, marks);
-  }
-  if (cpu_isa() >= Isa::kAvx2) return mark_largest_avx2(scores, n, k, scratch(n), near, marks);
-#endif
-  mark_largest_ref(scores, n, k, marks);
+void mark_largest(const float* scores, size_t n, size_t k, int32_t& near, uint16_t* marks) {
+  form<mark_largest_scalar, mark_largest_avx2, mark_largest_avx512>()(scores, n, k, scratch(n),
+                                                                      near, marks);
 }
 
 void take_marked(const uint16_t* marks, size_t n, const int32_t* blocks, const float* scores,
                  int32_t* marked_blocks, float* marked_scores) {
-#if defined(__x86_64__)
-  if (cpu_isa() >= Isa::kAvx512) {
-    return take_marked_avx512(marks, n, blocks, scores, marked_blocks, marked_scores);
-  }
-#endif
-  take_marked_ref(marks, n, blocks, scores, marked_blocks, marked_scores);
+  form<take_marked_ref, take_marked_ref, take_marked_avx512>()(marks, n, blocks, scores,
+                                                               marked_blocks, marked_scores);
 }
 
 void put_marked(const uint16_t* marks, size_t n, const float* marked, float* scores) {
-#if defined(__x86_64__)
-  if (cpu_isa() >= Isa::kAvx512) return put_marked_avx512(marks, n, marked, scores);
-#endif
-  put_marked_ref(marks, n, marked, scores);
+  form<put_marked_ref, put_marked_ref, put_marked_avx512>()(marks, n, marked, scores);
 }
 
 }  // namespace reprise::kernels

@@ -8,7 +8,7 @@
 #include "kernels/matmul_phase.h"
 
 namespace reprise::kernels {
-const MatmulKernels& matmul_kernels([[maybe_unused]] Isa isa) {
+const MatmulKernels& matmul_kernels(Isa isa) {
   static constexpr size_t kBf16 = kTileElements * sizeof(uint16_t);
   static constexpr size_t kInt8X = sizeof(Int8Activations), kInt8W = sizeof(Int8Weights);
   static constexpr size_t kInt16X = sizeof(Int16Activations), kInt16W = sizeof(Int16Weights);
@@ -20,7 +20,6 @@ const MatmulKernels& matmul_kernels([[maybe_unused]] Isa isa) {
                                             round_int16_ref, expand_int16_ref, multiply_int16_ref};
   static constexpr MatmulKernels kRef = {round_codes_ref, decode_ref, &kFloatRef, &kInt8Ref,
                                          &kInt16Ref,      write_ref,  nullptr};
-#if defined(__x86_64__)
   static constexpr PrefillForm kFloatAvx2 = {kBf16,           kBf16,       kVectorSteps,
                                              round_bf16_avx2, expand_avx2, multiply_avx2};
   static constexpr PrefillForm kInt8Avx2 = {kInt8X,          kInt8W,           kVectorSteps,
@@ -47,11 +46,7 @@ const MatmulKernels& matmul_kernels([[maybe_unused]] Isa isa) {
   static constexpr MatmulKernels kAmx = {
       round_codes_avx512, decode_avx512_beside_amx, &kTiles, &kTiles, &kTiles,
       write_avx512,       write_gated_avx512};
-  if (isa == Isa::kAmx) return kAmx;
-  if (isa == Isa::kAvx512) return kAvx512;
-  if (isa == Isa::kAvx2) return kAvx2;
-#endif
-  return kRef;
+  return *form<&kRef, &kAvx2, &kAvx512, &kAmx>(isa);
 }
 
 namespace {

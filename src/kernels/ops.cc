@@ -6,14 +6,12 @@
 namespace reprise::kernels {
 namespace {
 
-RowOps row_ops() {
-#if defined(__x86_64__)
-  if (cpu_isa() >= Isa::kAvx512) return row_ops_avx512();
-  if (cpu_isa() >= Isa::kAvx2) return row_ops_avx2();
-#endif
+RowOps row_ops_ref() {
   return {rms_norm_ref,   rope_ref,  gated_activation_ref, soft_cap_ref,
           add_scaled_ref, widen_ref, widen_codes_ref};
 }
+
+RowOps row_ops() { return form<row_ops_ref, row_ops_avx2, row_ops_avx512>()(); }
 
 }  // namespace
 

@@ -94,7 +94,7 @@ void widen_codes_256(const std::byte* codes, const std::byte* scales, size_t n, 
   for (; i + kScaleValues <= n; i += kScaleValues, scales += sizeof(uint16_t)) {
     uint16_t scale;
     __builtin_memcpy(&scale, scales, sizeof scale);
-    const __m256 factor = _mm256_set1_ps(_cvtsh_ss(scale));
+    const __m256 factor = _mm256_set1_ps(_mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(scale))));
     const auto eight = [&](size_t at) {
       const __m128i narrow = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(codes + at));
       const __m256 wide = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(narrow));

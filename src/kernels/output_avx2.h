@@ -1,8 +1,7 @@
 // Writes sums of 8 outputs; included by *_avx2.cc only.
 #pragma once
 
-#include <immintrin.h>
-
+#include "kernels/avx2.h"
 #include "kernels/matmul_isa.h"
 
 namespace reprise::kernels {

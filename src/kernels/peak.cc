@@ -12,23 +12,15 @@ struct PeakLoop {
   size_t iterations;
 };
 
-PeakLoop peak_loop([[maybe_unused]] Products products) {
-#if defined(__x86_64__)
-  switch (cpu_isa()) {
-    case Isa::kAmx:
-      return {peak_amx, kPeakAmxFlops, 100'000};
-    case Isa::kAvx512:
-      return {peak_avx512, kPeakAvx512Flops, 400'000};
-    case Isa::kAvx2:
-      if (products == Products::kQuantised) {
-        return {peak_int8_avx2, kPeakInt8Avx2Flops, 800'000};
-      }
-      return {peak_avx2, kPeakAvx2Flops, 800'000};
-    case Isa::kScalar:
-      break;
-  }
-#endif
-  return {peak_scalar, kPeakScalarFlops, 1'000'000};
+constexpr PeakLoop kScalar = {peak_scalar, kPeakScalarFlops, 1'000'000};
+constexpr PeakLoop kAvx2 = {peak_avx2, kPeakAvx2Flops, 800'000};
+constexpr PeakLoop kInt8Avx2 = {peak_int8_avx2, kPeakInt8Avx2Flops, 800'000};
+constexpr PeakLoop kAvx512 = {peak_avx512, kPeakAvx512Flops, 400'000};
+constexpr PeakLoop kAmx = {peak_amx, kPeakAmxFlops, 100'000};
+
+PeakLoop peak_loop(Products products) {
+  if (products == Products::kQuantised) return *form<&kScalar, &kInt8Avx2, &kAvx512, &kAmx>();
+  return *form<&kScalar, &kAvx2, &kAvx512, &kAmx>();
 }
 
 }  // namespace
@@ -44,11 +36,7 @@ uint64_t read_scalar(const uint64_t* words, size_t count) {
 }
 
 uint64_t read_all(const uint64_t* words, size_t count) {
-#if defined(__x86_64__)
-  if (cpu_isa() >= Isa::kAvx512) return read_avx512(words, count);
-  if (cpu_isa() >= Isa::kAvx2) return read_avx2(words, count);
-#endif
-  return read_scalar(words, count);
+  return form<read_scalar, read_avx2, read_avx512>()(words, count);
 }
 
 void peak_scalar(size_t iterations) {

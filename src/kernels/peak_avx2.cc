@@ -1,24 +1,26 @@
-#include <immintrin.h>
-
 #include <cstring>
 
+#include "kernels/avx2.h"
 #include "kernels/peak_isa.h"
 #include "kernels/simd_avx2.h"
 
 namespace reprise::kernels {
 
 void peak_avx2(size_t iterations) {
-  __m256 sum[12];
+  constexpr size_t kSums = 12;
+  __m256 sum[kSums];
   for (__m256& s : sum) s = _mm256_set1_ps(1.0f);
   const __m256 a = _mm256_set1_ps(0.5f), b = _mm256_set1_ps(0.25f);
   for (size_t i = 0; i < iterations; ++i) {
     for (__m256& s : sum) s = _mm256_fmadd_ps(s, a, b);
   }
-  for (const __m256& s : sum) asm volatile("" ::"x"(s));  // keeps the loop
+  for (size_t j = 1; j < kSums; ++j) sum[0] = _mm256_add_ps(sum[0], sum[j]);
+  [[maybe_unused]] const volatile float kept = sum_256(sum[0]);  // keeps the loop
 }
 
 void peak_int8_avx2(size_t iterations) {
-  __m256i sum[12];
+  constexpr size_t kSums = 12;
+  __m256i sum[kSums];
   for (__m256i& s : sum) s = _mm256_setzero_si256();
   __m256i a = _mm256_set1_epi8(3);
   const __m256i b = _mm256_set1_epi8(5);
@@ -28,7 +30,8 @@ void peak_int8_avx2(size_t iterations) {
       s = in_order(_mm256_add_epi16(s, _mm256_maddubs_epi16(a, b)));
     }
   }
-  for (const __m256i& s : sum) asm volatile("" ::"x"(s));  // keeps the loop
+  for (size_t j = 1; j < kSums; ++j) sum[0] = _mm256_add_epi16(sum[0], sum[j]);
+  [[maybe_unused]] const volatile int kept = _mm256_extract_epi32(sum[0], 0);  // keeps the loop
 }
 
 uint64_t read_avx2(const uint64_t* words, size_t count) {

@@ -1,5 +1,4 @@
-#include <immintrin.h>
-
+#include "kernels/avx2.h"
 #include "kernels/codes_avx2.h"
 #include "kernels/matmul_isa.h"
 #include "kernels/output_avx2.h"

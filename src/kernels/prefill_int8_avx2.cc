@@ -1,8 +1,7 @@
-#include <immintrin.h>
-
 #include <algorithm>
 #include <cstring>
 
+#include "kernels/avx2.h"
 #include "kernels/codes_avx2.h"
 #include "kernels/integer_tiles.h"
 #include "kernels/matmul_isa.h"

@@ -1,8 +1,7 @@
 // Rounds activations to integers; included by *_avx2.cc only.
 #pragma once
 
-#include <immintrin.h>
-
+#include "kernels/avx2.h"
 #include "kernels/matmul_isa.h"
 #include "kernels/simd_avx2.h"
 

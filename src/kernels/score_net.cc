@@ -27,20 +27,13 @@ void score_net_project_ref(const ScoreNet& net, const float* const (&in)[3], siz
 }
 
 void score_net_inner(const ScoreNet& net, const float* const (&in)[3], size_t columns, float* out) {
-#if defined(__x86_64__)
-  if (cpu_isa() >= Isa::kAvx512) return score_net_inner_avx512(net, in, columns, out);
-  if (cpu_isa() == Isa::kAvx2) return score_net_inner_avx2(net, in, columns, out);
-#endif
-  inner_row(net, in, columns, out);
+  form<inner_row, score_net_inner_avx2, score_net_inner_avx512>()(net, in, columns, out);
 }
 
 void score_net_project(const ScoreNet& net, const float* const (&in)[3], size_t columns,
                        float* out) {
-#if defined(__x86_64__)
-  if (cpu_isa() >= Isa::kAvx512) return score_net_project_avx512(net, in, columns, out);
-  if (cpu_isa() == Isa::kAvx2) return score_net_project_avx2(net, in, columns, out);
-#endif
-  score_net_project_ref(net, in, columns, out);
+  form<score_net_project_ref, score_net_project_avx2, score_net_project_avx512>()(net, in, columns,
+                                                                                  out);
 }
 
 }  // namespace reprise::kernels

@@ -10,11 +10,7 @@ namespace {
 constexpr ScoreNetLoops kPortable = {forward_body, backward_body};
 
 const ScoreNetLoops& loops() {
-#if defined(__x86_64__)
-  if (cpu_isa() >= Isa::kAvx512) return kScoreNetLoopsAvx512;
-  if (cpu_isa() == Isa::kAvx2) return kScoreNetLoopsAvx2;
-#endif
-  return kPortable;
+  return *form<&kPortable, &kScoreNetLoopsAvx2, &kScoreNetLoopsAvx512>();
 }
 
 }  // namespace

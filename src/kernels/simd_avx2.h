@@ -2,10 +2,10 @@
 // not pick one of these for code that runs on a lesser machine.
 #pragma once
 
-#include <immintrin.h>
-
 #include <cstdint>
 #include <utility>
+
+#include "kernels/avx2.h"
 
 namespace reprise::kernels {
 
@@ -22,7 +22,13 @@ template <int N, typename F>
 // A sum so far that compilers may not regroup: of many sums side by side they make trees, for which
 // there are too few registers.
 [[gnu::always_inline]] static inline __m256i in_order(__m256i x) {
+#if defined(__x86_64__)
   asm("" : "+x"(x));
+#else
+  __m128i low = _mm256_castsi256_si128(x), high = _mm256_extracti128_si256(x, 1);
+  asm("" : "+w"(low), "+w"(high));
+  x = _mm256_set_m128i(high, low);
+#endif
   return x;
 }
 

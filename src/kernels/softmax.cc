@@ -38,12 +38,7 @@ void page_shares_ref(const float* x, size_t pages, bool largest, float lse, floa
 }
 
 void page_shares(const float* x, size_t pages, bool largest, float lse, float* shares) {
-#if defined(__x86_64__)
-  const Isa isa = cpu_isa();
-  if (isa >= Isa::kAvx512) return page_shares_avx512(x, pages, largest, lse, shares);
-  if (isa >= Isa::kAvx2) return page_shares_avx2(x, pages, largest, lse, shares);
-#endif
-  page_shares_ref(x, pages, largest, lse, shares);
+  form<page_shares_ref, page_shares_avx2, page_shares_avx512>()(x, pages, largest, lse, shares);
 }
 
 void add_page_shares_ref(float* x, size_t pages, bool largest, float factor, float* shares) {
@@ -56,20 +51,12 @@ void add_page_shares_ref(float* x, size_t pages, bool largest, float factor, flo
 }
 
 void add_page_shares(float* x, size_t pages, bool largest, float factor, float* shares) {
-#if defined(__x86_64__)
-  const Isa isa = cpu_isa();
-  if (isa >= Isa::kAvx512) return add_page_shares_avx512(x, pages, largest, factor, shares);
-  if (isa >= Isa::kAvx2) return add_page_shares_avx2(x, pages, largest, factor, shares);
-#endif
-  add_page_shares_ref(x, pages, largest, factor, shares);
+  form<add_page_shares_ref, add_page_shares_avx2, add_page_shares_avx512>()(x, pages, largest,
+                                                                            factor, shares);
 }
 
 float softmax(float* x, size_t n) {
-#if defined(__x86_64__)
-  if (cpu_isa() >= Isa::kAvx512) return softmax_avx512(x, n);
-  if (cpu_isa() >= Isa::kAvx2) return softmax_avx2(x, n);
-#endif
-  return softmax_ref(x, n);
+  return form<softmax_ref, softmax_avx2, softmax_avx512>()(x, n);
 }
 
 }  // namespace reprise::kernels
