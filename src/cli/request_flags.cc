@@ -63,6 +63,7 @@ void add_answer_flags(FlagSet& flags, RequestOptions& options) {
 Result<std::string> read_documents(const std::vector<std::string>& files, bool lossy) {
   std::string document;
   for (const std::string& file : files) {
+    if (file.empty()) return fail(ErrorCode::kFileNotFound, "\"\" names no file to read");
     REPRISE_TRY(std::string text, read_file(file));
     const size_t bad = valid_utf8_prefix(text);
     if (bad < text.size() && !lossy) {

@@ -14,6 +14,9 @@ Result<std::string> resolve_model(const std::string& model) {
   static constexpr std::string_view kDefault = "smollm2";
   std::error_code ignored;
   if (model.starts_with(kRandomPrefix) || std::filesystem::exists(model, ignored)) return model;
+  if (model.empty()) {
+    return fail(ErrorCode::kFileNotFound, "\"\" names no model; see `reprise run --help`");
+  }
   if (model != kDefault) {
     const std::string meant = suggestion(model, {&kDefault, 1});
     if (meant.empty()) return model;

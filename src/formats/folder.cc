@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <set>
@@ -22,6 +24,17 @@ bool is_plain_name(std::string_view name) {
   constexpr std::string_view kForbidden("/\\\0", 3);
   return !name.empty() && name.front() != '.' && name.find_first_of(kForbidden) == name.npos &&
          name.ends_with(".safetensors");
+}
+
+// Folders are often named for a GGUF file that lies in them.
+std::string gguf_in(const std::string& folder) {
+  std::error_code failed;
+  std::filesystem::directory_iterator entry(folder, failed);
+  for (; !failed && entry != std::filesystem::directory_iterator(); entry.increment(failed)) {
+    const std::filesystem::path& path = entry->path();
+    if (path.extension() == ".gguf") return fmt::format("; name the file, as in {}", path.string());
+  }
+  return "";
 }
 
 Result<WeightMap> read_index(const std::string& path) {
@@ -59,6 +72,11 @@ Result<SafetensorsFolder> SafetensorsFolder::open(const std::string& folder) {
   SafetensorsFolder model;
   model.path_ = folder;
   const std::string config = folder + "/config.json";
+  if (!exists(config)) {
+    return fail(ErrorCode::kFileNotFound,
+                "{}: no model is in this folder: config.json is missing{}", folder,
+                gguf_in(folder));
+  }
   REPRISE_TRY(const std::string text, read_text_file(config));
   REPRISE_TRY(model.config_, parse_json(text, config));
   if (!model.config_.is_object()) {

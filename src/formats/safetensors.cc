@@ -189,7 +189,8 @@ Result<std::vector<TensorView>> parse_safetensors(std::span<const std::byte> byt
   std::memcpy(&header_bytes, bytes.data(), sizeof header_bytes);
   const auto rest = bytes.subspan(sizeof header_bytes);
   if (header_bytes > kMaxHeaderBytes) {
-    return fail(ErrorCode::kBadCount, "{}: a header of {} bytes; at most {} are allowed", name,
+    return fail(ErrorCode::kBadCount,
+                "{}: not a safetensors file: a header of {} bytes; at most {} are allowed", name,
                 header_bytes, kMaxHeaderBytes);
   }
   if (header_bytes > rest.size()) {

@@ -31,6 +31,10 @@ TEST(BadModel, Missing) {
   expect_failure({"run", "-p", "x", "-m", "no-such.gguf"}, "file_not_found", "no-such.gguf");
   expect_failure({"inspect", "-m", "no-such.gguf"}, "file_not_found", "no-such.gguf");
   expect_failure({"run", "-p", "x", "-m", "smolm2"}, "file_not_found", "did you mean smollm2?");
+  expect_failure({"run", "-p", "x", "-m", ""}, "file_not_found", "names no model");
+  const TemporaryFolder folder;
+  const std::string file = folder.write("weights.gguf", "");
+  expect_failure({"run", "-p", "x", "-m", folder.file("")}, "file_not_found", file);
 }
 
 TEST(BadTraining, SaysWhatIsMissing) {
@@ -129,6 +133,7 @@ TEST(BadPrompt, FileProblems) {
   const TemporaryFolder folder;
   expect_failure({"run", "-f", folder.file("absent.txt")}, "file_not_found", "absent.txt");
   expect_failure({"run", "-f", folder.file("")}, "file_unreadable", "directory");
+  expect_failure({"run", "-f", ""}, "file_not_found", "names no file");
   expect_failure({"run", "-f", "/dev/zero"}, "file_unreadable", "/dev/zero: more than 1 GiB");
 }
 

@@ -59,7 +59,8 @@ std::vector<BadFile> bad_folders() {
   const std::string config = "tokenizer_config.json", generation = "generation_config.json";
   const std::string decoder = R"({"added_tokens_decoder":)";
   return {
-      bad("empty", kFileNotFound, {}, "config.json"),
+      bad("empty", kFileNotFound, {}, "config.json is missing"),
+      bad("of_gguf", kFileNotFound, {{"weights.gguf", "GGUF"}}, "weights.gguf"),
       bad("config_empty", kBadJson, {{"config.json", ""}}, "config.json"),
       bad("config_list", kBadJson, {{"config.json", "[]"}}, "config.json"),
       bad("config_deep", kTooDeep, {{"config.json", std::string(1000000, '[')}}, "config.json"),
