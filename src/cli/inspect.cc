@@ -146,17 +146,18 @@ class InspectCommand : public Command {
   std::string_view summary() const override { return "show what is in a model file"; }
   std::string_view examples() const override {
     return R"(  reprise inspect                        the default model
-  reprise inspect -m model.gguf --tensors
-  reprise inspect -m folder-with-safetensors --json)";
+  reprise inspect model.gguf --tensors
+  reprise inspect folder-with-safetensors --json)";
   }
   void declare(FlagSet& flags) override {
     visit_options(engine_, [&](const OptionSpec& spec, auto& field) {
       if (spec.name == "model") flags.add(spec, field);
     });
+    flags.add_positional({"file", "the model, in place of -m", "file"}, path_);
     flags.add({"tensors", "list every tensor"}, tensors_);
   }
   Status run(Console& console) override {
-    REPRISE_TRY(const ModelFile file, ModelFile::open(engine_.model));
+    REPRISE_TRY(const ModelFile file, ModelFile::open(path_.empty() ? engine_.model : path_));
     REPRISE_TRY(const ModelConfig config, file.config());
     ordered_json json = {{"path", file.path()},
                          {"format", file.format()},
@@ -171,6 +172,7 @@ class InspectCommand : public Command {
 
  private:
   EngineOptions engine_;
+  std::string path_;
   bool tensors_ = false;
 };
 

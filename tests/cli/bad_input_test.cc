@@ -30,6 +30,7 @@ void expect_failure(const std::vector<std::string>& arguments, const std::string
 TEST(BadModel, Missing) {
   expect_failure({"run", "-p", "x", "-m", "no-such.gguf"}, "file_not_found", "no-such.gguf");
   expect_failure({"inspect", "-m", "no-such.gguf"}, "file_not_found", "no-such.gguf");
+  expect_failure({"inspect", "no-such.gguf"}, "file_not_found", "no-such.gguf");
   expect_failure({"run", "-p", "x", "-m", "smolm2"}, "file_not_found", "did you mean smollm2?");
   expect_failure({"run", "-p", "x", "-m", ""}, "file_not_found", "names no model");
   const TemporaryFolder folder;
