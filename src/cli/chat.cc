@@ -82,6 +82,7 @@ class Chat {
   std::optional<Answer> last_;
   nlohmann::ordered_json turns_ = nlohmann::ordered_json::array();
   bool done_ = false;
+  bool failed_ = false;  // saving, when the talk had ended
 };
 
 std::span<const Chat::SlashCommand> Chat::slash_commands() {
@@ -140,12 +141,15 @@ Status Chat::check_document(std::string_view option, const std::string& file) co
 Status Chat::run() {
   Status ended = talk();
   Status saved = end_session();
-  if (ended && !saved && editor_.interactive() && !asked_to_end()) {
-    console_.warn(fmt::format("{}; /save FILE keeps the talk elsewhere, Ctrl-D gives it up",
-                              saved.error().message));
+  if (ended && !saved && saved.error().code != ErrorCode::kCancelled && editor_.interactive() &&
+      !asked_to_end()) {
+    console_.warn(
+        fmt::format("{}; /save FILE keeps the talk elsewhere, Ctrl-D tries once more and ends",
+                    saved.error().message));
+    failed_ = true;
     done_ = false;
     ended = talk();
-    saved = pack_messages(messages_) == kept_ ? Status() : end_session();
+    saved = end_session();
   }
   editor_.finish();
   if (!ended && !saved) console_.warn(saved.error().message);
@@ -257,8 +261,10 @@ bool Chat::must_save() const {
 }
 
 Status Chat::end_session() {
+  editor_.keep_history();
   if (interrupted() || asked_to_end()) console_.stopped();  // saving goes on
-  return must_save() ? save_session() : Status();
+  const bool elsewhere = failed_ && pack_messages(messages_) == kept_;
+  return must_save() && !elsewhere ? save_session() : Status();
 }
 
 // What another program saved meanwhile, as a talk in another window, is not lost.

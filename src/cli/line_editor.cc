@@ -126,12 +126,15 @@ struct LineEditor::Terminal {
     if (takes_pastes(editor)) el_set(editor, EL_BIND, "\\e[200~", "paste", nullptr);
   }
   ~Terminal() {
+    keep_history();
+    ::history_end(entries);
+    el_end(editor);
+  }
+  void keep_history() const {
     std::error_code ignored;
     std::filesystem::create_directories(std::filesystem::path(history_file).parent_path(), ignored);
     HistEvent event;
     ::history(entries, &event, H_SAVE, history_file.c_str());
-    ::history_end(entries);
-    el_end(editor);
   }
   Terminal(const Terminal&) = delete;
   Terminal& operator=(const Terminal&) = delete;
@@ -147,6 +150,10 @@ LineEditor::LineEditor(const std::string& history_file) {
 }
 
 LineEditor::~LineEditor() = default;
+
+void LineEditor::keep_history() const {
+  if (terminal_) terminal_->keep_history();
+}
 
 void LineEditor::finish() { terminal_.reset(); }
 

@@ -19,6 +19,8 @@ class LineEditor {
   /// or the end of the pipe; kFailed: it cannot be read, errno says why.
   Event read(std::string& line);
   bool interactive() const;
+  /// Of what was typed so far; no error where it cannot be written.
+  void keep_history() const;
   /// Gives the terminal back and keeps the history. Nothing is read from then on.
   void finish();
 

@@ -72,13 +72,14 @@ Result<SafetensorsFolder> SafetensorsFolder::open(const std::string& folder) {
   SafetensorsFolder model;
   model.path_ = folder;
   const std::string config = folder + "/config.json";
-  if (!exists(config)) {
+  const auto text = read_text_file(config);
+  if (!text && text.error().code == ErrorCode::kFileNotFound) {
     return fail(ErrorCode::kFileNotFound,
                 "{}: no model is in this folder: config.json is missing{}", folder,
                 gguf_in(folder));
   }
-  REPRISE_TRY(const std::string text, read_text_file(config));
-  REPRISE_TRY(model.config_, parse_json(text, config));
+  if (!text) return tl::unexpected(text.error());
+  REPRISE_TRY(model.config_, parse_json(*text, config));
   if (!model.config_.is_object()) {
     return fail(ErrorCode::kBadJson, "{}: not a JSON object", config);
   }

@@ -40,9 +40,11 @@ void attend_stream(std::span<const AttendArgs> heads, std::byte* scratch) {
 
 // Prefill, and decode that is not streamed.
 void attend_beside_tiles(const AttendArgs& args, std::byte* scratch) {
-  if (args.phase == Phase::kDecode) return attend_decode_amx(args, scratch);
-  on_tiles(*args.layout, args.phase, Isa::kAmx) ? attend_prefill_amx(args, scratch)
-                                                : attend_prefill_avx512(args, scratch);
+  if constexpr (kHighestIsa == Isa::kAmx) {
+    if (args.phase == Phase::kDecode) return attend_decode_amx(args, scratch);
+    if (on_tiles(*args.layout, args.phase, Isa::kAmx)) return attend_prefill_amx(args, scratch);
+    attend_prefill_avx512(args, scratch);
+  }
 }
 
 }  // namespace

@@ -29,7 +29,8 @@ bool set_cpu_isa(Isa isa);
 
 /// Of the forms of an operation the one for this machine. Those above kHighestIsa are not linked.
 template <auto* scalar, auto* avx2, auto* avx512 = avx2, auto* amx = avx512>
-auto* form(Isa isa = cpu_isa()) {
+auto* form() {
+  const Isa isa = cpu_isa();
   if constexpr (kHighestIsa == Isa::kAmx) {
     if (isa == Isa::kAmx) return amx;
     if (isa == Isa::kAvx512) return avx512;

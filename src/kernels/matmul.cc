@@ -8,45 +8,52 @@
 #include "kernels/matmul_phase.h"
 
 namespace reprise::kernels {
-const MatmulKernels& matmul_kernels(Isa isa) {
+const MatmulKernels& matmul_kernels([[maybe_unused]] Isa isa) {
   static constexpr size_t kBf16 = kTileElements * sizeof(uint16_t);
   static constexpr size_t kInt8X = sizeof(Int8Activations), kInt8W = sizeof(Int8Weights);
   static constexpr size_t kInt16X = sizeof(Int16Activations), kInt16W = sizeof(Int16Weights);
-  static constexpr PrefillForm kFloatRef = {kBf16,          kBf16,      kVectorSteps,
-                                            round_bf16_ref, expand_ref, multiply_ref};
-  static constexpr PrefillForm kInt8Ref = {kInt8X,         kInt8W,          kVectorSteps,
-                                           round_int8_ref, expand_int8_ref, multiply_int8_ref};
-  static constexpr PrefillForm kInt16Ref = {kInt16X,         kInt16W,          kVectorSteps,
-                                            round_int16_ref, expand_int16_ref, multiply_int16_ref};
-  static constexpr MatmulKernels kRef = {round_codes_ref, decode_ref, &kFloatRef, &kInt8Ref,
-                                         &kInt16Ref,      write_ref,  nullptr};
-  static constexpr PrefillForm kFloatAvx2 = {kBf16,           kBf16,       kVectorSteps,
-                                             round_bf16_avx2, expand_avx2, multiply_avx2};
-  static constexpr PrefillForm kInt8Avx2 = {kInt8X,          kInt8W,           kVectorSteps,
-                                            round_int8_avx2, expand_int8_avx2, multiply_int8_avx2};
-  static constexpr PrefillForm kInt16Avx2 = {
-      kInt16X, kInt16W, kVectorSteps, round_int16_avx2, expand_int16_avx2, multiply_int16_avx2};
-  static constexpr MatmulKernels kAvx2 = {round_codes_avx2, decode_avx2, &kFloatAvx2, &kInt8Avx2,
-                                          &kInt16Avx2,      write_avx2,  nullptr};
-  static constexpr PrefillForm kVectors = {
-      kBf16, kBf16, kVectorSteps, round_bf16_avx512, expand_avx512, multiply_avx512};
-  static constexpr MatmulKernels kAvx512 = {round_codes_avx512, decode_avx512, &kVectors,
-                                            &kVectors,          &kVectors,     write_avx512,
-                                            write_gated_avx512};
-  static constexpr size_t kTileSteps = 12;  // whose tiles and the next ones fit the first cache
-  static constexpr PrefillForm kTiles = {kBf16,
-                                         kBf16,
-                                         kTileSteps,
-                                         round_bf16_avx512,
-                                         expand_avx512,
-                                         multiply_amx,
-                                         begin_multiply_amx,
-                                         end_multiply_amx,
-                                         expand_part_avx512};
-  static constexpr MatmulKernels kAmx = {
-      round_codes_avx512, decode_avx512_beside_amx, &kTiles, &kTiles, &kTiles,
-      write_avx512,       write_gated_avx512};
-  return *form<&kRef, &kAvx2, &kAvx512, &kAmx>(isa);
+  if constexpr (kHighestIsa == Isa::kAmx) {
+    static constexpr PrefillForm kVectors = {
+        kBf16, kBf16, kVectorSteps, round_bf16_avx512, expand_avx512, multiply_avx512};
+    static constexpr MatmulKernels kAvx512 = {round_codes_avx512, decode_avx512, &kVectors,
+                                              &kVectors,          &kVectors,     write_avx512,
+                                              write_gated_avx512};
+    static constexpr size_t kTileSteps = 12;  // whose tiles and the next ones fit the first cache
+    static constexpr PrefillForm kTiles = {kBf16,
+                                           kBf16,
+                                           kTileSteps,
+                                           round_bf16_avx512,
+                                           expand_avx512,
+                                           multiply_amx,
+                                           begin_multiply_amx,
+                                           end_multiply_amx,
+                                           expand_part_avx512};
+    static constexpr MatmulKernels kAmx = {
+        round_codes_avx512, decode_avx512_beside_amx, &kTiles, &kTiles, &kTiles,
+        write_avx512,       write_gated_avx512};
+    if (isa == Isa::kAmx) return kAmx;
+    if (isa == Isa::kAvx512) return kAvx512;
+  }
+  if constexpr (kHighestIsa >= Isa::kAvx2) {
+    static constexpr PrefillForm kFloat = {kBf16,           kBf16,       kVectorSteps,
+                                           round_bf16_avx2, expand_avx2, multiply_avx2};
+    static constexpr PrefillForm kInt8 = {kInt8X,          kInt8W,           kVectorSteps,
+                                          round_int8_avx2, expand_int8_avx2, multiply_int8_avx2};
+    static constexpr PrefillForm kInt16 = {
+        kInt16X, kInt16W, kVectorSteps, round_int16_avx2, expand_int16_avx2, multiply_int16_avx2};
+    static constexpr MatmulKernels kAvx2 = {round_codes_avx2, decode_avx2, &kFloat, &kInt8,
+                                            &kInt16,          write_avx2,  nullptr};
+    if (isa == Isa::kAvx2) return kAvx2;
+  }
+  static constexpr PrefillForm kFloat = {kBf16,          kBf16,      kVectorSteps,
+                                         round_bf16_ref, expand_ref, multiply_ref};
+  static constexpr PrefillForm kInt8 = {kInt8X,         kInt8W,          kVectorSteps,
+                                        round_int8_ref, expand_int8_ref, multiply_int8_ref};
+  static constexpr PrefillForm kInt16 = {kInt16X,         kInt16W,          kVectorSteps,
+                                         round_int16_ref, expand_int16_ref, multiply_int16_ref};
+  static constexpr MatmulKernels kRef = {round_codes_ref, decode_ref, &kFloat, &kInt8,
+                                         &kInt16,         write_ref,  nullptr};
+  return kRef;
 }
 
 namespace {

@@ -12,15 +12,18 @@ struct PeakLoop {
   size_t iterations;
 };
 
-constexpr PeakLoop kScalar = {peak_scalar, kPeakScalarFlops, 1'000'000};
-constexpr PeakLoop kAvx2 = {peak_avx2, kPeakAvx2Flops, 800'000};
-constexpr PeakLoop kInt8Avx2 = {peak_int8_avx2, kPeakInt8Avx2Flops, 800'000};
-constexpr PeakLoop kAvx512 = {peak_avx512, kPeakAvx512Flops, 400'000};
-constexpr PeakLoop kAmx = {peak_amx, kPeakAmxFlops, 100'000};
-
 PeakLoop peak_loop(Products products) {
-  if (products == Products::kQuantised) return *form<&kScalar, &kInt8Avx2, &kAvx512, &kAmx>();
-  return *form<&kScalar, &kAvx2, &kAvx512, &kAmx>();
+  const Isa isa = cpu_isa();
+  if constexpr (kHighestIsa == Isa::kAmx) {
+    if (isa == Isa::kAmx) return {peak_amx, kPeakAmxFlops, 100'000};
+    if (isa == Isa::kAvx512) return {peak_avx512, kPeakAvx512Flops, 400'000};
+  }
+  if constexpr (kHighestIsa >= Isa::kAvx2) {
+    const bool integers = products == Products::kQuantised;
+    if (isa == Isa::kAvx2 && integers) return {peak_int8_avx2, kPeakInt8Avx2Flops, 800'000};
+    if (isa == Isa::kAvx2) return {peak_avx2, kPeakAvx2Flops, 800'000};
+  }
+  return {peak_scalar, kPeakScalarFlops, 1'000'000};
 }
 
 }  // namespace
