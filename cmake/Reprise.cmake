@@ -36,9 +36,9 @@ set(REPRISE_COMMON_HEADERS
 
 # One static library per folder of src/. A source named *_avx2.cc, *_avx512.cc or *_amx.cc is
 # compiled for that instruction set only, where the machine may have it or SIMDe makes NEON of it,
-# and reached through run-time dispatch. It is optimised in
-# every build type: an inline function that stays a call is a weak symbol, and of all its copies the
-# linker may keep the one that a lesser machine cannot run (checked by the test isa_symbols).
+# and reached through run-time dispatch. It is optimised in every build type: an inline function
+# that stays a call is a weak symbol, and of all its copies the linker may keep the one that a
+# lesser machine cannot run (checked by the test isa_symbols).
 function(reprise_layer name)
   cmake_parse_arguments(ARG "" "" "DEPS" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${reprise_SOURCE_DIR}/src/${name}/*.cc)

@@ -15,7 +15,7 @@ Result<std::string> resolve_model(const std::string& model) {
   std::error_code ignored;
   if (model.starts_with(kRandomPrefix) || std::filesystem::exists(model, ignored)) return model;
   if (model.empty()) {
-    return fail(ErrorCode::kFileNotFound, "\"\" names no model; see `reprise run --help`");
+    return fail(ErrorCode::kFileNotFound, "\"\" names no model; name one with --model");
   }
   if (model != kDefault) {
     const std::string meant = suggestion(model, {&kDefault, 1});
