@@ -20,6 +20,7 @@ struct LibraryOptions {
   uint64_t store_size = uint64_t{20} << 30;
   uint64_t store_memory = 0;
   uint32_t chunk_tokens = 512;
+  std::string store_lead = "passage";
   std::string store_codec = "none";
   std::string store_remote = {};
   uint32_t store_timeout = 2000;
@@ -40,6 +41,11 @@ void visit_options(LibraryOptions& o, Visitor&& visit) {
   visit(OptionSpec{"chunk-tokens", "most tokens of a chunk that a document is cut into", "tokens",
                    16, 65536},
         o.chunk_tokens);
+  visit(OptionSpec{"store-lead",
+                   "what chunks are read after: a passage, so that their KV is nearer to that of a "
+                   "document behind others; none is the model's first token alone",
+                   "", 0, 0, "passage|none"},
+        o.store_lead);
   visit(OptionSpec{"store-codec",
                    "how the KV of chunks that are added is kept: zstd loses nothing, q8_0 rounds",
                    "", 0, 0, kStoreCodecs},

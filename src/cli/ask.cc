@@ -42,10 +42,11 @@ class AskCommand : public Command {
     REPRISE_TRY(auto passages, library.search(question_, passages_));
     if (passages.empty()) {
       warn_of(library, console);
-      return fail(ErrorCode::kEmptyPrompt,
-                  "no chunk of '{}' for this model, --kv-type and --precision has a word of the "
-                  "question; `reprise store list` shows what is there",
-                  fused_.library.store);
+      return fail(
+          ErrorCode::kEmptyPrompt,
+          "no chunk of '{}' for this model, --kv-type, --precision and --store-lead has a word "
+          "of the question; `reprise store list` shows what is there",
+          fused_.library.store);
     }
     // The best one stands next to the question.
     std::reverse(passages.begin(), passages.end());

@@ -8,6 +8,7 @@
 #include <type_traits>
 
 #include "base/try.h"
+#include "engine/chunk_context.h"
 #include "engine/engine_impl.h"
 #include "fusion/fuser.h"
 #include "store/chunk_store.h"
@@ -16,15 +17,13 @@
 namespace reprise {
 namespace {
 
-// Changes whenever chunks are read in another way.
-constexpr std::string_view kChunkVersion = "isolated 1";
-
-ChunkIdentity identity_of(const Engine::Impl& engine) {
+ChunkIdentity identity_of(const Engine::Impl& engine, const ChunkContext& context) {
   // bf12 holds the numbers of bf16 but for the smallest: an engine with either takes the other's
   // chunks.
   const bool packed = engine.kv.layout().type == kernels::KvType::kBF12;
   const auto type = packed ? kv_type_name(kernels::KvType::kBF16) : engine.options.kv_type;
-  std::string numerics = fmt::format("{};{};{}", numerics_of(engine.options), kChunkVersion, type);
+  std::string numerics =
+      fmt::format("{};{};{}", numerics_of(engine.options), context.version(), type);
   if (engine.options.device != "cpu") numerics += fmt::format(";{}", engine.options.device);
   const bool narrow = kernels::rounds_to_bf16(engine.kv.layout().type);
   const ModelConfig& config = engine.model->config();
@@ -34,17 +33,6 @@ ChunkIdentity identity_of(const Engine::Impl& engine) {
           config.n_layer,
           config.n_kv_head,
           config.head_dim};
-}
-
-// What every chunk is read after, so that its own first token does not become the one that
-// attention falls back to: the model's first token, or what stands between documents.
-std::vector<int32_t> context_of(const Tokenizer& tokenizer) {
-  const TokenizerData& data = tokenizer.data();
-  if (data.add_bos && data.bos) return {*data.bos};
-  if (const auto separator = tokenizer.find("<|endoftext|>")) return {*separator};
-  if (data.bos) return {*data.bos};
-  if (data.eos) return {*data.eos};
-  return {0};
 }
 
 /// However it has keys stored (kDensePrefill is one of these keys).
@@ -64,8 +52,8 @@ struct Library::Impl {
         store(std::move(chunks)),
         options(how),
         codec(form),
-        identity(identity_of(owner)),
-        context(context_of(*owner.tokenizer)),
+        context(*owner.tokenizer, owner.prompts, how.store_lead, owner.info.context),
+        identity(identity_of(owner, context)),
         device(std::move(computes)),
         fuser(*device) {}
 
@@ -73,10 +61,14 @@ struct Library::Impl {
   ChunkStore store;
   LibraryOptions options;
   BlockCodec codec;
+  ChunkContext context;
   ChunkIdentity identity;
-  std::vector<int32_t> context;
   std::unique_ptr<FusionDevice> device;
   Fuser fuser;
+
+  ChunkTokens in_context(std::span<const int32_t> tokens) const {
+    return {context.of(tokens.size()), tokens};
+  }
 
   /// Of the largest pass that this process has seen, as larger ones are measured better; 0: none.
   double row_ms = 0;
@@ -92,14 +84,14 @@ struct Library::Impl {
   double measured_row_ms(std::span<const int32_t> tokens) {
     for (int pass = 0; pass < 2 && measured_rows == 0; ++pass) {
       const auto start = std::chrono::steady_clock::now();
-      if (!device->read_chunk(identity, {context, tokens}, engine.kv)) break;
+      if (!device->read_chunk(identity, in_context(tokens), engine.kv)) break;
       if (pass == 1) computed(tokens.size(), ms_since(start));
     }
     return row_ms;
   }
   /// A store that cannot be read has no chunks.
   std::optional<StoredChunk> find(std::span<const int32_t> tokens) {
-    auto found = store.find(identity, {context, tokens});
+    auto found = store.find(identity, in_context(tokens));
     if (!found) return std::nullopt;
     return std::move(*found);
   }
@@ -243,7 +235,7 @@ Result<bool> Library::add(std::string_view document, uint32_t part,
                 "--chunk-tokens or raise --ctx",
                 document, part + 1, tokens.size(), impl_->engine.info.context);
   }
-  const ChunkTokens chunk = {impl_->context, tokens};
+  const ChunkTokens chunk = impl_->in_context(tokens);
   REPRISE_TRY(const auto there, impl_->store.find(impl_->identity, chunk));
   if (there && there->record().codec.serves(impl_->codec)) {
     impl_->store.share(*there);

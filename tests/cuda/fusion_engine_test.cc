@@ -43,8 +43,8 @@ TEST_F(CudaEngine, FusionOfEveryRowIsFullPrefill) {
 
 // The prefix case: a chunk right behind what it was read after.
 TEST_F(CudaEngine, FusionOfAChunkAtItsOwnPlaceIsExact) {
-  const PartedPrompt prompt = {{256}, {tiny_prompt(90, 2)}, tiny_prompt(20, 5)};
   Books books(stored_options());
+  const PartedPrompt prompt = books.at_its_own_place();
   books.add(prompt);
   const auto full = books.full(prompt), fused = books.fused(prompt, "a3:ratio=0.5");
   EXPECT_EQ(books.report.loaded_rows, 90u);

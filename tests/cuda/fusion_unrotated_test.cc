@@ -59,8 +59,8 @@ TEST_F(CudaEngine, UnrotatedFusionOfEveryRowIsFullPrefill) {
 }
 
 TEST_F(CudaEngine, UnrotatedFusionOfAChunkAtItsOwnPlaceIsExact) {
-  const PartedPrompt prompt = {{256}, {tiny_prompt(90, 2)}, tiny_prompt(20, 5)};
   Books books(stored_options());
+  const PartedPrompt prompt = books.at_its_own_place();
   books.add(prompt);
   const auto full = books.logits(**books.engine->open(kFree), prompt);
   EXPECT_LT(relative_distance(books.fused(prompt, "a3:ratio=0.5", kFree), full), tolerance());

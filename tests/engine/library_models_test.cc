@@ -66,8 +66,8 @@ TEST_P(FusionModels, ComputingEveryRowEqualsFullPrefill) {
 
 // Every layer's keys are rotated by its own table.
 TEST_P(FusionModels, ChunkAtItsOwnPlaceIsExact) {
-  const PartedPrompt prompt = {{256}, {tiny_prompt(90, 2)}, tiny_prompt(20, 5)};
   Books books(options());
+  const PartedPrompt prompt = books.at_its_own_place();
   books.add(prompt);
   EXPECT_EQ(books.fused(prompt, "cacheblend:ratio=0.5"), books.full(prompt));
   EXPECT_EQ(books.report.loaded_rows, 90u);

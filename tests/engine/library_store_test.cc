@@ -88,7 +88,7 @@ TEST(LibraryStore, SearchGoesOnBehindDamage) {
 // Rows that q8_0 rounded are computed again even where the chunk stands at its own place.
 TEST(LibraryStore, RoundedPrefixIsNoExactOne) {
   Books books("f32", "", {.store_codec = "q8_0"});
-  const PartedPrompt prompt = {{256}, {tiny_prompt(90, 2)}, tiny_prompt(20, 5)};
+  const PartedPrompt prompt = books.at_its_own_place();
   books.add(prompt);
   EXPECT_EQ(books.fused(prompt, "a3:ratio=1"), books.full(prompt));
   EXPECT_EQ(books.report.recomputed_rows, 90u);

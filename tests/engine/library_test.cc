@@ -164,11 +164,12 @@ TEST_P(FusionTypes, PositionFreePagesGetThoseOfFullPrefill) {
 
 // The prefix case: a chunk right behind what it was read after.
 TEST(Fusion, ChunkAtItsOwnPlaceIsExact) {
-  const PartedPrompt prompt = {{256}, {tiny_prompt(90, 2)}, tiny_prompt(20, 5)};
-  for (const std::string policy : {"full", "full:keys=position-free"}) {
+  for (const auto& [policy, lead] : std::vector<std::pair<std::string, std::string>>{
+           {"full", "passage"}, {"full", "none"}, {"full:keys=position-free", "passage"}}) {
     std::vector<float> wide;
     for (const std::string type : {"f32", "f16", "bf16"}) {
-      Books books(type);
+      Books books(type, "", {.store_lead = lead});
+      const PartedPrompt prompt = books.at_its_own_place();
       books.add(prompt);
       const auto full = books.logits(**books.engine->open(policy), prompt);
       const auto fused = books.fused(prompt, "a3:ratio=0.5", policy.c_str());
@@ -439,10 +440,11 @@ std::vector<float> stored_after(Books& books, const char* fusion) {
 TEST(Fusion, RowsReadAllWhereThereIsNoMemoryForFewKeys) {
   EngineOptions options = tiny_options();
   options.kv_type = "bf16";
-  options.kv_memory = 336 * 512;  // of the prompt alone
-  Books tight(options);
+  options.kv_memory = 336 * 512;                      // of the prompt alone
+  const LibraryOptions how = {.store_lead = "none"};  // which would need more
+  Books tight(options, how);
   options.kv_memory *= 2;
-  Books ample(options);
+  Books ample(options, how);
   const PartedPrompt prompt = three_chunks();
   for (Books* books : {&tight, &ample}) books->add(prompt);
   const char* const few = "a3:ratio=0.3,reads=0.3,near=0";

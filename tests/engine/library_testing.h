@@ -6,6 +6,7 @@
 #include <cmath>
 #include <optional>
 
+#include "engine/chunk_context.h"
 #include "engine/engine_impl.h"
 #include "engine/tiny_model.h"
 #include "reprise/library.h"
@@ -32,11 +33,19 @@ class Books {
     engine = tiny_engine(options);
     folder = scratch_folder() + "/store" + std::to_string(stores++);
     how.store = folder;
+    lead = how.store_lead;
     auto opened = Library::open(*engine, how, true);
     if (!opened) throw std::runtime_error(opened.error().message);
     library.emplace(std::move(*opened));
   }
 
+  /// A prompt whose chunk of 90 tokens stands right behind what it was read after.
+  PartedPrompt at_its_own_place() const {
+    const Engine::Impl& impl = engine->impl();
+    const ChunkContext context(*impl.tokenizer, impl.prompts, lead, impl.info.context);
+    const auto head = context.of(90);
+    return {{head.begin(), head.end()}, {tiny_prompt(90, 2)}, tiny_prompt(20, 5)};
+  }
   void add(const PartedPrompt& prompt) {
     for (const auto& chunk : prompt.chunks) ASSERT_TRUE(library->add("book", 0, chunk));
   }
@@ -67,7 +76,7 @@ class Books {
   }
 
   std::unique_ptr<Engine> engine;
-  std::string folder;
+  std::string folder, lead;
   std::optional<Library> library;
   FusionReport report;
 };

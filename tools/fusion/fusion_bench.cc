@@ -12,7 +12,8 @@
 // than the first METHOD, with 95 % intervals over items; the mean place is that of rows computed
 // again, as part of the prompt. In the environment, START=n and STEP=m take items n, n + m, ...
 // below ITEMS, CODEC=name is the form in which chunks are stored (then another column is the KL to
-// the same method over exact chunks), SAMPLES=file gets a line "item method KL F1 right" of each,
+// the same method over exact chunks), LEAD=none has chunks read after a token alone, DEVICE=cuda
+// computes there, SAMPLES=file gets a line "item method KL F1 right" of each,
 // full prefill ("none") included.
 #include <fmt/format.h>
 #include <unistd.h>
@@ -207,16 +208,21 @@ int main(int argc, char** argv) {
   EngineOptions options;
   options.prefix_cache = false;
   options.threads = count_from("THREADS", 0);
+  if (const char* device = std::getenv("DEVICE"); device != nullptr) options.device = device;
   const auto engine = must(Engine::load(options));
   const auto folder =
       std::filesystem::temp_directory_path() / fmt::format("reprise_fusion_bench_{}", ::getpid());
   std::filesystem::remove_all(folder);
   LibraryOptions stored = {.store = folder.string()};
   if (const char* codec = std::getenv("CODEC"); codec != nullptr) stored.store_codec = codec;
+  if (const char* lead = std::getenv("LEAD"); lead != nullptr) stored.store_lead = lead;
   Library library = must(Library::open(*engine, stored, true));
   std::optional<Library> exact;
   if (stored.store_codec != "none") {
-    exact.emplace(must(Library::open(*engine, {.store = folder.string() + "_exact"}, true)));
+    LibraryOptions kept = stored;
+    kept.store = folder.string() + "_exact";
+    kept.store_codec = "none";
+    exact.emplace(must(Library::open(*engine, kept, true)));
   }
   std::vector<Column> columns;
   for (int i = 4; i < argc; ++i) columns.emplace_back().method = argv[i];
