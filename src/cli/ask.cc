@@ -44,8 +44,8 @@ class AskCommand : public Command {
       warn_of(library, console);
       return fail(
           ErrorCode::kEmptyPrompt,
-          "no chunk of '{}' for this model, --kv-type, --precision and --store-lead has a word "
-          "of the question; `reprise store list` shows what is there",
+          "no chunk of '{}' for this model, --kv-type, --precision, --store-lead and "
+          "--chat-template has a word of the question; `reprise store list` shows what is there",
           fused_.library.store);
     }
     // The best one stands next to the question.

@@ -198,7 +198,7 @@ class StoreCommand : public Command {
 
   /// What a chunk's record says of it.
   struct Form {
-    std::string codec = "damaged", model, shape;
+    std::string codec = "damaged", model, shape, lead;
 
     Form() = default;
     explicit Form(const ChunkRecord& record)
@@ -206,7 +206,8 @@ class StoreCommand : public Command {
           model(fmt::format("{:016x}", record.header.model)),
           shape(fmt::format("{} layers, {} KV heads of {} dims, {}", record.header.n_layer,
                             record.header.n_kv_head, record.header.head_dim,
-                            kernels::kv_type_name(record.identity().type))) {}
+                            kernels::kv_type_name(record.identity().type))),
+          lead(record.context.size() == 1 ? "none" : "passage") {}
   };
 
   static Form form_of(const ChunkStore& store, const ChunkRow& row) {
@@ -239,7 +240,8 @@ class StoreCommand : public Command {
                         {"bytes", rows[i].place.bytes},
                         {"used", rows[i].used},
                         {"model", forms[i].model},
-                        {"kv", forms[i].shape}});
+                        {"kv", forms[i].shape},
+                        {"lead", forms[i].lead}});
     }
     return console.print_json({{"chunks", chunks},
                                {"tokens", stats.tokens},
@@ -258,7 +260,8 @@ class StoreCommand : public Command {
                           grouped(row.tokens), bytes_text(row.place.bytes),
                           form.codec == "none" ? "" : ", " + form.codec);
       if (form.model.empty()) continue;
-      auto& [chunks, tokens] = models[fmt::format("model {} ({})", form.model, form.shape)];
+      auto& [chunks, tokens] =
+          models[fmt::format("model {} ({}), --store-lead {}", form.model, form.shape, form.lead)];
       ++chunks;
       tokens += row.tokens;
     }

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -15,20 +14,15 @@ namespace reprise {
 /// Tokens that stand before a chunk while it is read, and of whose KV nothing is kept.
 class ChunkContext {
  public:
-  /// lead: LibraryOptions::store_lead. most: tokens that a context and its chunk may have.
-  ChunkContext(const Tokenizer& tokenizer, const PromptBuilder& prompts, std::string_view lead,
-               size_t most);
+  /// lead: LibraryOptions::store_lead.
+  ChunkContext(const Tokenizer& tokenizer, const PromptBuilder& prompts, std::string_view lead);
 
-  /// Of a chunk with that many tokens: a token alone where it leaves no room for a passage.
-  std::span<const int32_t> of(size_t tokens) const;
+  const std::vector<int32_t>& tokens() const { return tokens_; }
   /// Differs between contexts.
-  const std::string& version() const { return version_; }
+  std::string version() const;
 
  private:
-  std::vector<int32_t> first_;    // [1]
-  std::vector<int32_t> passage_;  // with a token before it; empty: none
-  size_t most_;
-  std::string version_;
+  std::vector<int32_t> tokens_;
 };
 
 }  // namespace reprise

@@ -11,6 +11,7 @@
 #include "engine/chunk_context.h"
 #include "engine/engine_impl.h"
 #include "fusion/fuser.h"
+#include "methods/registry.h"
 #include "store/chunk_store.h"
 #include "text/utf8.h"
 
@@ -52,7 +53,7 @@ struct Library::Impl {
         store(std::move(chunks)),
         options(how),
         codec(form),
-        context(*owner.tokenizer, owner.prompts, how.store_lead, owner.info.context),
+        context(*owner.tokenizer, owner.prompts, how.store_lead),
         identity(identity_of(owner, context)),
         device(std::move(computes)),
         fuser(*device) {}
@@ -67,25 +68,29 @@ struct Library::Impl {
   Fuser fuser;
 
   ChunkTokens in_context(std::span<const int32_t> tokens) const {
-    return {context.of(tokens.size()), tokens};
+    return {context.tokens(), tokens};
   }
 
-  /// Of the largest pass that this process has seen, as larger ones are measured better; 0: none.
+  /// Of the largest chunk or prompt that this process has seen, as those are measured better; 0:
+  /// none.
   double row_ms = 0;
-  uint64_t measured_rows = 0;
+  uint64_t measured_size = 0;
 
-  void computed(uint64_t rows, double ms) {
-    if (rows < measured_rows || rows == 0) return;
-    measured_rows = rows;
+  /// size: rows, but for those that only the first of several passes has.
+  void computed(uint64_t size, uint64_t rows, double ms) {
+    if (size < measured_size || rows == 0) return;
+    measured_size = size;
     row_ms = ms / static_cast<double>(rows);
   }
   /// What a row takes, by computing a chunk alone if nothing is known yet: twice, since the first
   /// pass of a process has much to set up. Of passes that fail nothing is known.
   double measured_row_ms(std::span<const int32_t> tokens) {
-    for (int pass = 0; pass < 2 && measured_rows == 0; ++pass) {
+    for (int pass = 0; pass < 2 && measured_size == 0; ++pass) {
+      SequenceKv kv(engine.kv);
       const auto start = std::chrono::steady_clock::now();
-      if (!device->read_chunk(identity, in_context(tokens), engine.kv)) break;
-      if (pass == 1) computed(tokens.size(), ms_since(start));
+      if (!device->read_chunk(identity, in_context(tokens), kv)) break;
+      const auto rows = static_cast<uint64_t>(kv.length());
+      if (pass == 1) computed(rows, rows, ms_since(start));
     }
     return row_ms;
   }
@@ -110,6 +115,8 @@ struct Library::Impl {
     const bool full = !done && done.error().code == ErrorCode::kOutOfMemory;
     return full && engine.scheduler.page_out() ? compute() : std::move(done);
   }
+  /// KV of a chunk, as it is stored. That of what it is read after stays in the prefix cache.
+  Result<std::vector<std::byte>> read(const ChunkTokens& chunk);
   using Found = std::vector<std::optional<StoredChunk>>;
   /// The prompt's chunks where they lie in it, and where they are stored if stored is set; found
   /// keeps these.
@@ -118,6 +125,25 @@ struct Library::Impl {
   /// Tells the store and the report what a fusion cost and found.
   void account(const Fused& fused, FusionReport& report);
 };
+
+Result<std::vector<std::byte>> Library::Impl::read(const ChunkTokens& chunk) {
+  REPRISE_TRY(auto policy, create_policy(policy_entries(), "full", engine.model->config()));
+  Sequence sequence(engine.kv, std::move(policy));
+  engine.kv.promise(0);  // to a pass that is over
+  engine.scheduler.take_prefix(sequence, chunk.context);
+  const int32_t known = sequence.kv.length();
+  const auto start = std::chrono::steady_clock::now();
+  REPRISE_TRY(auto blocks,
+              with_room([&] { return device->read_chunk(identity, chunk, sequence.kv); }));
+  const auto rows = static_cast<uint64_t>(sequence.kv.length() - known);
+  computed(chunk.tokens.size(), rows, ms_since(start));
+  sequence.kv.truncate(static_cast<int32_t>(chunk.context.size()));
+  sequence.tokens.assign(chunk.context.begin(), chunk.context.end());
+  sequence.prefilled = sequence.tokens.size();
+  engine.scheduler.keep_prefix(sequence);
+  sequence.kv.rest();
+  return blocks;
+}
 
 FusedPrompt Library::Impl::look_up(const PartedPrompt& prompt, std::span<const int32_t> tokens,
                                    bool stored, Found& found, FusionReport& report) {
@@ -153,7 +179,8 @@ void Library::Impl::account(const Fused& fused, FusionReport& report) {
   }
   const FusionCost& cost = fused.cost;
   // Rows that read less say nothing of full prefill.
-  if (cost.few_rows == 0) computed(cost.computed_rows + cost.recomputed_rows, cost.compute_ms);
+  const uint64_t rows = cost.computed_rows + cost.recomputed_rows;
+  if (cost.few_rows == 0) computed(rows, rows, cost.compute_ms);
   report.loaded_chunks = cost.loaded_chunks;
   report.rounded_chunks = cost.rounded_chunks;
   report.damaged_chunks = cost.damaged_chunks;
@@ -228,24 +255,22 @@ Result<bool> Library::add(std::string_view document, uint32_t part,
                           std::span<const int32_t> tokens) {
   REPRISE_CHECK(impl_->check_idle());
   if (tokens.empty()) return fail(ErrorCode::kEmptyPrompt, "{}: no tokens to keep", document);
-  REPRISE_CHECK(impl_->engine.scheduler.check_tokens(tokens));  // a GPU does not
-  if (tokens.size() >= impl_->engine.info.context) {
-    return fail(ErrorCode::kContextExceeded,
-                "{} part {}: a chunk of {} tokens fits no prompt, as the context holds {}; lower "
-                "--chunk-tokens or raise --ctx",
-                document, part + 1, tokens.size(), impl_->engine.info.context);
-  }
   const ChunkTokens chunk = impl_->in_context(tokens);
+  REPRISE_CHECK(impl_->engine.scheduler.check_tokens(chunk.context));  // a GPU does not
+  REPRISE_CHECK(impl_->engine.scheduler.check_tokens(tokens));
+  if (chunk.context.size() + tokens.size() > impl_->engine.info.context) {
+    return fail(ErrorCode::kContextExceeded,
+                "{} part {}: a chunk of {} tokens has no room behind the {} that it is read after, "
+                "as the context holds {}; lower --chunk-tokens or raise --ctx",
+                document, part + 1, tokens.size(), chunk.context.size(),
+                impl_->engine.info.context);
+  }
   REPRISE_TRY(const auto there, impl_->store.find(impl_->identity, chunk));
   if (there && there->record().codec.serves(impl_->codec)) {
     impl_->store.share(*there);
     return false;
   }
-  const auto start = std::chrono::steady_clock::now();
-  REPRISE_TRY(const auto blocks, impl_->with_room([&] {
-    return impl_->device->read_chunk(impl_->identity, chunk, impl_->engine.kv);
-  }));
-  impl_->computed(tokens.size(), ms_since(start));
+  REPRISE_TRY(const auto blocks, impl_->read(chunk));
   const std::string text = replace_invalid_utf8(impl_->engine.tokenizer->decode(tokens));
   return impl_->store.add(impl_->identity, chunk, {std::string(document), part, text}, blocks,
                           impl_->codec);

@@ -312,6 +312,12 @@ void Scheduler::take_prefix(Sequence& sequence, std::span<const int32_t> prompt)
   if (!wake(sequence, false)) sequence.clear();
 }
 
+void Scheduler::keep_prefix(const Sequence& sequence) {
+  PrefixCache* cache = prefix_cache(*sequence.policy);
+  if (cache == nullptr || sequence.prefilled == 0) return;
+  cache->insert(std::span(sequence.tokens).first(sequence.prefilled), sequence.kv);
+}
+
 Scheduler::Pass Scheduler::plan() {
   paged_out_ = false;
   Pass pass = plan_rows();

@@ -75,6 +75,8 @@ class Scheduler {
   /// Empties a sequence and gives it the KV of the prompt's beginning that the prefix cache holds;
   /// it is awake then.
   void take_prefix(Sequence& sequence, std::span<const int32_t> prompt);
+  /// Lets the prefix cache hold what prefill computed of a sequence.
+  void keep_prefix(const Sequence& sequence);
   /// Lets the prefix cache hold, for a prompt, a copy of the KV that it holds of another one, in
   /// pages of its own: sequences as long as users' are made without computing them, where only
   /// speed is asked for. Nothing is copied for policies whose prompts share no prefixes.

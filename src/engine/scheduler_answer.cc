@@ -65,11 +65,9 @@ void Scheduler::finish_prefill(Running& running) {
       static_cast<double>(answer.counters.prompt_tokens - answer.counters.reused_tokens);
   answer.timings.prefill_ms = ms_between(running.prefill_start, now);
   answer.timings.prefill_tok_s = computed * 1000.0 / answer.timings.prefill_ms;
-  PrefixCache* cache = prefix_cache(*sequence.policy);
-  if (cache != nullptr && sequence.prefilled > 0 && !sequence.restored) {
-    cache->insert(std::span(sequence.tokens).first(sequence.prefilled), sequence.kv);
-    share_state(sequence, answer.counters.prompt_tokens);
-  }
+  if (prefix_cache(*sequence.policy) == nullptr || sequence.restored) return;
+  keep_prefix(sequence);
+  share_state(sequence, answer.counters.prompt_tokens);
 }
 
 void Scheduler::accept_token(Running& running, int32_t token) {

@@ -28,16 +28,17 @@ class ReadsAll : public Policy {
   bool position_free_;
 };
 
-/// Copies keys and values of the rows of a chunk as they are stored, and passes them on.
+/// Copies keys and values of the last rows, those of a chunk, as they are stored, and passes them
+/// on.
 class Capture : public AttentionOp {
  public:
-  Capture(CpuExecutor& executor, const ChunkIdentity& identity, const ChunkTokens& tokens)
+  Capture(CpuExecutor& executor, const ChunkIdentity& identity, size_t first, size_t rows)
       : executor_(executor),
         type_(identity.type),
         row_bytes_(identity.row_bytes()),
         values_(size_t{identity.n_kv_head} * identity.head_dim),
-        first_(tokens.context.size()),
-        rows_(tokens.tokens.size()),
+        first_(first),
+        rows_(rows),
         blocks_(identity.n_layer * 2 * rows_ * row_bytes_) {}
 
   Status attend(uint32_t layer, float* q, float* k, float* v, float* out) override {
@@ -204,7 +205,7 @@ class CpuFusion : public FusionDevice {
   CpuFusion(Model& model, ThreadPool& pool) : computing_(model, pool) {}
 
   Result<std::vector<std::byte>> read_chunk(const ChunkIdentity& identity,
-                                            const ChunkTokens& tokens, PagePool& pool) override;
+                                            const ChunkTokens& tokens, SequenceKv& kv) override;
   Result<std::unique_ptr<FusedPass>> begin(const FusedJob& job,
                                            std::vector<ChunkLoad> loads) override {
     return std::make_unique<CpuFusedPass>(computing_, job, std::move(loads));
@@ -215,25 +216,22 @@ class CpuFusion : public FusionDevice {
 };
 
 Result<std::vector<std::byte>> CpuFusion::read_chunk(const ChunkIdentity& identity,
-                                                     const ChunkTokens& tokens, PagePool& pool) {
+                                                     const ChunkTokens& tokens, SequenceKv& kv) {
   std::vector<Row> rows;
-  for (const auto part : {tokens.context, tokens.tokens}) {
-    for (const int32_t token : part) {
-      rows.push_back({0, static_cast<int32_t>(rows.size()), token});
-    }
+  const auto known = static_cast<size_t>(kv.length());
+  int32_t position = kv.length();
+  for (const auto part : {tokens.context.subspan(known), tokens.tokens}) {
+    for (const int32_t token : part) rows.push_back({0, position++, token});
   }
-  SequenceKv kv(pool);
   REPRISE_CHECK(reserve_in_memory(kv, rows.size()));
   ReadsAll policy(false);
-  const SequenceStep step = {&kv,
-                             &policy,
-                             0,
-                             static_cast<uint32_t>(rows.size()),
-                             kernels::Phase::kPrefill,
-                             static_cast<int32_t>(rows.size())};
+  const SequenceStep step = {
+      &kv, &policy, 0, static_cast<uint32_t>(rows.size()), kernels::Phase::kPrefill, position};
   computing_.executor.begin(rows, {&step, 1});
-  Capture capture(computing_.executor, identity, tokens);
+  Capture capture(computing_.executor, identity, tokens.context.size() - known,
+                  tokens.tokens.size());
   REPRISE_CHECK(computing_.model.forward({rows, 0, {}}, capture, nullptr));
+  kv.commit(rows.size());
   return capture.take();
 }
 

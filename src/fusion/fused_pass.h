@@ -81,9 +81,10 @@ class FusionDevice {
  public:
   virtual ~FusionDevice() = default;
   /// KV of a chunk that is read after its context and nothing else: [n_layer][K, V], keys before
-  /// rotation, as StoredChunk::read_layer gives them. kOutOfMemory, kInvalidArgument.
+  /// rotation, as StoredChunk::read_layer gives them. kv has that of the first tokens of the
+  /// context, or of none, and then of context and chunk. kOutOfMemory, kInvalidArgument.
   virtual Result<std::vector<std::byte>> read_chunk(const ChunkIdentity& identity,
-                                                    const ChunkTokens& tokens, PagePool& pool) = 0;
+                                                    const ChunkTokens& tokens, SequenceKv& kv) = 0;
   /// Starts to read what is loaded. One pass at a time. kUnsupported.
   virtual Result<std::unique_ptr<FusedPass>> begin(const FusedJob& job,
                                                    std::vector<ChunkLoad> loads) = 0;

@@ -45,7 +45,7 @@ TEST_F(StoreTest, AddsListsVerifiesAndRemoves) {
   EXPECT_THAT(
       run(in_store({"store", "list"})).out,
       testing::ContainsRegex("model [0-9a-f]{16} \\([0-9]+ layers, [0-9]+ KV heads of [0-9]+ "
-                             "dims, bf16\\): [0-9]+ chunks, "));
+                             "dims, bf16\\), --store-lead passage: [0-9]+ chunks, "));
   EXPECT_EQ(run(in_store({"store", "verify"})).code, 0);
   EXPECT_EQ(run(in_store({"store", "rm", files_[1], "--json"})).code, 0);
   const Outcome collected = run(in_store({"store", "gc", "--json"}));

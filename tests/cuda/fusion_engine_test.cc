@@ -276,6 +276,27 @@ TEST_F(CudaEngine, FusionStandsOnThePrefixCache) {
   EXPECT_EQ(report->recomputed_rows, 308u - 144u);
 }
 
+// Of what every chunk is read after, whole pages are in the prefix cache when the second one is
+// read.
+TEST_F(CudaEngine, FusionReadsChunksBehindAKeptPassage) {
+  for (const char* type : {"bf16", "fp8"}) {
+    const EngineOptions options = stored_options(type);
+    Books without(options);
+    const PartedPrompt prompt = three_chunks();
+    without.add(prompt);
+    auto read = *without.engine->open();
+    ASSERT_TRUE(without.library->fuse(*read, prompt, "pie"));
+    const auto engine = tiny_engine(options);
+    const std::string folder = scratch_folder() + "/behind_" + type;
+    auto library = *Library::open(*engine, {.store = folder}, true);
+    for (const auto& chunk : prompt.chunks) ASSERT_TRUE(library.add("book", 0, chunk));
+    auto reused = *engine->open();
+    ASSERT_TRUE(library.fuse(*reused, prompt, "pie"));
+    EXPECT_LT(relative_distance(without.logits(*reused, prompt), without.logits(*read, prompt)),
+              bf16_tolerance(kLayers));
+  }
+}
+
 TEST_F(CudaEngine, FusionComputesDamagedChunks) {
   Books books(stored_options());
   const PartedPrompt prompt = three_chunks();

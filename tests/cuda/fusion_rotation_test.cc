@@ -57,8 +57,8 @@ TEST_F(CudaEngine, FusionRotatesKeysToTheirNewPlace) {
                 bf16_tolerance(kStoredLayers));
     }
     auto alone = *books.engine->open();
-    const PartedPrompt own_place = {{256}, {prompt.chunks[0]}, prompt.question};
-    ASSERT_TRUE(books.library->fuse(*alone, own_place, "pie"));
+    const PartedPrompt elsewhere = {{256}, {prompt.chunks[0]}, prompt.question};
+    ASSERT_TRUE(books.library->fuse(*alone, elsewhere, "pie"));
     expect_keys(read_back(*moved, 1, 21, 121, true),
                 turned(read_back(*alone, 1, 1, 101, true), *books.engine, 1, 1, 21));
     ASSERT_TRUE(books.library->fuse(*moved, prompt, "full-reuse"));

@@ -440,11 +440,10 @@ std::vector<float> stored_after(Books& books, const char* fusion) {
 TEST(Fusion, RowsReadAllWhereThereIsNoMemoryForFewKeys) {
   EngineOptions options = tiny_options();
   options.kv_type = "bf16";
-  options.kv_memory = 336 * 512;                      // of the prompt alone
-  const LibraryOptions how = {.store_lead = "none"};  // which would need more
-  Books tight(options, how);
+  options.kv_memory = 336 * 512;  // of the prompt alone
+  Books tight(options);
   options.kv_memory *= 2;
-  Books ample(options, how);
+  Books ample(options);
   const PartedPrompt prompt = three_chunks();
   for (Books* books : {&tight, &ample}) books->add(prompt);
   const char* const few = "a3:ratio=0.3,reads=0.3,near=0";
@@ -487,7 +486,8 @@ TEST(Fusion, NeedsMemoryForTheWholePrompt) {
     request.max_tokens = 1;
     EXPECT_TRUE(session->generate(request));
   }
-  const auto added = books.library->add("long", 0, tiny_prompt(310));
+  EXPECT_TRUE(books.library->add("fits", 0, tiny_prompt(150)));  // behind a passage of 128
+  const auto added = books.library->add("long", 0, tiny_prompt(180));
   ASSERT_FALSE(added);
   EXPECT_THAT(added.error().message, testing::HasSubstr("raise --kv-memory"));
 }

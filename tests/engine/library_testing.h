@@ -39,11 +39,14 @@ class Books {
     library.emplace(std::move(*opened));
   }
 
+  ChunkContext context(std::string_view how) const {
+    const Engine::Impl& impl = engine->impl();
+    return {*impl.tokenizer, impl.prompts, how};
+  }
   /// A prompt whose chunk of 90 tokens stands right behind what it was read after.
   PartedPrompt at_its_own_place() const {
-    const Engine::Impl& impl = engine->impl();
-    const ChunkContext context(*impl.tokenizer, impl.prompts, lead, impl.info.context);
-    const auto head = context.of(90);
+    const ChunkContext before = context(lead);
+    const auto head = before.tokens();
     return {{head.begin(), head.end()}, {tiny_prompt(90, 2)}, tiny_prompt(20, 5)};
   }
   void add(const PartedPrompt& prompt) {

@@ -142,13 +142,12 @@ TEST(Tiers, ARunningSequenceThatEvictsStillNeedsMemory) {
 TEST(Tiers, DocumentsAreFusedBesideARunningRequest) {
   EngineOptions options = tiny_options();
   options.model = tiny_model({32, 5, ""});
-  options.kv_type = "bf16";                           // of 1280 bytes a token
-  const LibraryOptions how = {.store_lead = "none"};  // which would need more
-  Books ample(options, how);
+  options.kv_type = "bf16";  // of 1280 bytes a token
+  Books ample(options);
   options.kv_memory = 400 * 1280;
   options.kv_disk = scratch_folder();
   options.kv_disk_size = 8 << 20;
-  Books small(options, how);
+  Books small(options);
   PartedPrompt prompt = three_chunks();
   const Request other = request_of(tiny_prompt(300, 8), 50);
   const auto session = *small.engine->open(), beside = *small.engine->open();

@@ -12,7 +12,7 @@ namespace reprise {
 /// Keeps keys and values of a chunk's rows in a layer for the host, and passes them on.
 class ChunkCapture : public DeviceAttentionOp {
  public:
-  /// buffer: [K, V][rows, n_kv_head, head_dim]. first: rows of the context before the chunk.
+  /// buffer: [K, V][rows, n_kv_head, head_dim]. first: rows before those of the chunk.
   ChunkCapture(const DeviceParts& parts, kernels::cuda::DeviceBuffer<__nv_bfloat16>& buffer,
                size_t first, size_t rows)
       : parts_(parts),

@@ -26,7 +26,7 @@ class CudaFusion : public FusionDevice {
 
   Status create();
   Result<std::vector<std::byte>> read_chunk(const ChunkIdentity& identity,
-                                            const ChunkTokens& tokens, PagePool& pool) override;
+                                            const ChunkTokens& tokens, SequenceKv& kv) override;
   Result<std::unique_ptr<FusedPass>> begin(const FusedJob& job,
                                            std::vector<ChunkLoad> loads) override {
     auto pass = std::make_unique<CudaFusedPass>(ranks_, job);
@@ -48,20 +48,20 @@ Status CudaFusion::create() {
 }
 
 Result<std::vector<std::byte>> CudaFusion::read_chunk(const ChunkIdentity& identity,
-                                                      const ChunkTokens& tokens, PagePool& pool) {
+                                                      const ChunkTokens& tokens, SequenceKv& kv) {
   std::vector<int32_t> all(tokens.context.begin(), tokens.context.end());
   all.insert(all.end(), tokens.tokens.begin(), tokens.tokens.end());
-  std::vector<int32_t> positions(all.size());
-  std::iota(positions.begin(), positions.end(), 0);
-  SequenceKv kv(pool);
-  REPRISE_CHECK(reserve_in_memory(kv, all.size()));
+  const auto known = static_cast<size_t>(kv.length());
+  std::vector<int32_t> positions(all.size() - known);
+  std::iota(positions.begin(), positions.end(), kv.length());
+  REPRISE_CHECK(reserve_in_memory(kv, positions.size()));
   const size_t count = tokens.tokens.size(), block_bytes = 2 * count * identity.row_bytes();
   std::vector<LayerRows> rows;         // [ranks]
   std::vector<ChunkCapture> captures;  // [ranks]
   for (uint32_t rank = 0; rank < ranks_.count(); ++rank) {
     FusionBuffers& own = ranks_.buffers[rank];
     rows.emplace_back(ranks_.parts[rank], own.rows);
-    captures.emplace_back(ranks_.parts[rank], own.captured, tokens.context.size(), count);
+    captures.emplace_back(ranks_.parts[rank], own.captured, tokens.context.size() - known, count);
   }
   const auto begin = [&](uint32_t rank) -> Status {
     const PagedKv& own = ranks_.parts[rank].kv;
@@ -85,6 +85,7 @@ Result<std::vector<std::byte>> CudaFusion::read_chunk(const ChunkIdentity& ident
     REPRISE_CHECK(ranks_.calls.run(
         [&](uint32_t rank) { return captures[rank].copy_to(block, identity.row_bytes()); }));
   }
+  kv.commit(positions.size());
   return blocks;
 }
 
