@@ -88,9 +88,8 @@ struct Library::Impl {
     for (int pass = 0; pass < 2 && measured_size == 0; ++pass) {
       SequenceKv kv(engine.kv);
       const auto start = std::chrono::steady_clock::now();
-      if (!device->read_chunk(identity, in_context(tokens), kv)) break;
-      const auto rows = static_cast<uint64_t>(kv.length());
-      if (pass == 1) computed(rows, rows, ms_since(start));
+      if (!device->read_chunk(identity, {{}, tokens}, kv)) break;
+      if (pass == 1) computed(tokens.size(), tokens.size(), ms_since(start));
     }
     return row_ms;
   }

@@ -69,6 +69,22 @@ TEST(LibraryLoad, ALibraryThatHasComputedNothingMeasures) {
   EXPECT_EQ(books.report.slow_chunks, 3u);
 }
 
+// Of any length that a prompt has room for.
+TEST(LibraryLoad, WhatIsMeasuredNeedsNoPassage) {
+  Books books("f32", "", kAuto);
+  const size_t room = books.engine->info().context;
+  const auto known = tiny_prompt(50, 2);
+  const PartedPrompt prompt = {{}, {known, tiny_prompt(room - 100, 3)}, tiny_prompt(20, 5)};
+  ASSERT_TRUE(books.library->add("book", 0, known));
+  LibraryOptions again = kAuto;
+  again.store = books.folder;
+  books.library.emplace(*Library::open(*books.engine, again, false));
+  const auto full = books.full(prompt);
+  const ReadFault slow(ReadFault::kSlow);
+  EXPECT_EQ(books.fused(prompt, "pie"), full);
+  EXPECT_EQ(books.report.slow_chunks, 1u);
+}
+
 // Short chunks share pages; threads place chunks at once, or parts of them where they are few.
 TEST(LibraryLoad, AnyNumberOfThreadsBringsTheSameKeysAndValues) {
   PartedPrompt prompt = {tiny_prompt(7, 1), {}, tiny_prompt(20, 5)};
