@@ -73,6 +73,15 @@ double segment_bytes(const std::filesystem::path& folder) {
   return bytes;
 }
 
+/// As the environment asks, in a folder that is empty then.
+LibraryOptions stored_as(const std::filesystem::path& folder) {
+  std::filesystem::remove_all(folder);
+  LibraryOptions stored = {.store = folder.string()};
+  if (const char* codec = std::getenv("CODEC"); codec != nullptr) stored.store_codec = codec;
+  if (const char* lead = std::getenv("LEAD"); lead != nullptr) stored.store_lead = lead;
+  return stored;
+}
+
 PartedPrompt prompt_of(Library& library, const std::vector<std::string>& passages,
                        const std::string& question) {
   std::vector<std::vector<int32_t>> chunks;
@@ -181,6 +190,25 @@ void print_samples(std::FILE* file, size_t item, const Column& full,
   std::fflush(file);
 }
 
+/// bytes: stored, of a token.
+void print_head(const std::vector<double>& tokens, size_t passages, const Column& all_computed,
+                const std::string& codec, double bytes) {
+  fmt::print(
+      "\n{} items, {} passages, median {:.0f} tokens; full prefill: F1 {}, right {}; stored as {}: "
+      "{:.0f} bytes a token\n\n",
+      tokens.size(), passages, median(tokens), interval(all_computed.f1, 100, 1),
+      interval(all_computed.right, 100, 1), codec, bytes);
+}
+
+void print_titles(const std::string& first, bool by_form) {
+  fmt::print(
+      "| method | rows % | mean place | F1 | of full | F1 - full | right % | of full | right - "
+      "full | KL to "
+      "full "
+      "| KL - {}'s |{}\n|---|---|---|---|---|---|---|---|---|---|---|{}\n",
+      first, by_form ? " KL by form |" : "", by_form ? "---|" : "");
+}
+
 void print_quality(const Column& column, const Column& full, const Column& first) {
   const auto kl = eval::bootstrap_mean(column.kl);
   fmt::print(
@@ -212,10 +240,7 @@ int main(int argc, char** argv) {
   const auto engine = must(Engine::load(options));
   const auto folder =
       std::filesystem::temp_directory_path() / fmt::format("reprise_fusion_bench_{}", ::getpid());
-  std::filesystem::remove_all(folder);
-  LibraryOptions stored = {.store = folder.string()};
-  if (const char* codec = std::getenv("CODEC"); codec != nullptr) stored.store_codec = codec;
-  if (const char* lead = std::getenv("LEAD"); lead != nullptr) stored.store_lead = lead;
+  const LibraryOptions stored = stored_as(folder);
   Library library = must(Library::open(*engine, stored, true));
   std::optional<Library> exact;
   if (stored.store_codec != "none") {
@@ -264,21 +289,18 @@ int main(int argc, char** argv) {
     fmt::print(stderr, "\r{}/{}", index + 1, count);
   }
   if (samples != nullptr) std::fclose(samples);
+  if (tokens.empty()) {
+    std::filesystem::remove_all(folder);
+    fmt::print(stderr, "\rfusion_bench: no item fits the context of {} tokens\n",
+               engine->info().context);
+    return 1;
+  }
   const double stored_bytes = segment_bytes(folder);
   std::filesystem::remove_all(folder);
   std::filesystem::remove_all(folder.string() + "_exact");
   fmt::print(stderr, "\r");
-  fmt::print(
-      "\n{} items, {} passages, median {:.0f} tokens; full prefill: F1 {}, right {}; stored as {}: "
-      "{:.0f} bytes a token\n\n",
-      tokens.size(), passages, median(tokens), interval(all_computed.f1, 100, 1),
-      interval(all_computed.right, 100, 1), stored.store_codec,
-      stored_bytes / static_cast<double>(stored_tokens));
-  fmt::print(
-      "| method | rows % | mean place | F1 | of full | F1 - full | right % | of full | right - "
-      "full | KL to "
-      "full "
-      "| KL - {}'s |{}\n|---|---|---|---|---|---|---|---|---|---|---|{}\n",
-      columns.front().method, exact ? " KL by form |" : "", exact ? "---|" : "");
+  print_head(tokens, passages, all_computed, stored.store_codec,
+             stored_bytes / static_cast<double>(stored_tokens));
+  print_titles(columns.front().method, exact.has_value());
   for (const Column& column : columns) print_quality(column, all_computed, columns.front());
 }
