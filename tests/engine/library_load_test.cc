@@ -69,10 +69,15 @@ TEST(LibraryLoad, ALibraryThatHasComputedNothingMeasures) {
   EXPECT_EQ(books.report.slow_chunks, 3u);
 }
 
-// Of any length that a prompt has room for.
+// Of any length that a prompt has room for: a passage before it would have none.
 TEST(LibraryLoad, WhatIsMeasuredNeedsNoPassage) {
-  Books books("f32", "", kAuto);
-  const size_t room = books.engine->info().context;
+  EngineOptions options = tiny_options();
+  options.model = tiny_model({32, 5, ""});
+  options.kv_type = "f32";
+  const ModelInfo info = tiny_engine(options)->info();
+  const size_t room = info.context;
+  options.kv_memory = room * info.kv_bytes_per_token;
+  Books books(options, kAuto);
   const auto known = tiny_prompt(50, 2);
   const PartedPrompt prompt = {{}, {known, tiny_prompt(room - 100, 3)}, tiny_prompt(20, 5)};
   ASSERT_TRUE(books.library->add("book", 0, known));

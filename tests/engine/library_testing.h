@@ -45,9 +45,7 @@ class Books {
   }
   /// A prompt whose chunk of 90 tokens stands right behind what it was read after.
   PartedPrompt at_its_own_place() const {
-    const ChunkContext before = context(lead);
-    const auto head = before.tokens();
-    return {{head.begin(), head.end()}, {tiny_prompt(90, 2)}, tiny_prompt(20, 5)};
+    return {context(lead).tokens(), {tiny_prompt(90, 2)}, tiny_prompt(20, 5)};
   }
   void add(const PartedPrompt& prompt) {
     for (const auto& chunk : prompt.chunks) ASSERT_TRUE(library->add("book", 0, chunk));

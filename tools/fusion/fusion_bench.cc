@@ -13,8 +13,8 @@
 // again, as part of the prompt. In the environment, START=n and STEP=m take items n, n + m, ...
 // below ITEMS, CODEC=name is the form in which chunks are stored (then another column is the KL to
 // the same method over exact chunks), LEAD=none has chunks read after a token alone, DEVICE=cuda
-// computes there, SAMPLES=file gets a line "item method KL F1 right" of each,
-// full prefill ("none") included.
+// computes there, SAMPLES=file gets a line "item method KL F1 right" of each, full prefill ("none")
+// included.
 #include <fmt/format.h>
 #include <unistd.h>
 
