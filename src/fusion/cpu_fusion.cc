@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <optional>
 
 #include "base/float16.h"
 #include "base/try.h"
 #include "fusion/fused_attention.h"
+#include "fusion/question_scores.h"
 #include "fusion/row_choice.h"
 
 namespace reprise {
@@ -164,8 +166,10 @@ std::vector<float> CpuFusedPass::question_scores(uint32_t layer, std::span<const
   auto first = static_cast<size_t>(asks - rows.begin());
   first = std::max(first, rows.size() - std::min<size_t>(rows.size(), check.window));
   const QuestionRows question = {rows.subspan(first), q + first * config.n_head * config.head_dim};
-  return question_attention(config, c_.ropes, layer, question, job_.kv, check.candidates,
-                            !job_.position_free, c_.pool);
+  const QuestionKeys keys = {config,  c_.ropes,         layer,
+                             job_.kv, check.candidates, !job_.position_free};
+  return check.score == RowScore::kJoint ? joint_attention(keys, question, c_.pool)
+                                         : head_attention(keys, question, c_.pool);
 }
 
 Status CpuFusedPass::check(std::span<const int32_t> positions, const RowCheck& check,
@@ -173,21 +177,25 @@ Status CpuFusedPass::check(std::span<const int32_t> positions, const RowCheck& c
   const uint32_t layers = c_.model.config().n_layer;
   FusedAttention attention(c_.model.config(), c_.executor, loader_, job_.prompt, job_.kv, policy_);
   FusedAttention::Hooks hooks;
-  REPRISE_TRY(hooks.layer, check_layer(check, c_.model.config(), job_.prompt.end()));
+  REPRISE_TRY(hooks.layers, check_layers(check, c_.model.config(), job_.prompt.end()));
+  const uint32_t chooses = hooks.layers.back();
   bool goes_on = false;
   const auto keep = [&](std::span<const float> scores) {
     const std::vector<int32_t> kept = choose(scores);
     goes_on = !kept.empty();
     attention.keep(kept);
   };
-  if (check.by_values) {
-    hooks.before = [&](const float*, const float* v) {
-      const auto all = value_deviation(hooks.layer, attention.rows(), v, job_.kv, c_.pool);
+  std::vector<float> sums(check.candidates.size());
+  if (check.score == RowScore::kValues) {
+    hooks.before = [&](uint32_t layer, const float* v) {
+      const auto all = value_deviation(layer, attention.rows(), v, job_.kv, c_.pool);
       keep(scores_of(check.candidates, positions, all));
     };
   } else {
-    hooks.after = [&](const float* q, const float*) {
-      keep(question_scores(hooks.layer, attention.rows(), q, check));
+    hooks.after = [&](uint32_t layer, const float* q) {
+      const auto scores = question_scores(layer, attention.rows(), q, check);
+      std::ranges::transform(scores, sums, sums.begin(), std::plus<>());
+      if (layer == chooses) keep(sums);
     };
   }
   // A stage of its own: the pass that computes what was chosen counts from the start again.

@@ -39,11 +39,11 @@ Status FusedAttention::attend(uint32_t layer, float* q, float* k, float* v, floa
   if (packed_ != nullptr && all_rows_read) {
     REPRISE_CHECK(packed_->begin(kv_.pool(), layer, rows_.back().position + 1));
   }
-  const bool watched = layer == hooks_.layer;
-  if (watched && hooks_.before) hooks_.before(q, v);
+  const bool watched = std::ranges::count(hooks_.layers, layer) > 0;
+  if (watched && hooks_.before) hooks_.before(layer, v);
   REPRISE_CHECK(layer + 1 < config_.n_layer ? executor_.attend(layer, q, k, v, out)
                                             : attend_last_row(layer, q, k, v, out));
-  if (watched && hooks_.after) hooks_.after(q, v);
+  if (watched && hooks_.after) hooks_.after(layer, q);
   return hooks_.each ? hooks_.each(layer) : Status();
 }
 

@@ -34,12 +34,13 @@ class FusedAttention : public AttentionOp {
   void begin(std::span<const int32_t> positions);
   std::span<const Row> rows() const { return rows_; }
 
-  /// before, after: called in one layer with q and v of the rows, before their KV is stored and
+  /// before, after: called in some layers with v or q of the rows, before their KV is stored and
   /// after. keep() may be called then. each: behind every layer's attention; an error ends the
   /// pass.
   struct Hooks {
-    uint32_t layer = 0;
-    std::function<void(const float*q, const float*v)> before, after;
+    std::vector<uint32_t> layers;
+    std::function<void(uint32_t layer, const float* v)> before;
+    std::function<void(uint32_t layer, const float* q)> after;
     std::function<Status(uint32_t layer)> each;
   };
   void set_hooks(Hooks hooks) { hooks_ = std::move(hooks); }

@@ -7,23 +7,33 @@
 
 namespace reprise {
 
-Result<uint32_t> check_layer(const RowCheck& check, const ModelConfig& config, int32_t prompt_end) {
-  const uint32_t wanted = check.layer > 0 ? check.layer : std::max(1u, config.n_layer / 5);
+Result<std::vector<uint32_t>> check_layers(const RowCheck& check, const ModelConfig& config,
+                                           int32_t prompt_end) {
+  const uint32_t wanted = check.layer > 0 ? check.layer : (config.n_layer + 3) / 4;
   const uint32_t named = std::min(wanted, config.n_layer - 1);
   const auto serves = [&](uint32_t layer) {
     const uint32_t window = config.window[layer];
-    return check.by_values || window == 0 || window >= static_cast<uint32_t>(prompt_end);
+    return check.score == RowScore::kValues || window == 0 ||
+           window >= static_cast<uint32_t>(prompt_end);
   };
-  for (uint32_t layer = named; layer < config.n_layer; ++layer) {
-    if (serves(layer)) return layer;
+  uint32_t last = named;
+  while (last < config.n_layer && !serves(last)) ++last;
+  if (last == config.n_layer) {
+    last = named;
+    while (last > 0 && !serves(last)) --last;
   }
-  for (uint32_t layer = named; layer-- > 1;) {
-    if (serves(layer)) return layer;
+  if (!serves(last) || (last == 0 && named > 0)) {
+    return fail(ErrorCode::kUnsupported,
+                "fusion a3 needs a layer in which the question sees the whole prompt; the windows "
+                "of this model's are shorter than its {} tokens; use cacheblend, legolink or pie",
+                prompt_end);
   }
-  return fail(ErrorCode::kUnsupported,
-              "fusion a3 needs a layer in which the question sees the whole prompt; the windows of "
-              "this model's are shorter than its {} tokens; use cacheblend, legolink or pie",
-              prompt_end);
+  std::vector<uint32_t> layers;
+  const bool several = check.score == RowScore::kHeads;
+  for (uint32_t layer = several ? (last + 1) / 2 : last; layer <= last; ++layer) {
+    if (serves(layer)) layers.push_back(layer);
+  }
+  return layers;
 }
 
 Status check_memory(const PagePool& pool, size_t tokens) {

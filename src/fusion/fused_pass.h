@@ -14,21 +14,29 @@
 
 namespace reprise {
 
-/// What a pass is asked about loaded rows in the layer where rows are chosen.
+/// What loaded rows are scored by.
+enum class RowScore : uint8_t {
+  kHeads,   // how much the question attends to them, see head_attention(), in some layers
+  kJoint,   // the same by joint_attention(), in one layer
+  kValues,  // how far their values in a layer are from those that were loaded; they are among the
+            // rows of the pass then
+};
+
+/// What a pass is asked about loaded rows.
 struct RowCheck {
   std::span<const int32_t> candidates;  // ascending positions of the rows to score
-  /// How far their values are from those that were loaded; they are among the rows of the pass
-  /// then. Else how much the question attends to them.
-  bool by_values = false;
-  uint32_t layer = 0;    // where rows are chosen; 0: a fifth of the layers
+  RowScore score = RowScore::kHeads;
+  uint32_t layer = 0;    // where rows are chosen; 0: a quarter of the layers
   int32_t question = 0;  // where it begins
   uint32_t window = 0;   // its last rows that score
 };
 
-/// The layer where rows are chosen. Not layer 0, whose keys follow from the tokens alone. Attention
-/// is read in the next layer that sees a prompt of so many tokens whole, or the last one that does;
-/// kUnsupported where every layer's own sliding window hides some of them.
-Result<uint32_t> check_layer(const RowCheck& check, const ModelConfig& config, int32_t prompt_end);
+/// The layers where rows are scored, ascending; they are chosen in the last one. Not layer 0, whose
+/// keys follow from the tokens alone. Attention is read where a prompt of so many tokens is seen
+/// whole: up to the next such layer, or the last one that there is, and by kHeads in those of its
+/// second half. kUnsupported where every layer's own sliding window hides some of them.
+Result<std::vector<uint32_t>> check_layers(const RowCheck& check, const ModelConfig& config,
+                                           int32_t prompt_end);
 
 /// Whether KV of so many tokens ever has room in memory at once, as fusion needs it, which fills a
 /// layer after the other. kOutOfMemory.

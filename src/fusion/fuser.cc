@@ -96,18 +96,19 @@ Status Fuser::choose(const FusedPrompt& prompt, const Plan& plan, const Selector
     if (!selector.exact) return {};
     return merged(plan.computed, chosen.rows);
   };
-  const RowCheck check = {plan.candidates, selector.by_values, selector.layer, prompt.question,
+  const RowCheck check = {plan.candidates, selector.score, selector.layer, prompt.question,
                           selector.window};
   return pass.check(positions, check, choose);
 }
 
 std::optional<Fuser::Selector> Fuser::selector(const FusionMethod& method) {
   if (const auto* a3 = std::get_if<A3Options>(&method)) {
-    return Selector{a3->keys == "exact", false,     a3->ratio, a3->layer, a3->first, a3->pool,
+    const RowScore score = a3->scores == "joint" ? RowScore::kJoint : RowScore::kHeads;
+    return Selector{a3->keys == "exact", score,     a3->ratio, a3->layer, a3->first, a3->pool,
                     a3->window,          a3->reads, a3->near};
   }
   if (const auto* blend = std::get_if<CacheBlendOptions>(&method)) {
-    return Selector{true, true, blend->ratio};
+    return Selector{true, RowScore::kValues, blend->ratio};
   }
   return std::nullopt;
 }

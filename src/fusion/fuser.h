@@ -37,7 +37,7 @@ class Fuser {
   };
   struct Selector {
     bool exact = false;  // needs keys and values of all rows
-    bool by_values = false;
+    RowScore score = RowScore::kHeads;
     float ratio = 0.0f;
     uint32_t layer = 1, first = 0, pool = 1, window = 0;
     float reads = 1.0f;

@@ -15,10 +15,11 @@ inline OptionSpec ratio_option() {
   return {"ratio", "part of the chunks' rows that is computed again", "", 0, 1};
 }
 
-/// A3, arXiv 2511.17560: the rows of the chunks that the question attends to in an early layer.
+/// A3, arXiv 2511.17560: the rows of the chunks that the question attends to in early layers.
 struct A3Options {
   float ratio = 0.15f;
   std::string keys = "stored";
+  std::string scores = "heads";
   uint32_t layer = 0;
   uint32_t first = 4;
   uint32_t pool = 1;
@@ -27,10 +28,11 @@ struct A3Options {
   uint32_t near = 512;
 };
 
-/// The choice of the paper: layer 1, exact keys, scores averaged over neighbours.
+/// The choice of the paper: layer 1, exact keys, all heads as one vector, scores averaged over
+/// neighbours.
 struct PublishedA3 {
   float ratio = 0.15f;
-  explicit operator A3Options() const { return {ratio, "exact", 1, 0, 5, 256, 1}; }
+  explicit operator A3Options() const { return {ratio, "exact", "joint", 1, 0, 5, 256, 1}; }
 };
 
 template <class Visitor>
@@ -47,9 +49,15 @@ void visit_options(A3Options& o, Visitor&& visit) {
                  "row the layers before (as published)",
                  "", 0, 0, "stored|exact"},
       o.keys);
+  visit(OptionSpec{"scores",
+                   "heads: weights of every head, times norms of values, in the second half of the "
+                   "layers up to `layer`; joint: of all heads as one vector, in `layer` alone (as "
+                   "published)",
+                   "", 0, 0, "heads|joint"},
+        o.scores);
   visit(OptionSpec{"layer",
-                   "where the question's attention is read (1 as published); 0 = a fifth of the "
-                   "layers",
+                   "the last one where the question's attention is read (1 as published); 0 = a "
+                   "quarter of the layers",
                    "", 0, 4096},
         o.layer);
   visit(OptionSpec{"first", "of the rows, so many are every chunk's first ones", "tokens", 0, 4096},

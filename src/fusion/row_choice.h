@@ -5,27 +5,11 @@
 #include <span>
 #include <vector>
 
-#include "attention/rotation.h"
+#include "attention/plan.h"
 #include "base/thread_pool.h"
 #include "kv/sequence_kv.h"
-#include "model/config.h"
 
 namespace reprise {
-
-/// Queries of the question in one layer, before rotation.
-struct QuestionRows {
-  std::span<const Row> rows;  // ascending positions
-  const float* q = nullptr;   // [rows, n_head, head_dim]
-};
-
-/// A3, eq. 3: softmax of q.k over candidates and the question's own keys, all heads as one vector,
-/// summed over the question's rows. candidates: ascending positions, before the question's.
-/// rotated: whether pages hold rotated keys. Returns [candidates].
-std::vector<float> question_attention(const ModelConfig& config,
-                                      std::span<const RopeTable* const> ropes, uint32_t layer,
-                                      const QuestionRows& question, const SequenceKv& kv,
-                                      std::span<const int32_t> candidates, bool rotated,
-                                      ThreadPool& pool);
 
 /// Mean over a window of count values centred at each, zeros beyond the ends.
 std::vector<float> pooled(std::span<const float> scores, size_t count);

@@ -84,7 +84,7 @@ TEST_F(CudaEngine, FusionChoosesTheCpusRows) {
   for (const char* fusion :
        {"legolink:first=9", "a3:ratio=0.3", "a3:ratio=0.3,window=7,pool=1",
         "a3:ratio=0.3,keys=exact", "a3:ratio=0.3,layer=3,first=9", "a3:ratio=0.3,reads=0.4,near=16",
-        "a3-paper:ratio=0.3", "cacheblend:ratio=0.3"}) {
+        "a3:ratio=0.3,scores=joint,layer=3", "a3-paper:ratio=0.3", "cacheblend:ratio=0.3"}) {
     const auto got = computed_again(here, prompt, fusion);
     const auto want = computed_again(there, prompt, fusion);
     int both = 0, either = 0;

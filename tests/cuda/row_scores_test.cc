@@ -143,6 +143,109 @@ TEST(RowScores, QuestionsAttendAsInDoublePrecision) {
   }
 }
 
+// What a question's rows add by every head, in double.
+std::vector<double> plain_head_scores(const Shape& shape, const Keys& keys,
+                                      const std::vector<uint16_t>& q,
+                                      const std::vector<int32_t>& positions, uint32_t count,
+                                      const HeadScoresArgs& args, double* largest) {
+  std::vector<double> scores(count);
+  const uint32_t dim = shape.head_dim, group = shape.n_head / shape.n_kv_head;
+  for (uint32_t head = 0; head < shape.n_head; ++head) {
+    std::vector<double> norms(count), k(size_t{count} * dim);
+    for (uint32_t key = 0; key < count; ++key) {
+      for (uint32_t d = 0; d < dim; ++d) {
+        norms[key] += std::pow(keys.value(key, head / group * dim + d, true), 2);
+        k[size_t{key} * dim + d] = keys.value(key, head / group * dim + d, false);
+      }
+    }
+    for (size_t row = 0; row < positions.size(); ++row) {
+      std::vector<double> weights(count);
+      double sum = 0;
+      for (uint32_t key = 0; key <= static_cast<uint32_t>(positions[row]); ++key) {
+        double dot = 0, size = 0;
+        for (uint32_t d = 0; d < dim; ++d) {
+          const double x =
+              to_float(Bf16{q[(row * shape.n_head + head) * dim + d]}) * k[size_t{key} * dim + d];
+          dot += x;
+          size += std::fabs(x);
+        }
+        *largest = std::max(*largest, args.scale * size);
+        double logit = args.scale * dot;
+        if (args.soft_cap > 0) logit = args.soft_cap * std::tanh(logit / args.soft_cap);
+        weights[key] = std::exp(logit);
+        sum += weights[key];
+      }
+      for (uint32_t key = 0; key < count; ++key) {
+        scores[key] += weights[key] / sum * std::sqrt(norms[key]);
+      }
+    }
+  }
+  return scores;
+}
+
+void check_heads(const Shape& shape, uint32_t count, uint32_t rows, float soft_cap, unsigned seed) {
+  Keys keys(shape, count, seed);
+  std::normal_distribution<float> normal;
+  std::vector<uint16_t> q(size_t{rows} * shape.n_head * shape.head_dim);
+  for (uint16_t& value : q) value = to_bf16(normal(keys.random)).bits;
+  std::vector<int32_t> positions(rows);
+  std::iota(positions.begin(), positions.end(), static_cast<int32_t>(count - rows));
+  const DeviceArray<uint8_t> kv(keys.tiles.bytes());
+  const DeviceArray<uint32_t> pages(keys.order);
+  const DeviceArray<uint16_t> queries(q);
+  const DeviceArray<int32_t> places(positions);
+  const DeviceArray<float> workspace(
+      head_scores_workspace(rows, shape.n_head, shape.n_kv_head, count), 0xff);
+  const DeviceArray<float> scores(std::vector<float>(count, 2.0f));
+  HeadScoresArgs args;
+  args.kv = {kv.get(), shape.type, shape.n_kv_head, shape.head_dim};
+  args.pages = pages.get();
+  args.q = reinterpret_cast<const __nv_bfloat16*>(queries.get());
+  args.positions = places.get();
+  args.n_head = shape.n_head;
+  args.keys = count;
+  args.scale = 1.0f / std::sqrt(static_cast<float>(shape.head_dim));
+  args.soft_cap = soft_cap;
+  args.workspace = workspace.get();
+  args.scores = scores.get();
+  for (uint32_t left = rows; left > 0; left -= args.rows) {
+    args.rows = std::min(left, kScoredRows);
+    ASSERT_EQ(head_scores(args, nullptr), cudaSuccess);
+    args.q += size_t{args.rows} * shape.n_head * shape.head_dim;
+    args.positions += args.rows;
+  }
+  ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+  double largest = 1;
+  const auto want = plain_head_scores(shape, keys, q, positions, count, args, &largest);
+  const auto got = scores.host();
+  // Keys of other types are rounded to bf16; then sums in float, exponentials and sums over rows.
+  const double rounding = shape.type == KvType::kBF16 ? 0.0 : 0x1p-9;
+  const double tolerance = 2 * (rounding + (shape.head_dim + 16) * 0x1p-24) * largest +
+                           (rows + 16.0) * shape.n_head * 0x1p-22 + 0x1p-18;
+  for (uint32_t key = 0; key < count; ++key) {
+    ASSERT_NEAR(got[key], 2.0 + want[key], tolerance * want[key] + 0x1p-20) << "key " << key;
+  }
+}
+
+TEST(RowScores, HeadsAttendAsInDoublePrecision) {
+  REPRISE_NEEDS_DEVICE();
+  unsigned seed = 0;
+  for (const Shape& shape : kShapes) {
+    for (const uint32_t rows : {1u, 33u, 150u}) {
+      SCOPED_TRACE(std::to_string(seed));
+      check_heads(shape, 133 + rows, rows, seed % 2 == 0 ? 0.0f : 5.0f, seed);
+      if (testing::Test::HasFatalFailure()) return;
+      ++seed;
+    }
+  }
+}
+
+// More logits than are held at once: heads follow each other.
+TEST(RowScores, HeadsOfLongPromptsTakeTurns) {
+  REPRISE_NEEDS_DEVICE();
+  check_heads({KvType::kBF16, 16, 4, 32}, 40000, 40, 0.0f, 3);
+}
+
 TEST(RowScores, ValuesAreComparedToStoredOnes) {
   REPRISE_NEEDS_DEVICE();
   for (const Shape& shape : kShapes) {
@@ -183,6 +286,10 @@ TEST(RowScores, WhatIsNotServedIsSaid) {
   args.rows = 1;
   args.kv.head_dim = 80;
   EXPECT_EQ(question_logits(args, nullptr), cudaErrorNotSupported);
+  HeadScoresArgs heads;
+  heads.rows = 1;
+  heads.kv.head_dim = 72;
+  EXPECT_EQ(head_scores(heads, nullptr), cudaErrorNotSupported);
 }
 
 }  // namespace

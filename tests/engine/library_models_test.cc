@@ -148,7 +148,7 @@ TEST(FusionWindows, RowsAreChosenInALayerWithoutOne) {
   Books books(options_of(kGemma));
   books.add(three_chunks());
   const auto full_layer = last_values(books, "a3:layer=5");
-  EXPECT_EQ(last_values(books, "a3"), full_layer);  // a fifth of seven is a layer with a window
+  EXPECT_EQ(last_values(books, "a3"), full_layer);  // a quarter of seven is a layer with a window
   EXPECT_EQ(last_values(books, "a3:layer=6"), full_layer);
   Books open(options_of({32, 7, "linear", "gemma3", 1024}));  // which hides nothing of the prompt
   open.add(three_chunks());

@@ -5,9 +5,11 @@
 #include <gmock/gmock.h>
 
 #include <filesystem>
+#include <numeric>
 
 #include "engine/answers.h"
 #include "engine/library_testing.h"
+#include "fusion/cpu_fusion.h"
 
 namespace reprise {
 namespace {
@@ -285,10 +287,44 @@ TEST(Fusion, ChoosesByTheLayerThatIsNamed) {
   EXPECT_EQ(last.size(), 43u);
   EXPECT_NE(last, computed_again(books, "a3:layer=2"));
   EXPECT_EQ(last, computed_again(books, "a3:layer=99"));  // there is none behind it
-  // A fifth of five layers.
-  EXPECT_EQ(computed_again(books, "a3"), computed_again(books, "a3:layer=1"));
+  // A quarter of five layers.
+  EXPECT_EQ(computed_again(books, "a3"), computed_again(books, "a3:layer=2"));
+  EXPECT_NE(last, computed_again(books, "a3:scores=joint,layer=4"));
   EXPECT_EQ(computed_again(books, "a3-paper"),
-            computed_again(books, "a3:keys=exact,layer=1,first=0,pool=5"));
+            computed_again(books, "a3:keys=exact,scores=joint,layer=1,first=0,pool=5"));
+}
+
+// Of the prompt's rows before the question, none of which is loaded.
+std::vector<float> scores_up_to(Books& books, uint32_t layer) {
+  Engine::Impl& engine = books.engine->impl();
+  const std::vector<int32_t> tokens = tiny_prompt(120, 3);
+  std::vector<int32_t> positions(120);
+  std::iota(positions.begin(), positions.end(), 0);
+  const FusedPrompt prompt = {tokens, {}, 100};
+  SequenceKv kv(engine.kv);
+  EXPECT_TRUE(kv.reserve(tokens.size()));
+  const ProgressFn progress;
+  const auto device = cpu_fusion(*engine.model, *engine.threads);
+  auto pass = *device->begin({prompt, kv, false, progress}, {});
+  const RowCheck check = {std::span(positions).first(100), RowScore::kHeads, layer, 100, 256};
+  std::vector<float> scores;
+  const ChooseFn choose = [&](std::span<const float> found) {
+    scores.assign(found.begin(), found.end());
+    return std::vector<int32_t>();
+  };
+  EXPECT_TRUE(pass->check(positions, check, choose));
+  return scores;
+}
+
+TEST(Fusion, ScoresOfLayersAddUp) {
+  Books books("f32");
+  const auto first = scores_up_to(books, 1), both = scores_up_to(books, 2);
+  const auto next = scores_up_to(books, 3);  // of layers 2 and 3
+  ASSERT_EQ(both.size(), 100u);
+  for (size_t i = 0; i < both.size(); ++i) {
+    EXPECT_GT(both[i], first[i]) << i;
+    EXPECT_GT(next[i], both[i] - first[i]) << i;
+  }
 }
 
 TEST(Fusion, FirstRowsOfChunksAreAmongThose) {

@@ -1,131 +1,18 @@
-// Scores of rows against plain double precision.
+// What rows are chosen by.
 #include "fusion/row_choice.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <numeric>
-#include <random>
 
-#include "model/rope.h"
+#include "fusion/fusion_testing.h"
 
 namespace reprise {
 namespace {
 
-struct Case {
-  ModelConfig config;
-  std::unique_ptr<RopeTable> rope;
-  std::optional<PagePool> pool;
-  std::optional<SequenceKv> kv;
-  std::vector<std::vector<float>> k, v;  // [tokens][n_kv_head * head_dim] before rotation
-  ThreadPool threads{2};
-  std::mt19937 random{5};
-  std::normal_distribution<float> normal;
-
-  Case(uint32_t heads, uint32_t kv_heads, uint32_t head_dim, size_t tokens, bool rotated) {
-    config.n_head = heads;
-    config.n_kv_head = kv_heads;
-    config.head_dim = head_dim;
-    RopeConfig angles;
-    angles.dims = head_dim;
-    rope = std::make_unique<RopeTable>(angles, 4096);
-    const kernels::KvLayout layout = {kernels::KvType::kF32, kv_heads, head_dim};
-    pool.emplace(std::move(*PagePool::create(layout, 2, 64 << 20)));
-    kv.emplace(*pool);
-    EXPECT_TRUE(kv->reserve(tokens));
-    for (size_t at = 0; at < tokens; ++at) {
-      k.push_back(values(kv_heads * head_dim));
-      v.push_back(values(kv_heads * head_dim));
-      std::vector<float> key = k.back();
-      if (rotated) rotate(key, at);
-      kernels::store_token(layout, kv->page(1, at / kPageTokens), at % kPageTokens, key.data(),
-                           v.back().data());
-    }
-    kv->commit(tokens);
-  }
-  std::vector<float> values(size_t count) {
-    std::vector<float> out(count);
-    for (float& value : out) value = normal(random);
-    return out;
-  }
-  void rotate(std::vector<float>& heads, size_t position) const {
-    std::vector<float> angles(rope->pairs() * 2);
-    rope->cos_sin(static_cast<int32_t>(position), angles.data());
-    for (size_t i = 0; i < heads.size(); i += 2) {
-      const size_t pair = i % config.head_dim / 2;
-      const float c = angles[2 * pair], s = angles[2 * pair + 1], x = heads[i], y = heads[i + 1];
-      heads[i] = x * c - y * s;
-      heads[i + 1] = x * s + y * c;
-    }
-  }
-};
-
-TEST(QuestionAttention, EqualsPlainSums) {
-  for (const bool rotated : {true, false}) {
-    constexpr size_t kTokens = 333, kQuestion = 300;
-    Case test(6, 2, 16, kTokens, rotated);
-    std::vector<Row> rows;
-    std::vector<float> q;
-    for (size_t at = kQuestion; at < kTokens; ++at) {
-      rows.push_back({0, static_cast<int32_t>(at), 0});
-      const auto row = test.values(6 * 16);
-      q.insert(q.end(), row.begin(), row.end());
-    }
-    std::vector<int32_t> candidates;
-    for (int32_t at = 10; at < 290; ++at) {
-      if (at % 7 != 3) candidates.push_back(at);
-    }
-    const RopeTable* ropes[] = {test.rope.get(), test.rope.get()};
-    const auto scores = question_attention(test.config, ropes, 1, {rows, q.data()}, *test.kv,
-                                           candidates, rotated, test.threads);
-
-    std::vector<double> expected(candidates.size());
-    for (size_t r = 0; r < rows.size(); ++r) {
-      std::vector<float> query(q.begin() + static_cast<std::ptrdiff_t>(r * 96),
-                               q.begin() + static_cast<std::ptrdiff_t>((r + 1) * 96));
-      test.rotate(query, kQuestion + r);
-      const auto weight = [&](size_t at) {
-        std::vector<float> key = test.k[at];
-        test.rotate(key, at);
-        double dot = 0;
-        for (size_t head = 0; head < 6; ++head) {
-          for (size_t d = 0; d < 16; ++d) dot += query[head * 16 + d] * key[head / 3 * 16 + d];
-        }
-        return std::exp(dot / std::sqrt(96.0));
-      };
-      double sum = 0;
-      std::vector<double> weights;
-      for (const int32_t at : candidates) {
-        weights.push_back(weight(static_cast<size_t>(at)));
-        sum += weights.back();
-      }
-      for (size_t own = kQuestion; own <= kQuestion + r; ++own) sum += weight(own);
-      for (size_t i = 0; i < weights.size(); ++i) expected[i] += weights[i] / sum;
-    }
-    // A dot of 96 products in float: error below 96 eps |q||k|, here |q||k| < 300.
-    const double tolerance = 96 * 0x1p-24 * 300 / std::sqrt(96.0) * 4;
-    for (size_t i = 0; i < scores.size(); ++i) {
-      EXPECT_NEAR(scores[i] / expected[i], 1.0, tolerance) << i;
-    }
-  }
-}
-
-TEST(QuestionAttention, IsTheSameOnAnyNumberOfThreads) {
-  Case test(4, 4, 32, 100, true);
-  std::vector<Row> rows;
-  for (int32_t at = 60; at < 100; ++at) rows.push_back({0, at, 0});
-  const auto q = test.values(40 * 128);
-  const std::vector<int32_t> candidates = {1, 5, 6, 40, 59};
-  const RopeTable* ropes[] = {test.rope.get(), test.rope.get()};
-  ThreadPool one(1), three(3);
-  EXPECT_EQ(
-      question_attention(test.config, ropes, 1, {rows, q.data()}, *test.kv, candidates, true, one),
-      question_attention(test.config, ropes, 1, {rows, q.data()}, *test.kv, candidates, true,
-                         three));
-}
-
 TEST(ValueDeviation, IsTheSquaredDistance) {
-  Case test(4, 2, 8, 50, true);
+  FusionCase test(4, 2, 8, 50, true);
   const std::vector<Row> rows = {{0, 3, 0}, {0, 17, 0}, {0, 49, 0}};
   const auto fresh = test.values(3 * 16);
   const auto found = value_deviation(1, rows, fresh.data(), *test.kv, test.threads);

@@ -115,6 +115,16 @@ Status CudaFusedPass::run_layer(uint32_t layer) {
   });
 }
 
+Status CudaFusedPass::score_layer(uint32_t layer, LayerPart part, std::span<RowScorer> scorers) {
+  REPRISE_CHECK(loader_->load_through(layer));
+  return ranks_.calls.enqueue([&](uint32_t rank) {
+    return rows_[rank].run(layer, part, [&](LayerRows::Block block) -> DeviceAttentionOp& {
+      scorers[rank].set_block(block);
+      return scorers[rank];
+    });
+  });
+}
+
 Status CudaFusedPass::run(uint32_t first_layer) {
   const uint32_t last = ranks_.layers() - 1;
   for (uint32_t layer = first_layer; layer < last; ++layer) {
@@ -185,24 +195,22 @@ Status CudaFusedPass::compute(std::span<const int32_t> positions, const FewReads
 Status CudaFusedPass::check(std::span<const int32_t> positions, const RowCheck& check,
                             const ChooseFn& choose) {
   const ModelConfig& config = ranks_.parts.front().computes.config();
-  REPRISE_TRY(const uint32_t at, check_layer(check, config, job_.prompt.end()));
+  REPRISE_TRY(const std::vector<uint32_t> scored, check_layers(check, config, job_.prompt.end()));
+  const uint32_t at = scored.back();
   REPRISE_CHECK(store_first_layer(positions));
   std::vector<RowScorer> scorers;  // [ranks]
   for (uint32_t rank = 0; rank < ranks_.count(); ++rank) {
-    scorers.emplace_back(ranks_.parts[rank], ranks_.buffers[rank].scores, check, rows_[rank],
-                         rows_[rank].table(at));
+    scorers.emplace_back(ranks_.parts[rank], ranks_.buffers[rank].scores, check, rows_[rank], at);
   }
   REPRISE_CHECK(ranks_.calls.run([&](uint32_t rank) { return scorers[rank].begin(); }));
-  for (uint32_t layer = 0; layer < at; ++layer) REPRISE_CHECK(run_layer(layer));
-  REPRISE_CHECK(loader_->load_through(at));
-  REPRISE_CHECK(ranks_.calls.enqueue([&](uint32_t rank) {
-    RowScorer& scorer = scorers[rank];
-    return rows_[rank].run(at, LayerPart::kAttend,
-                           [&](LayerRows::Block block) -> DeviceAttentionOp& {
-                             scorer.set_block(block);
-                             return scorer;
-                           });
-  }));
+  for (uint32_t layer = 0; layer <= at; ++layer) {
+    if (std::ranges::count(scored, layer) == 0) {
+      REPRISE_CHECK(run_layer(layer));
+    } else {
+      REPRISE_CHECK(
+          score_layer(layer, layer < at ? LayerPart::kWhole : LayerPart::kAttend, scorers));
+    }
+  }
   REPRISE_CHECK(ranks_.settle());
   REPRISE_TRY(const std::vector<float> scores, scorers.front().scores());
   const std::vector<int32_t> kept = choose(scores);

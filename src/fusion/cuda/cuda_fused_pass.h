@@ -34,6 +34,8 @@ class CudaFusedPass : public FusedPass {
   Status begin_few(std::span<const int32_t> positions, const FewReads& few);
   Status store_rows(uint32_t rank, std::span<const int32_t> positions);
   Status run_layer(uint32_t layer);
+  /// scorers: [ranks]
+  Status score_layer(uint32_t layer, LayerPart part, std::span<RowScorer> scorers);
   Status run(uint32_t first_layer);
   Status pace(uint32_t layer);
   Status take_logits();

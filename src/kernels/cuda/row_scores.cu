@@ -135,6 +135,106 @@ __global__ __launch_bounds__(kSumThreads) void key_sums_kernel(const float* logi
   scores[key] += sum;
 }
 
+// Logits of some heads of one launch.
+struct HeadRange {
+  uint32_t first = 0, count = 0;
+};
+
+// [heads, rows, keys] logits, then [heads, rows] logs of their sums, then [n_kv_head, keys] norms.
+struct HeadRoom {
+  float *logits, *log_sums, *norms;
+};
+
+constexpr size_t kMostLogits = 16u << 20u;  // that are held at once
+constexpr uint32_t kRowTiles = kScoredRows / 16, kPagesOfBlock = kThreads / 32;
+
+uint32_t heads_at_once(uint32_t rows, uint32_t n_head, uint32_t keys) {
+  const size_t of_head = size_t{rows} * keys;
+  return static_cast<uint32_t>(
+      std::clamp<size_t>(kMostLogits / std::max<size_t>(of_head, 1), 1, n_head));
+}
+
+// A warp has a page's keys and all rows, of one head.
+__global__ __launch_bounds__(kThreads) void head_logits_kernel(
+    const __grid_constant__ HeadScoresArgs a, HeadRange heads, float* logits) {
+  const uint32_t page = blockIdx.x * kPagesOfBlock + threadIdx.x / 32, lane = threadIdx.x % 32;
+  const uint32_t key = page * kPageTokens, head_dim = a.kv.head_dim;
+  if (key >= a.keys) return;
+  const uint32_t head = heads.first + blockIdx.y, kv_head = head / (a.n_head / a.kv.n_kv_head);
+  const unsigned char* tile = key_tile(a.kv, a.pages[page], kv_head);
+  const uint32_t line = lane / 4, pair = lane % 4 * 2;  // of a fragment
+  float sums[kRowTiles][2][4] = {};
+  for (uint32_t dim = 0; dim < head_dim; dim += 16) {
+    uint32_t k[2][2];
+#pragma unroll
+    for (uint32_t i = 0; i < 4; ++i) {
+      const float2 two =
+          load_two(a.kv.type, tile, head_dim, i / 2 * 8 + line, dim + i % 2 * 8 + pair);
+      k[i / 2][i % 2] = pack<__nv_bfloat16>(two.x, two.y);
+    }
+#pragma unroll
+    for (uint32_t t = 0; t < kRowTiles; ++t) {
+      if (t * 16 >= a.rows) break;
+      uint32_t q[4];
+#pragma unroll
+      for (uint32_t i = 0; i < 4; ++i) {
+        const uint32_t row = min(t * 16 + i % 2 * 8 + line, a.rows - 1);
+        const size_t at = (size_t{row} * a.n_head + head) * head_dim + dim + i / 2 * 8 + pair;
+        q[i] = *reinterpret_cast<const uint32_t*>(a.q + at);
+      }
+      multiply<__nv_bfloat16>(sums[t][0], q, k[0]);
+      multiply<__nv_bfloat16>(sums[t][1], q, k[1]);
+    }
+  }
+#pragma unroll
+  for (uint32_t i = 0; i < kRowTiles * 8; ++i) {
+    const uint32_t row = i / 8 * 16 + i % 4 / 2 * 8 + line;
+    const uint32_t at = key + i / 4 % 2 * 8 + pair + i % 2;
+    if (row >= a.rows || at >= a.keys) continue;
+    float logit = sums[i / 8][i / 4 % 2][i % 4] * a.scale;
+    if (a.soft_cap > 0.0f) logit = a.soft_cap * tanhf(logit / a.soft_cap);
+    const bool seen = static_cast<int32_t>(at) <= a.positions[row];
+    logits[(size_t{blockIdx.y} * a.rows + row) * a.keys + at] = seen ? logit : -INFINITY;
+  }
+}
+
+__global__ __launch_bounds__(kSumThreads) void value_norms_kernel(
+    const __grid_constant__ HeadScoresArgs a, float* norms) {
+  const uint32_t key = blockIdx.x * kSumThreads + threadIdx.x, head_dim = a.kv.head_dim;
+  if (key >= a.keys) return;
+  const unsigned char* values =
+      tile_of_key(a.kv, a.pages, key, blockIdx.y) + tile_bytes(a.kv.type, head_dim);
+  float sum = 0.0f;
+  for (uint32_t dim = 0; dim < head_dim; dim += 2) {
+    const float2 two = load_two(a.kv.type, values, head_dim, key % kPageTokens, dim);
+    sum += two.x * two.x + two.y * two.y;
+  }
+  norms[size_t{blockIdx.y} * a.keys + key] = sqrtf(sum);
+}
+
+// A warp adds up some of the heads for 32 keys; what warps have is added in their order.
+__global__ __launch_bounds__(kSumThreads) void head_sums_kernel(
+    const __grid_constant__ HeadScoresArgs a, HeadRange heads, HeadRoom room) {
+  constexpr uint32_t kWarps = kSumThreads / 32;
+  __shared__ float parts[kWarps][32];
+  const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, key = blockIdx.x * 32 + lane;
+  float sum = 0.0f;
+  for (uint32_t head = warp; head < heads.count && key < a.keys; head += kWarps) {
+    float weights = 0.0f;
+    for (uint32_t row = 0; row < a.rows; ++row) {
+      const size_t at = size_t{head} * a.rows + row;
+      weights += expf(room.logits[at * a.keys + key] - room.log_sums[at]);
+    }
+    const uint32_t kv_head = (heads.first + head) / (a.n_head / a.kv.n_kv_head);
+    sum += weights * room.norms[size_t{kv_head} * a.keys + key];
+  }
+  parts[warp][lane] = sum;
+  __syncthreads();
+  if (warp > 0 || key >= a.keys) return;
+  for (uint32_t i = 1; i < kWarps; ++i) sum += parts[i][lane];
+  a.scores[key] += sum;
+}
+
 __global__ __launch_bounds__(kSumThreads) void deviation_kernel(
     const __grid_constant__ ValueDeviationArgs a) {
   const uint32_t head_dim = a.kv.head_dim, pairs = a.kv.n_kv_head * head_dim / 2;
@@ -174,6 +274,34 @@ cudaError_t question_weights(const QuestionScoresArgs& args, cudaStream_t stream
   row_sums_kernel<<<args.rows, kSumThreads, 0, stream>>>(args.workspace, args.keys, log_sums);
   key_sums_kernel<<<(args.keys + kSumThreads - 1) / kSumThreads, kSumThreads, 0, stream>>>(
       args.workspace, args.rows, args.keys, log_sums, args.scores);
+  return cudaGetLastError();
+}
+
+size_t head_scores_workspace(uint32_t rows, uint32_t n_head, uint32_t n_kv_head, uint32_t keys) {
+  const size_t most = std::min(rows, kScoredRows), of_head = most * keys;
+  const size_t logits = std::max(of_head, std::min(kMostLogits, of_head * n_head));
+  return logits + most * n_head + size_t{n_kv_head} * keys;
+}
+
+cudaError_t head_scores(const HeadScoresArgs& args, cudaStream_t stream) {
+  if (args.kv.head_dim % 16 != 0) return cudaErrorNotSupported;
+  if (args.rows == 0) return cudaSuccess;
+  const uint32_t at_once = heads_at_once(args.rows, args.n_head, args.keys);
+  HeadRoom room;
+  room.logits = args.workspace;
+  room.log_sums = room.logits + size_t{at_once} * args.rows * args.keys;
+  room.norms = room.log_sums + size_t{at_once} * args.rows;
+  const uint32_t blocks = (args.keys + kSumThreads - 1) / kSumThreads;
+  value_norms_kernel<<<dim3(blocks, args.kv.n_kv_head), kSumThreads, 0, stream>>>(args, room.norms);
+  const uint32_t pages = (args.keys + kPageTokens - 1) / kPageTokens;
+  for (HeadRange heads; heads.first < args.n_head; heads.first += heads.count) {
+    heads.count = std::min(at_once, args.n_head - heads.first);
+    const dim3 tiles((pages + kPagesOfBlock - 1) / kPagesOfBlock, heads.count);
+    head_logits_kernel<<<tiles, kThreads, 0, stream>>>(args, heads, room.logits);
+    row_sums_kernel<<<heads.count * args.rows, kSumThreads, 0, stream>>>(room.logits, args.keys,
+                                                                         room.log_sums);
+    head_sums_kernel<<<(args.keys + 31) / 32, kSumThreads, 0, stream>>>(args, heads, room);
+  }
   return cudaGetLastError();
 }
 

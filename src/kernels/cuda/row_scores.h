@@ -1,4 +1,5 @@
-// By what fusion chooses rows of stored chunks; scalar references in fusion/row_choice.h.
+// By what fusion chooses rows of stored chunks; scalar references in fusion/question_scores.h and
+// fusion/row_choice.h.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -31,6 +32,25 @@ size_t question_scores_workspace(uint32_t rows, uint32_t keys);
 cudaError_t question_logits(const QuestionScoresArgs& args, cudaStream_t stream);
 /// Adds to the score of every candidate its weights in the softmax of each row's logits.
 cudaError_t question_weights(const QuestionScoresArgs& args, cudaStream_t stream);
+
+/// The same head by head, against every key before a row.
+struct HeadScoresArgs {
+  PagedKv kv;                               // rotated keys
+  const uint32_t* pages = nullptr;          // as above
+  const __nv_bfloat16* q = nullptr;         // [rows, n_head, head_dim] rotated
+  const int32_t* positions = nullptr;       // [rows] ascending, below keys
+  uint32_t rows = 0, n_head = 0, keys = 0;  // rows: at most kScoredRows
+  float scale = 1.0f, soft_cap = 0.0f;      // logit = cap tanh(scale q.k / cap) when > 0
+  float* workspace = nullptr;               // [head_scores_workspace()]
+  float* scores = nullptr;  // [keys] in, out; those of keys that no row sees mean nothing
+};
+
+size_t head_scores_workspace(uint32_t rows, uint32_t n_head, uint32_t n_kv_head, uint32_t keys);
+
+/// Adds to the score of every key its weights in the softmax of each row's logits by each head,
+/// times the norm of its value. Keys are multiplied in bf16. Devices that have some of the heads
+/// add scores up. head_dim: a multiple of 16, else cudaErrorNotSupported.
+cudaError_t head_scores(const HeadScoresArgs& args, cudaStream_t stream);
 
 struct ValueDeviationArgs {
   PagedKv kv;
