@@ -47,24 +47,71 @@ struct Keys {
   std::vector<uint32_t> order;
 };
 
+// The last rows of a prompt.
+struct Question {
+  Question(Keys& keys, uint32_t count, uint32_t rows)
+      : q(drawn(keys, rows)), positions(rows), queries(q), places(numbered(positions, count)) {}
+
+  static std::vector<uint16_t> drawn(Keys& keys, uint32_t rows) {
+    std::normal_distribution<float> normal;
+    std::vector<uint16_t> q(size_t{rows} * keys.own.n_head * keys.own.head_dim);
+    for (uint16_t& value : q) value = to_bf16(normal(keys.random)).bits;
+    return q;
+  }
+  static const std::vector<int32_t>& numbered(std::vector<int32_t>& positions, uint32_t count) {
+    std::iota(positions.begin(), positions.end(), static_cast<int32_t>(count - positions.size()));
+    return positions;
+  }
+  /// Names itself in args, as many rows at a time as are scored at once, and calls score().
+  template <class Args, class Score>
+  void in_parts(Args& args, const Shape& shape, Score&& score) const {
+    args.q = reinterpret_cast<const __nv_bfloat16*>(queries.get());
+    args.positions = places.get();
+    args.n_head = shape.n_head;
+    for (auto left = static_cast<uint32_t>(positions.size()); left > 0; left -= args.rows) {
+      args.rows = std::min(left, kScoredRows);
+      ASSERT_EQ(score(), cudaSuccess);
+      args.q += size_t{args.rows} * shape.n_head * shape.head_dim;
+      args.positions += args.rows;
+    }
+    ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+  }
+
+  std::vector<uint16_t> q;         // [rows, n_head, head_dim]
+  std::vector<int32_t> positions;  // [rows]
+  DeviceArray<uint16_t> queries;
+  DeviceArray<int32_t> places;
+};
+
+// Every shape with few rows and with more than are scored at once.
+template <class Check>
+void check_shapes(Check&& check) {
+  unsigned seed = 0;
+  for (const Shape& shape : kShapes) {
+    for (const uint32_t rows : {1u, 33u, 150u}) {
+      SCOPED_TRACE(std::to_string(seed));
+      check(shape, rows, ++seed);
+      if (testing::Test::HasFatalFailure()) return;
+    }
+  }
+}
+
 // Scores that a question's rows add, in double.
-std::vector<double> plain_scores(const Shape& shape, const Keys& keys,
-                                 const std::vector<uint16_t>& q,
-                                 const std::vector<int32_t>& positions,
+std::vector<double> plain_scores(const Shape& shape, const Keys& keys, const Question& question,
                                  const std::vector<uint8_t>& candidates, int32_t first_own,
                                  double scale, double* largest) {
   std::vector<double> scores(candidates.size());
   const uint32_t dim = shape.head_dim, group = shape.n_head / shape.n_kv_head;
-  for (size_t row = 0; row < positions.size(); ++row) {
+  for (size_t row = 0; row < question.positions.size(); ++row) {
     std::vector<double> weights(candidates.size());
     double sum = 0;
     for (uint32_t key = 0; key < candidates.size(); ++key) {
       const auto at = static_cast<int32_t>(key);
-      if (candidates[key] == 0 && (at < first_own || at > positions[row])) continue;
+      if (candidates[key] == 0 && (at < first_own || at > question.positions[row])) continue;
       double dot = 0, size = 0;
       for (uint32_t head = 0; head < shape.n_head; ++head) {
         for (uint32_t d = 0; d < dim; ++d) {
-          const double x = to_float(Bf16{q[(row * shape.n_head + head) * dim + d]}) *
+          const double x = to_float(Bf16{question.q[(row * shape.n_head + head) * dim + d]}) *
                            keys.value(key, head / group * dim + d, false);
           dot += x;
           size += std::fabs(x);
@@ -81,46 +128,33 @@ std::vector<double> plain_scores(const Shape& shape, const Keys& keys,
 
 void check_question(const Shape& shape, uint32_t keys_count, uint32_t rows, unsigned seed) {
   Keys keys(shape, keys_count, seed);
-  std::normal_distribution<float> normal;
-  std::vector<uint16_t> q(size_t{rows} * shape.n_head * shape.head_dim);
-  for (uint16_t& value : q) value = to_bf16(normal(keys.random)).bits;
-  const auto first_own = static_cast<int32_t>(keys_count - rows);
-  std::vector<int32_t> positions(rows);
-  std::iota(positions.begin(), positions.end(), first_own);
+  const Question question(keys, keys_count, rows);
+  const int32_t first_own = question.positions.front();
   std::vector<uint8_t> candidates(keys_count);
   for (int32_t key = 5; key < first_own - 3; ++key) {
     candidates[static_cast<size_t>(key)] = key % 7 != 3 ? 1 : 0;
   }
   const DeviceArray<uint8_t> kv(keys.tiles.bytes()), named(candidates);
   const DeviceArray<uint32_t> pages(keys.order);
-  const DeviceArray<uint16_t> queries(q);
-  const DeviceArray<int32_t> places(positions);
   const DeviceArray<float> workspace(question_scores_workspace(rows, keys_count), 0xff);
   const DeviceArray<float> scores(std::vector<float>(keys_count, 2.0f));
   QuestionScoresArgs args;
   args.kv = {kv.get(), shape.type, shape.n_kv_head, shape.head_dim};
   args.pages = pages.get();
-  args.q = reinterpret_cast<const __nv_bfloat16*>(queries.get());
-  args.positions = places.get();
   args.candidates = named.get();
-  args.rows = rows;
-  args.n_head = shape.n_head;
   args.keys = keys_count;
   args.first_own = first_own;
   args.scale = 1.0f / std::sqrt(static_cast<float>(shape.n_head * shape.head_dim));
   args.workspace = workspace.get();
   args.scores = scores.get();
-  for (uint32_t left = rows; left > 0; left -= args.rows) {
-    args.rows = std::min(left, kScoredRows);
-    ASSERT_EQ(question_logits(args, nullptr), cudaSuccess);
-    ASSERT_EQ(question_weights(args, nullptr), cudaSuccess);
-    args.q += size_t{args.rows} * shape.n_head * shape.head_dim;
-    args.positions += args.rows;
-  }
-  ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+  question.in_parts(args, shape, [&] {
+    const cudaError_t status = question_logits(args, nullptr);
+    return status == cudaSuccess ? question_weights(args, nullptr) : status;
+  });
+  if (testing::Test::HasFatalFailure()) return;
   double largest = 1;
   const auto want =
-      plain_scores(shape, keys, q, positions, candidates, first_own, args.scale, &largest);
+      plain_scores(shape, keys, question, candidates, first_own, args.scale, &largest);
   const auto got = scores.host();
   // Sums of so many products in float, in logits; then exponentials and sums over rows.
   const double products = shape.n_head * shape.head_dim;
@@ -133,20 +167,14 @@ void check_question(const Shape& shape, uint32_t keys_count, uint32_t rows, unsi
 
 TEST(RowScores, QuestionsAttendAsInDoublePrecision) {
   REPRISE_NEEDS_DEVICE();
-  unsigned seed = 0;
-  for (const Shape& shape : kShapes) {
-    for (const uint32_t rows : {1u, 33u, 150u}) {
-      SCOPED_TRACE(std::to_string(seed));
-      check_question(shape, 333 + rows, rows, ++seed);
-      if (testing::Test::HasFatalFailure()) return;
-    }
-  }
+  check_shapes([](const Shape& shape, uint32_t rows, unsigned seed) {
+    check_question(shape, 333 + rows, rows, seed);
+  });
 }
 
 // What a question's rows add by every head, in double.
 std::vector<double> plain_head_scores(const Shape& shape, const Keys& keys,
-                                      const std::vector<uint16_t>& q,
-                                      const std::vector<int32_t>& positions, uint32_t count,
+                                      const Question& question, uint32_t count,
                                       const HeadScoresArgs& args, double* largest) {
   std::vector<double> scores(count);
   const uint32_t dim = shape.head_dim, group = shape.n_head / shape.n_kv_head;
@@ -158,14 +186,14 @@ std::vector<double> plain_head_scores(const Shape& shape, const Keys& keys,
         k[size_t{key} * dim + d] = keys.value(key, head / group * dim + d, false);
       }
     }
-    for (size_t row = 0; row < positions.size(); ++row) {
+    for (size_t row = 0; row < question.positions.size(); ++row) {
       std::vector<double> weights(count);
       double sum = 0;
-      for (uint32_t key = 0; key <= static_cast<uint32_t>(positions[row]); ++key) {
+      for (uint32_t key = 0; key <= static_cast<uint32_t>(question.positions[row]); ++key) {
         double dot = 0, size = 0;
         for (uint32_t d = 0; d < dim; ++d) {
-          const double x =
-              to_float(Bf16{q[(row * shape.n_head + head) * dim + d]}) * k[size_t{key} * dim + d];
+          const double x = to_float(Bf16{question.q[(row * shape.n_head + head) * dim + d]}) *
+                           k[size_t{key} * dim + d];
           dot += x;
           size += std::fabs(x);
         }
@@ -185,38 +213,24 @@ std::vector<double> plain_head_scores(const Shape& shape, const Keys& keys,
 
 void check_heads(const Shape& shape, uint32_t count, uint32_t rows, float soft_cap, unsigned seed) {
   Keys keys(shape, count, seed);
-  std::normal_distribution<float> normal;
-  std::vector<uint16_t> q(size_t{rows} * shape.n_head * shape.head_dim);
-  for (uint16_t& value : q) value = to_bf16(normal(keys.random)).bits;
-  std::vector<int32_t> positions(rows);
-  std::iota(positions.begin(), positions.end(), static_cast<int32_t>(count - rows));
+  const Question question(keys, count, rows);
   const DeviceArray<uint8_t> kv(keys.tiles.bytes());
   const DeviceArray<uint32_t> pages(keys.order);
-  const DeviceArray<uint16_t> queries(q);
-  const DeviceArray<int32_t> places(positions);
   const DeviceArray<float> workspace(
       head_scores_workspace(rows, shape.n_head, shape.n_kv_head, count), 0xff);
   const DeviceArray<float> scores(std::vector<float>(count, 2.0f));
   HeadScoresArgs args;
   args.kv = {kv.get(), shape.type, shape.n_kv_head, shape.head_dim};
   args.pages = pages.get();
-  args.q = reinterpret_cast<const __nv_bfloat16*>(queries.get());
-  args.positions = places.get();
-  args.n_head = shape.n_head;
   args.keys = count;
   args.scale = 1.0f / std::sqrt(static_cast<float>(shape.head_dim));
   args.soft_cap = soft_cap;
   args.workspace = workspace.get();
   args.scores = scores.get();
-  for (uint32_t left = rows; left > 0; left -= args.rows) {
-    args.rows = std::min(left, kScoredRows);
-    ASSERT_EQ(head_scores(args, nullptr), cudaSuccess);
-    args.q += size_t{args.rows} * shape.n_head * shape.head_dim;
-    args.positions += args.rows;
-  }
-  ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+  question.in_parts(args, shape, [&] { return head_scores(args, nullptr); });
+  if (testing::Test::HasFatalFailure()) return;
   double largest = 1;
-  const auto want = plain_head_scores(shape, keys, q, positions, count, args, &largest);
+  const auto want = plain_head_scores(shape, keys, question, count, args, &largest);
   const auto got = scores.host();
   // Keys of other types are rounded to bf16; then sums in float, exponentials and sums over rows.
   const double rounding = shape.type == KvType::kBF16 ? 0.0 : 0x1p-9;
@@ -229,15 +243,9 @@ void check_heads(const Shape& shape, uint32_t count, uint32_t rows, float soft_c
 
 TEST(RowScores, HeadsAttendAsInDoublePrecision) {
   REPRISE_NEEDS_DEVICE();
-  unsigned seed = 0;
-  for (const Shape& shape : kShapes) {
-    for (const uint32_t rows : {1u, 33u, 150u}) {
-      SCOPED_TRACE(std::to_string(seed));
-      check_heads(shape, 133 + rows, rows, seed % 2 == 0 ? 0.0f : 5.0f, seed);
-      if (testing::Test::HasFatalFailure()) return;
-      ++seed;
-    }
-  }
+  check_shapes([](const Shape& shape, uint32_t rows, unsigned seed) {
+    check_heads(shape, 133 + rows, rows, seed % 2 == 0 ? 0.0f : 5.0f, seed);
+  });
 }
 
 // More logits than are held at once: heads follow each other.
