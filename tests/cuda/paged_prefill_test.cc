@@ -18,8 +18,9 @@ namespace {
 struct Heads {
   uint32_t n_head, n_kv_head, head_dim;
 };
-constexpr Heads kHeads[] = {{8, 2, 128}, {2, 2, 128}, {16, 1, 128}, {6, 2, 64},  {2, 2, 64},
-                            {12, 1, 64}, {8, 2, 96},  {10, 2, 96},  {4, 1, 256}, {2, 2, 256}};
+constexpr Heads kHeads[] = {{8, 2, 128}, {9, 3, 64},  {2, 2, 128}, {16, 1, 128},
+                            {6, 2, 64},  {2, 2, 64},  {12, 1, 64}, {8, 2, 96},
+                            {10, 2, 96}, {4, 1, 256}, {2, 2, 256}};
 
 constexpr uint32_t kNoPage = 0x7fffffff;
 
@@ -33,7 +34,8 @@ struct Options {
   bool f32_out = false;
   float soft_cap = 0.0f, v_power = 0.0f;
   int32_t window = 0, first = 0, lag = 0, align = 1;
-  int32_t step = 1;  // between positions, on average; above 1 they are named
+  int32_t step = 1;         // between positions, on average; above 1 they are named
+  uint32_t other_rows = 0;  // before those of the call and behind them
 };
 
 // A call with random contents, and what double precision makes of the same pages.
@@ -45,12 +47,18 @@ class Case {
         random_(seed),
         chunks_(std::move(chunks)),
         tiles_(options.type, heads.head_dim, 0) {
+    const auto others = [&] {
+      rows_ += options.other_rows;
+      positions_.resize(rows_);
+    };
+    others();
     for (const Chunk& chunk : chunks_) {
       sequences_.push_back({rows_, chunk.rows, chunk.position});
       for (uint32_t i = 0; i < chunk.rows; ++i) positions_.push_back(position_of(chunk, i));
       rows_ += chunk.rows;
       capacity_ = std::max(capacity_, pages_of(chunk));
     }
+    others();
     // Pages that no row sees have an id beyond all pages: reading them would fail.
     ids_.assign(chunks_.size() * capacity_, kNoPage);
     uint32_t pages = 0;
@@ -84,7 +92,7 @@ class Case {
     const size_t rows = size_t{rows_} * heads_.n_head, values = rows * heads_.head_dim;
     const DeviceArray<float> out(options_.f32_out ? values : 0, 0xff), lse(rows, 0xff);
     const DeviceArray<uint16_t> narrow_out(options_.f32_out ? 0 : values, 0xff);
-    const DeviceArray<char> workspace(kPagedPrefillWorkspace);
+    const DeviceArray<char> workspace(paged_prefill_workspace(heads_.head_dim));
     PagedPrefillArgs args;
     args.kv = {kv.get(), options_.type, heads_.n_kv_head, heads_.head_dim};
     args.sequences = sequences.get();
@@ -92,7 +100,8 @@ class Case {
     args.batch = static_cast<uint32_t>(chunks_.size());
     args.capacity = capacity_;
     args.n_head = heads_.n_head;
-    args.rows = rows_;
+    args.first_row = options_.other_rows;
+    args.rows = rows_ - 2 * options_.other_rows;
     args.q = q.get();
     if (options_.step > 1) args.positions = positions.get();
     args.scale = 1.0f / std::sqrt(static_cast<float>(heads_.head_dim));
@@ -114,6 +123,10 @@ class Case {
       for (const uint16_t value : narrow_out.host()) outs.push_back(to_float(Bf16{value}));
     }
     const std::vector<float> lses = lse.host();
+    if (options_.other_rows > 0) {  // are not touched
+      EXPECT_TRUE(std::isnan(lses.front()));
+      EXPECT_TRUE(std::isnan(lses.back()));
+    }
     const uint32_t group = heads_.n_head / heads_.n_kv_head;
     for (size_t sequence = 0; sequence < chunks_.size(); ++sequence) {
       for (uint32_t kv_head = 0; kv_head < heads_.n_kv_head; ++kv_head) {
@@ -280,6 +293,34 @@ TEST_P(PagedPrefill, RowsNeedNotBeNeighbours) {
       options.step = 7;
       options.window = window;
       Case(GetParam(), {{0, 130}, {84, 1}, {300, 0}, {33, 65}}, options, ++seed).run_and_check();
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
+// Few rows over many keys, which blocks share; some sequences have fewer blocks of keys than parts.
+TEST_P(PagedPrefill, FewRowsShareTheirKeysOut) {
+  REPRISE_NEEDS_DEVICE();
+  Options capped, wide, window, long_window, past, apart, half, fp8, fp8_wide, among;
+  capped.soft_cap = 5.0f;
+  wide.f32_out = fp8_wide.f32_out = true;
+  window.window = 100;
+  long_window.window = 1500;
+  past.first = 20;
+  past.lag = 37;
+  past.align = 24;
+  apart.step = 7;
+  half.type = KvType::kF16;
+  fp8.type = fp8_wide.type = KvType::kFP8;
+  fp8.window = 1500;
+  among.other_rows = 70;
+  const std::vector<std::vector<Chunk>> batches = {{{3000, 3}},
+                                                   {{2900, 20}, {700, 2}, {90, 1}, {100, 0}}};
+  unsigned seed = 500;
+  for (const auto& batch : batches) {
+    for (const Options& options :
+         {Options(), capped, wide, window, long_window, past, apart, half, fp8, fp8_wide, among}) {
+      Case(GetParam(), batch, options, ++seed).run_and_check();
       if (HasFatalFailure()) return;
     }
   }

@@ -60,7 +60,7 @@ Status DeviceExecutor::reserve(std::span<const RopeTable* const> ropes) {
       decode_workspace_.reserve(paged_decode_workspace(limits_.sequences, config_.n_head,
                                                        config_.n_kv_head, config_.head_dim),
                                 kWhat));
-  return prefill_workspace_.reserve(kPagedPrefillWorkspace, kWhat);
+  return prefill_workspace_.reserve(paged_prefill_workspace(config_.head_dim), kWhat);
 }
 
 Status DeviceExecutor::add_rope(const RopeTable& table) {

@@ -126,6 +126,7 @@ class DeviceExecutor : public DeviceAttentionOp {
   /// Of steps [step, step + steps), which have so many rows.
   kernels::cuda::PagedPrefillArgs prefill_args(const LayerHeads& heads, uint32_t step,
                                                uint32_t steps, uint32_t rows) const;
+  void name_extent(uint32_t step, uint32_t steps, kernels::cuda::PagedPrefillArgs& args) const;
   Status prefill(const LayerHeads& heads, uint32_t step, uint32_t steps, uint32_t rows,
                  cudaStream_t stream);
   /// Lets a step read copies of its pages, once over the bus and not once per block of rows.

@@ -1,4 +1,7 @@
 // The part of the executor that reads for rows of prompts.
+#include <algorithm>
+#include <limits>
+
 #include "attention/cuda/device_executor.h"
 #include "base/try.h"
 #include "kernels/cuda/elementwise.h"
@@ -26,7 +29,23 @@ PagedPrefillArgs DeviceExecutor::prefill_args(const LayerHeads& heads, uint32_t 
   args.out = heads.prefill_out;
   args.lse = own_lse_ + size_t{rows_.decode_rows} * config_.n_head;
   args.workspace = prefill_workspace_.data();
+  if (!rows_.scattered) name_extent(step, steps, args);
   return args;
+}
+
+/// Of rows at consecutive positions.
+void DeviceExecutor::name_extent(uint32_t step, uint32_t steps, PagedPrefillArgs& args) const {
+  uint32_t first = std::numeric_limits<uint32_t>::max(), end = 0;
+  args.keys = 0;
+  for (const PrefillRows& own : rows_.host_prefill.subspan(step - rows_.decode_rows, steps)) {
+    first = std::min(first, own.first);
+    end = std::max(end, own.first + own.count);
+    uint32_t keys = static_cast<uint32_t>(own.position) + own.count;
+    if (args.window > 0) keys = std::min(keys, static_cast<uint32_t>(args.window) + own.count);
+    args.keys = std::max(args.keys, keys);
+  }
+  args.first_row = std::min(first, end);
+  args.rows = end - args.first_row;
 }
 
 Status DeviceExecutor::prefill(const LayerHeads& heads, uint32_t step, uint32_t steps,
@@ -103,6 +122,8 @@ Status DeviceExecutor::prefill_position_free(const LayerHeads& heads, uint32_t s
     source = {args.pages, packed.most_keys, packed.tokens, packed.keys};
     const size_t first = own.first * q_width();
     args.sequences = packed.rows;
+    args.first_row = 0;
+    args.keys = packed.most_keys;
     args.q = packed.q;
     args.out = heads.prefill_out + first;
     args.lse += size_t{own.first} * config_.n_head;

@@ -138,7 +138,8 @@ Status Layer::fill_memory() {
   REPRISE_CHECK(lse_.reserve(rows() * shape_.n_head, kWhat));
   const size_t room =
       paged_decode_workspace(case_.batch, shape_.n_head, shape_.n_kv_head, shape_.head_dim);
-  REPRISE_CHECK(workspace_.reserve(std::max(room, kPagedPrefillWorkspace), kWhat));
+  REPRISE_CHECK(
+      workspace_.reserve(std::max(room, paged_prefill_workspace(shape_.head_dim)), kWhat));
   return fill_tables();
 }
 

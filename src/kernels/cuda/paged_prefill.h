@@ -23,7 +23,10 @@ struct PagedPrefillArgs {
   const PrefillRows* sequences = nullptr;  // [batch]; long contexts first balance best
   const uint32_t* pages = nullptr;  // [batch, capacity] key i is token i % 16 of page pages[i / 16]
   uint32_t batch = 0, capacity = 0, n_head = 0;
-  uint32_t rows = 0;                   // of all sequences, at least
+  // All that sequences name lie in [first_row, first_row + rows).
+  uint32_t first_row = 0, rows = 0;
+  // Of any row, at most; what there is to share out among the blocks of few rows.
+  uint32_t keys = std::numeric_limits<uint32_t>::max();
   const void* q = nullptr;             // [rows, n_head, head_dim] bf16, rotated; not yet scaled
   const int32_t* positions = nullptr;  // [rows] ascending within a sequence; null: consecutive
   float scale = 1.0f;                  // > 0
@@ -36,10 +39,17 @@ struct PagedPrefillArgs {
   void* out = nullptr;        // [rows, n_head, head_dim] normalised
   bool f32_out = false;       // else bf16
   float* lse = nullptr;       // [rows, n_head] natural log
-  void* workspace = nullptr;  // kPagedPrefillWorkspace bytes, zeroed once; of one stream
+  void* workspace = nullptr;  // paged_prefill_workspace() bytes, zeroed once; of one stream
 };
 
-inline constexpr size_t kPagedPrefillWorkspace = 16;
+/// Where few rows would leave most of a device idle, the keys are shared out among as many blocks
+/// (FlashDecoding, Dao et al. 2023): what they make of them is merged from the workspace.
+inline constexpr uint32_t kSplitBlocks = 132, kMostTileRows = 192;
+inline constexpr size_t kUnsplitPrefillWorkspace = 16;  // where PagedPrefillArgs::keys is 0
+constexpr size_t paged_prefill_workspace(uint32_t head_dim) {
+  return kUnsplitPrefillWorkspace +
+         size_t{kSplitBlocks} * kMostTileRows * (head_dim + 1) * sizeof(float);
+}
 
 /// out = softmax(scale q K^T) V and lse. All pointers are of the device. Pages that no row sees are
 /// not read; tokens of a page that are not seen may hold anything finite. head_dim 64, 96, 128 or

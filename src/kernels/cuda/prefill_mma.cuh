@@ -130,8 +130,9 @@ template <typename S>
 __global__ __launch_bounds__(S::kThreads) void mma_kernel(const __grid_constant__ Params p) {
   extern __shared__ __align__(1024) unsigned char memory[];
   MmaShared<S>& shared = *reinterpret_cast<MmaShared<S>*>(memory);
-  const Tile tile = TileFinder(p).find<S::kRows>(blockIdx.x);
+  const Tile tile = TileFinder(p).find<S::kRows, S::kKeys>(blockIdx.x);
   if (!tile.exists) return;
+  if (tile.empty()) return tile.leave_out(p, threadIdx.x, S::kThreads);
   const int32_t begin = tile.key_begin / S::kKeys * S::kKeys;
   int32_t first = (tile.key_end - 1) / S::kKeys * S::kKeys;
   load_queries<typename S::T, S::kHeadDim, S::kRows>(p, tile, shared.q, threadIdx.x, S::kThreads);

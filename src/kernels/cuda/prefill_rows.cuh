@@ -32,10 +32,11 @@ class RowPair {
     for (uint32_t r = 0; r < 2; ++r) {
       const uint32_t row = first + lane() / 4 + r * 8, known = min(row, tile.end - 1);
       const int32_t position = tile.position(p, known);
-      index_[r] = tile.index(p, known);
+      index_[r] = tile.out_index(p, known);
       valid_[r] = row < tile.end;
-      key_begin_[r] = p.first_key(position);
-      keys_[r] = static_cast<uint32_t>(p.end_key(position) - key_begin_[r]);
+      key_begin_[r] = max(p.first_key(position), tile.key_begin);
+      const int32_t end = min(p.end_key(position), tile.key_end);
+      keys_[r] = static_cast<uint32_t>(max(end - key_begin_[r], 0));
     }
   }
 
@@ -78,7 +79,7 @@ class RowPair {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       for (int mask = 1; mask < 4; mask *= 2) total_[r] += __shfl_xor_sync(~0u, total_[r], mask);
-      const float scale = unit / total_[r];
+      const float scale = total_[r] > 0.0f ? unit / total_[r] : 0.0f;  // of a part, all hidden
       if (p.f32_out) {
         write_f32<N>(static_cast<float*>(p.out), r, scale, sums);
       } else {
@@ -159,7 +160,7 @@ class RowPair {
     }
   }
 
-  size_t index_[2];  // in [rows, n_head]
+  size_t index_[2];  // in [parts, rows, n_head]
   bool valid_[2];
   int32_t key_begin_[2];
   uint32_t keys_[2];

@@ -21,6 +21,10 @@ struct Params {
   bool f32_out;
   float* lse;
   uint32_t* next_tile;  // zero between calls
+  // Keys of a tile are shared out among so many, with out in F32 and lse of each, part_rows apart;
+  // these begin with first_row.
+  uint32_t parts = 1, first_row = 0;
+  size_t part_rows = 0;  // [rows, n_head]
 
   // Keys that the row at a position sees.
   __device__ int32_t first_key(int32_t position) const {
@@ -36,10 +40,13 @@ struct Params {
 // within a position, of query head.
 struct Tile {
   PrefillRows rows;  // of the sequence
-  uint32_t sequence, kv_head;
+  uint32_t sequence, kv_head, part;
   uint32_t begin, end;         // of rows.count * group query rows
-  int32_t key_begin, key_end;  // keys that any of them sees
+  int32_t key_begin, key_end;  // keys that any of them sees, of the part
   bool exists;
+
+  // There are fewer blocks of keys than parts.
+  __device__ bool empty() const { return key_begin >= key_end; }
 
   __device__ int32_t position(const Params& p, uint32_t row) const {
     const uint32_t nth = row / p.group;
@@ -49,6 +56,16 @@ struct Tile {
   // Index of a query row in [rows, n_head].
   __device__ size_t index(const Params& p, uint32_t row) const {
     return size_t{rows.first + row / p.group} * p.n_head + kv_head * p.group + row % p.group;
+  }
+  // The same in out and lse.
+  __device__ size_t out_index(const Params& p, uint32_t row) const {
+    return index(p, row) - size_t{p.first_row} * p.n_head + part * p.part_rows;
+  }
+  // Of an empty part: its rows have no weight.
+  __device__ void leave_out(const Params& p, uint32_t thread, uint32_t threads) const {
+    for (uint32_t row = begin + thread; row < end; row += threads) {
+      p.lse[out_index(p, row)] = -INFINITY;
+    }
   }
   // The page that holds the keys from 16 * page on; one that no row sees is replaced by one that
   // some row does.
@@ -69,10 +86,12 @@ class TileFinder {
  public:
   __device__ explicit TileFinder(const Params& p) : p_(p) {}
 
-  // Ids of successive calls ascend.
-  template <int kRows>
+  // Ids of successive calls ascend. kKeys: of a block, which no part shares with another one.
+  template <int kRows, int kKeys>
   __device__ Tile find(uint32_t id) {
     Tile tile{};
+    tile.part = id % p_.parts;
+    id /= p_.parts;
     for (; sequence_ < p_.batch; ++sequence_) {
       tile.rows = p_.sequences[sequence_];
       const uint32_t rows = tile.rows.count * p_.group, row_tiles = (rows + kRows - 1) / kRows;
@@ -86,6 +105,7 @@ class TileFinder {
         tile.key_begin = p_.first_key(tile.position(p_, tile.begin));
         tile.key_end = p_.end_key(tile.position(p_, tile.end - 1));
         tile.exists = true;
+        if (p_.parts > 1) take_part<kKeys>(tile);
         return tile;
       }
       before_ += row_tiles * p_.n_kv_head;
@@ -93,10 +113,21 @@ class TileFinder {
     return tile;
   }
 
-  // All tiles, once find() found none.
-  __device__ uint32_t tiles() const { return before_; }
+  // All ids, once find() found none.
+  __device__ uint32_t ids() const { return before_ * p_.parts; }
 
  private:
+  template <int kKeys>
+  __device__ void take_part(Tile& tile) const {
+    const int32_t first = tile.key_begin / kKeys, blocks = (tile.key_end - 1) / kKeys - first + 1;
+    const auto bound = [&](uint32_t part) {
+      return (first + static_cast<int32_t>(static_cast<uint32_t>(blocks) * part / p_.parts)) *
+             kKeys;
+    };
+    tile.key_end = min(tile.key_end, bound(tile.part + 1));
+    tile.key_begin = max(tile.key_begin, bound(tile.part));
+  }
+
   // rows: query rows of the tile's sequence, at least 1.
   __device__ bool exceeds_cache(const Tile& tile, uint32_t rows) const {
     const int32_t keys = p_.end_key(tile.position(p_, rows - 1));

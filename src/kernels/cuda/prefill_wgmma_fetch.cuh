@@ -119,10 +119,16 @@ __device__ void load_tiles(const Params& p, WgmmaShared<S>& shared, uint32_t thr
     const uint32_t i = slot.template place<S::kSlots>();
     barrier_wait(&shared.tile_empty[i], slot.template parity<S::kSlots>() ^ 1);
     if (thread == 0) {
-      const uint32_t id = atomicAdd(p.next_tile, 1);
-      shared.tiles[i] = finder.template find<S::kRows>(id);
+      Tile& tile = shared.tiles[i];
+      uint32_t id;
+      while (true) {
+        id = atomicAdd(p.next_tile, 1);
+        tile = finder.template find<S::kRows, S::kKeys>(id);
+        if (!tile.exists || !tile.empty()) break;
+        tile.leave_out(p, 0, 1);
+      }
       // Each block draws one id beyond the tiles; nobody draws after the last of them.
-      if (!shared.tiles[i].exists && id == finder.tiles() + gridDim.x - 1) *p.next_tile = 0;
+      if (!tile.exists && id == finder.ids() + gridDim.x - 1) *p.next_tile = 0;
       barrier_arrive(&shared.tile_known[i]);
     }
     wait_named(kLoaders, S::kQueryLoaders);

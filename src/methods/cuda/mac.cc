@@ -109,7 +109,7 @@ Status DeviceMac::reserve(const DeviceRoom& room) {
   const size_t heads = static_cast<size_t>(settings_.window) * config_.n_head;
   REPRISE_CHECK(seed_out_.reserve(heads * config_.head_dim, kWhat));
   REPRISE_CHECK(seed_lse_.reserve(heads, kWhat));
-  REPRISE_CHECK(prefill_workspace_.reserve(kPagedPrefillWorkspace, kWhat));
+  REPRISE_CHECK(prefill_workspace_.reserve(kUnsplitPrefillWorkspace, kWhat));
   return workspace_.reserve(
       mac_workspace(rules_, room.sequences, config_.n_head, config_.n_kv_head, config_.head_dim),
       kWhat);
@@ -268,6 +268,7 @@ Status DeviceMac::after_prefill(const DevicePrompt& prompt, cudaStream_t stream)
   args.batch = 1;  // so that capacity does not matter
   args.n_head = config_.n_head;
   args.rows = rows.count;
+  args.keys = 0;
   args.q = prompt.q + skipped;
   args.scale = kQueryUnit;
   args.soft_cap = config_.attention_soft_cap;
