@@ -20,8 +20,8 @@ struct Options {
 };
 
 struct Weight {
-  Weight(TensorType type, size_t rows, size_t cols, ThreadPool& pool)
-      : matrix(packed(StoredMatrix(type, rows, cols, 1), pool)) {
+  Weight(TensorType type, size_t rows, size_t cols, ThreadPool& pool, unsigned seed = 1)
+      : matrix(packed(StoredMatrix(type, rows, cols, seed), pool)) {
     EXPECT_EQ(DeviceMatrix::upload(matrix, pool, &device), cudaSuccess);
   }
   std::vector<double> row(size_t index) const {
@@ -147,6 +147,51 @@ TEST_P(GemmTypes, GivesTheProductOfSlices) {
 INSTANTIATE_TEST_SUITE_P(AllTypes, GemmTypes, testing::ValuesIn(kAllTypes), [](const auto& test) {
   return std::string(tensor_type_info(test.param).name);
 });
+
+// What weights give together is what each gives alone.
+void check_together(Gemm& gemm, const std::vector<const Weight*>& weights, bool accumulate) {
+  constexpr size_t kRows = 70, kStride = 128, kApart = kRows * kStride;
+  const size_t in = weights.front()->matrix.cols();
+  const DeviceArray<uint16_t> x(to_bf16_bits(random_values(kRows * in, 3)));
+  const std::vector<float> start = random_values(weights.size() * kApart, 4);
+  const DeviceArray<float> together(start), alone(start);
+  std::vector<GemmArgs> products;
+  for (size_t i = 0; i < weights.size(); ++i) {
+    GemmArgs args;
+    args.weight = &weights[i]->device;
+    args.x = reinterpret_cast<const __nv_bfloat16*>(x.get());
+    args.rows = kRows;
+    args.out = alone.get() + i * kApart;
+    args.out_stride = kStride;
+    args.accumulate = accumulate;
+    ASSERT_TRUE(gemm.multiply(args, nullptr));
+    args.out = together.get() + i * kApart;
+    products.push_back(args);
+  }
+  ASSERT_TRUE(gemm.multiply(products, nullptr));
+  ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+  const auto got = together.host(), want = alone.host();
+  const double tolerance = static_cast<double>(in * in) * 0x1p-22;  // products are below 1
+  for (size_t i = 0; i < got.size(); ++i) ASSERT_NEAR(got[i], want[i], tolerance) << i;
+}
+
+// Two of one shape, in the order in which their weights lie, come at once: in some of these orders.
+TEST(Gemm, GivesSeveralProducts) {
+  REPRISE_NEEDS_DEVICE();
+  ThreadPool pool(2);
+  auto gemm = Gemm::create(size_t{4} << 20);
+  ASSERT_TRUE(gemm.has_value()) << gemm.error().message;
+  for (const TensorType type : {TensorType::kBF16, TensorType::kQ8_0}) {
+    const Weight a(type, 64, 128, pool, 1), b(type, 64, 128, pool, 2), c(type, 64, 128, pool, 5);
+    const Weight other(type, 96, 128, pool, 6);
+    const std::vector<std::vector<const Weight*>> orders = {
+        {&a, &b}, {&b, &a}, {&a, &c}, {&c, &a}, {&b, &c, &a}, {&c, &b, &a}, {&other, &a, &b}};
+    for (const auto& weights : orders) {
+      for (const bool accumulate : {false, true}) check_together(**gemm, weights, accumulate);
+      if (HasFatalFailure()) return;
+    }
+  }
+}
 
 TEST(Gemm, RefusesWhatItCannotDo) {
   REPRISE_NEEDS_DEVICE();

@@ -23,6 +23,7 @@ Result<CublasLt> CublasLt::load() {
   REPRISE_CHECK(from.load("cublasLtMatmulDescSetAttribute", &lt.desc_set));
   REPRISE_CHECK(from.load("cublasLtMatrixLayoutCreate", &lt.layout_create));
   REPRISE_CHECK(from.load("cublasLtMatrixLayoutDestroy", &lt.layout_destroy));
+  REPRISE_CHECK(from.load("cublasLtMatrixLayoutSetAttribute", &lt.layout_set));
   REPRISE_CHECK(from.load("cublasLtMatmulPreferenceCreate", &lt.preference_create));
   REPRISE_CHECK(from.load("cublasLtMatmulPreferenceDestroy", &lt.preference_destroy));
   REPRISE_CHECK(from.load("cublasLtMatmulPreferenceSetAttribute", &lt.preference_set));

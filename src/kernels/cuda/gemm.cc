@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
+#include <tuple>
 #include <utility>
 
 #include "base/try.h"
@@ -16,9 +18,12 @@ constexpr size_t kLibraryWorkspace = size_t{32} << 20;  // what NVIDIA advises f
 constexpr size_t kAlignment = 256;
 constexpr size_t kMaxPlans = 4096;
 constexpr size_t kSliceRows = 128;  // slices of whole tiles keep pointers aligned
+// Two waves of an H200's tiles of 256 x 128: products of more values are no faster together.
+constexpr size_t kPairedValues = size_t{2} * 132 * 256 * 128;
 
 // Everything that the choice of an algorithm depends on.
 struct Shape {
+  size_t products = 1;
   size_t n = 0, k = 0, rows = 0, weight_stride = 0, out_stride = 0;
   GemmOut type = GemmOut::kF32;
   bool bias = false, accumulate = false;
@@ -38,6 +43,11 @@ struct Plan {
   cublasLtMatmulAlgo_t algorithm = {};
 };
 
+// Elements from the first of two products' matrices to the second one.
+struct Apart {
+  int64_t weight = 0, out = 0;
+};
+
 // The largest power of two up to kAlignment that divides it.
 uint32_t alignment(const void* pointer) {
   const uintptr_t bits = reinterpret_cast<uintptr_t>(pointer) | kAlignment;
@@ -50,12 +60,24 @@ size_t element_bytes(GemmOut type) {
   return type == GemmOut::kF32 ? sizeof(float) : sizeof(__nv_bfloat16);
 }
 
+// Of as many matrices as products; set_apart() says where they lie.
 Result<Layout> make_layout(const CublasLt& lt, cudaDataType type, size_t rows, size_t cols,
-                           size_t stride) {
-  cublasLtMatrixLayout_t layout = nullptr;
-  REPRISE_CHECK(lt.check(lt.layout_create(&layout, type, rows, cols, static_cast<int64_t>(stride)),
+                           size_t stride, size_t products) {
+  cublasLtMatrixLayout_t made = nullptr;
+  REPRISE_CHECK(lt.check(lt.layout_create(&made, type, rows, cols, static_cast<int64_t>(stride)),
                          "a layout"));
-  return Layout(layout, lt.layout_destroy);
+  Layout layout(made, lt.layout_destroy);
+  const auto count = static_cast<int32_t>(products);
+  REPRISE_CHECK(lt.check(
+      lt.layout_set(made, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count, sizeof count), "a layout"));
+  return layout;
+}
+
+// elements: from a matrix to the next one.
+Status set_apart(const CublasLt& lt, const Layout& layout, int64_t elements) {
+  return lt.check(lt.layout_set(layout.get(), CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET,
+                                &elements, sizeof elements),
+                  "a layout");
 }
 
 Result<Desc> make_desc(const CublasLt& lt, const Shape& shape) {
@@ -75,12 +97,15 @@ Result<Desc> make_desc(const CublasLt& lt, const Shape& shape) {
 }
 
 Result<Plan> make_plan(const CublasLt& lt, cublasLtHandle_t handle, const Shape& shape,
-                       size_t workspace_bytes) {
+                       const Apart& apart, size_t workspace_bytes) {
   REPRISE_TRY(Desc desc, make_desc(lt, shape));
-  REPRISE_TRY(Layout weight, make_layout(lt, CUDA_R_16BF, shape.k, shape.n, shape.weight_stride));
-  REPRISE_TRY(Layout x, make_layout(lt, CUDA_R_16BF, shape.k, shape.rows, shape.k));
-  REPRISE_TRY(Layout out,
-              make_layout(lt, data_type(shape.type), shape.n, shape.rows, shape.out_stride));
+  REPRISE_TRY(Layout weight,
+              make_layout(lt, CUDA_R_16BF, shape.k, shape.n, shape.weight_stride, shape.products));
+  REPRISE_TRY(Layout x, make_layout(lt, CUDA_R_16BF, shape.k, shape.rows, shape.k, shape.products));
+  REPRISE_TRY(Layout out, make_layout(lt, data_type(shape.type), shape.n, shape.rows,
+                                      shape.out_stride, shape.products));
+  REPRISE_CHECK(set_apart(lt, weight, apart.weight));
+  REPRISE_CHECK(set_apart(lt, out, apart.out));
   Plan plan{std::move(desc), std::move(weight), std::move(x), std::move(out)};
 
   cublasLtMatmulPreference_t made = nullptr;
@@ -117,6 +142,31 @@ tl::unexpected<Error> no_room(const DeviceMatrix& weight, size_t workspace_bytes
               workspace_bytes, weight.rows(), weight.cols());
 }
 
+// Whether it may be multiplied at once with another such one.
+bool may_pair(const GemmArgs& args) {
+  return args.weight->type() == TensorType::kBF16 && args.bias == nullptr && args.rows > 0 &&
+         args.weight->rows() * args.rows <= kPairedValues;
+}
+
+// From one to the other, if both products have one shape and elements lie apart by multiples of
+// what they are aligned to.
+std::optional<Apart> apart_of(const GemmArgs& one, const GemmArgs& other) {
+  const auto same = [](const GemmArgs& a) {
+    return std::tuple(a.weight->rows(), a.weight->cols(), a.weight->row_stride(), a.x, a.rows,
+                      a.type, a.out_stride, a.accumulate);
+  };
+  if (!may_pair(one) || !may_pair(other) || same(one) != same(other)) return std::nullopt;
+  const auto bytes = [](const void* from, const void* to) {
+    return reinterpret_cast<intptr_t>(to) - reinterpret_cast<intptr_t>(from);
+  };
+  const intptr_t weights = bytes(one.weight->weights().codes, other.weight->weights().codes);
+  const intptr_t outs = bytes(one.out, other.out);
+  constexpr auto kUnit = static_cast<intptr_t>(kAlignment);
+  if (weights <= 0 || outs <= 0 || weights % kUnit != 0 || outs % kUnit != 0) return std::nullopt;
+  return Apart{weights / static_cast<intptr_t>(sizeof(__nv_bfloat16)),
+               outs / static_cast<intptr_t>(element_bytes(one.type))};
+}
+
 // Rows of the weight in bf16.
 struct WeightRows {
   const void* data = nullptr;  // [count, stride]
@@ -131,9 +181,10 @@ struct Gemm::Impl {
   size_t library_bytes() const {
     return std::min(kLibraryWorkspace, workspace.size() / 2 / kAlignment * kAlignment);
   }
-  Result<Plan*> plan_of(const Shape& shape);
+  Result<Plan*> plan_of(const Shape& shape, const Apart& apart);
+  /// apart: of the other product that is like it, or null.
   Status multiply_rows(const GemmArgs& args, const void* bias, const WeightRows& rows,
-                       cudaStream_t stream);
+                       const Apart* apart, cudaStream_t stream);
   Status multiply_slices(const GemmArgs& args, const void* bias, std::byte* room, size_t room_bytes,
                          cudaStream_t stream);
 
@@ -143,19 +194,27 @@ struct Gemm::Impl {
   std::map<Shape, Plan> plans;
 };
 
-Result<Plan*> Gemm::Impl::plan_of(const Shape& shape) {
-  if (const auto found = plans.find(shape); found != plans.end()) return &found->second;
-  REPRISE_TRY(Plan plan, make_plan(lt, handle.get(), shape, library_bytes()));
+Result<Plan*> Gemm::Impl::plan_of(const Shape& shape, const Apart& apart) {
+  if (const auto found = plans.find(shape); found != plans.end()) {
+    Plan& plan = found->second;
+    if (shape.products > 1) {
+      REPRISE_CHECK(set_apart(lt, plan.weight, apart.weight));
+      REPRISE_CHECK(set_apart(lt, plan.out, apart.out));
+    }
+    return &plan;
+  }
+  REPRISE_TRY(Plan plan, make_plan(lt, handle.get(), shape, apart, library_bytes()));
   if (plans.size() >= kMaxPlans) plans.clear();
   return &plans.emplace(shape, std::move(plan)).first->second;
 }
 
 // The columns of out that these rows of the weight give. bias: of the output's type.
 Status Gemm::Impl::multiply_rows(const GemmArgs& args, const void* bias, const WeightRows& rows,
-                                 cudaStream_t stream) {
+                                 const Apart* apart, cudaStream_t stream) {
   const size_t offset = rows.first * element_bytes(args.type);
   void* out = static_cast<std::byte*>(args.out) + offset;
-  const Shape shape{.n = rows.count,
+  const Shape shape{.products = apart != nullptr ? size_t{2} : 1,
+                    .n = rows.count,
                     .k = args.weight->cols(),
                     .rows = args.rows,
                     .weight_stride = rows.stride,
@@ -166,7 +225,7 @@ Status Gemm::Impl::multiply_rows(const GemmArgs& args, const void* bias, const W
                     .weight_alignment = alignment(rows.data),
                     .x_alignment = alignment(args.x),
                     .out_alignment = alignment(out)};
-  REPRISE_TRY(Plan * plan, plan_of(shape));
+  REPRISE_TRY(Plan * plan, plan_of(shape, apart != nullptr ? *apart : Apart()));
   if (shape.bias) {
     const void* from = static_cast<const std::byte*>(bias) + offset;
     REPRISE_CHECK(lt.check(
@@ -193,7 +252,7 @@ Status Gemm::Impl::multiply_slices(const GemmArgs& args, const void* bias, std::
     const size_t count = std::min(slice, weight.rows() - first);
     REPRISE_CUDA(dequantize(weight, first, count, expanded, stream), "expanding weights");
     const WeightRows rows{expanded, weight.cols(), first, count};
-    REPRISE_CHECK(multiply_rows(args, bias, rows, stream));
+    REPRISE_CHECK(multiply_rows(args, bias, rows, nullptr, stream));
   }
   return {};
 }
@@ -234,7 +293,24 @@ Status Gemm::multiply(const GemmArgs& args, cudaStream_t stream) {
     return impl_->multiply_slices(args, bias, room, room_bytes, stream);
   }
   const WeightRows rows{weight.weights().codes, weight.row_stride(), 0, weight.rows()};
-  return impl_->multiply_rows(args, bias, rows, stream);
+  return impl_->multiply_rows(args, bias, rows, nullptr, stream);
+}
+
+Status Gemm::multiply(std::span<const GemmArgs> products, cudaStream_t stream) {
+  for (; !products.empty(); products = products.subspan(1)) {
+    const GemmArgs& first = products.front();
+    std::optional<Apart> apart;
+    if (products.size() > 1) apart = apart_of(first, products[1]);
+    if (!apart) {
+      REPRISE_CHECK(multiply(first, stream));
+      continue;
+    }
+    const DeviceMatrix& weight = *first.weight;
+    const WeightRows rows{weight.weights().codes, weight.row_stride(), 0, weight.rows()};
+    REPRISE_CHECK(impl_->multiply_rows(first, nullptr, rows, &*apart, stream));
+    products = products.subspan(1);
+  }
+  return {};
 }
 
 }  // namespace reprise::kernels::cuda

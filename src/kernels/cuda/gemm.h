@@ -5,6 +5,7 @@
 #include <cuda_runtime_api.h>
 
 #include <memory>
+#include <span>
 
 #include "kernels/cuda/device_matrix.h"
 #include "reprise/error.h"
@@ -33,6 +34,9 @@ class Gemm {
   ~Gemm();
   /// kOutOfMemory; kDeviceUnavailable with the library's status.
   Status multiply(const GemmArgs& args, cudaStream_t stream);
+  /// One after the other; two neighbours that alone leave much of the device idle at once, where
+  /// their BF16 weights have one shape, neither has a bias, and outputs lie as the weights do.
+  Status multiply(std::span<const GemmArgs> products, cudaStream_t stream);
 
   struct Impl;
 

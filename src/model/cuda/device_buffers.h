@@ -18,7 +18,8 @@ struct DeviceModel::Buffers {
 
   DeviceBuffer<float> x;                           // [rows, hidden] the residual stream
   DeviceBuffer<float> h;                           // [rows, hidden] output before a post norm
-  DeviceBuffer<float> q, k, v;                     // [rows, heads * head_dim]
+  DeviceBuffer<float> q;                           // [rows, n_head * head_dim]
+  DeviceBuffer<float> kv;                          // [2][rows, n_kv_head * head_dim]
   DeviceBuffer<float> attn;                        // [results, n_head * head_dim]; in float, rows
   DeviceBuffer<float> gate, up;                    // [few rows, ffn]
   DeviceBuffer<__nv_bfloat16> input;               // [rows, hidden] normalised

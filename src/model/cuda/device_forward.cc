@@ -1,5 +1,6 @@
 // One forward pass on a device: embeddings, layers, logits.
 #include <algorithm>
+#include <functional>
 
 #include "base/try.h"
 #include "kernels/cuda/elementwise.h"
@@ -40,7 +41,7 @@ Status DeviceModel::Buffers::reserve(const ModelConfig& config, const Shard& sha
   }
   for (auto* buffer : {&x, &h}) REPRISE_CHECK(buffer->reserve(max_rows * config.hidden, kWhat));
   REPRISE_CHECK(q.reserve(max_rows * q_width, kWhat));
-  for (auto* buffer : {&k, &v}) REPRISE_CHECK(buffer->reserve(max_rows * kv_width, kWhat));
+  REPRISE_CHECK(kv.reserve(2 * max_rows * kv_width, kWhat));
   const size_t narrow_rows = limits.in_float ? max_rows : kMaxNarrowRows;
   REPRISE_CHECK(attn.reserve((limits.in_float ? max_rows : max_results) * q_width, kWhat));
   for (auto* buffer : {&gate, &up}) {
@@ -122,12 +123,18 @@ class DeviceModel::Pass {
   size_t kv_width() const { return size_t{config_.n_kv_head} * config_.head_dim; }
 
   Status attend(const Layer& layer, uint32_t index, bool queries = true) {
+    // Keys and values lie as their weights do, so that they may be computed at once.
+    const bool swapped =
+        std::less<>()(layer.v.weight.weights().codes, layer.k.weight.weights().codes);
+    const Linear& lower = swapped ? layer.v : layer.k;
+    const Linear& upper = swapped ? layer.k : layer.v;
+    float *const lower_out = b_.kv.data(), *const upper_out = lower_out + b_.kv.size() / 2;
     size_t first = 0;
     for (const RowRange& range : ranges()) {
       const Product products[] = {
           {&layer.q.weight, layer.q.bias.data(), b_.q.data() + first * q_width()},
-          {&layer.k.weight, layer.k.bias.data(), b_.k.data() + first * kv_width()},
-          {&layer.v.weight, layer.v.bias.data(), b_.v.data() + first * kv_width()}};
+          {&lower.weight, lower.bias.data(), lower_out + first * kv_width()},
+          {&upper.weight, upper.bias.data(), upper_out + first * kv_width()}};
       REPRISE_CHECK(
           multiply_normed(range, layer.attn_norm, std::span(products).subspan(queries ? 0 : 1)));
       first += range.rows;
@@ -135,8 +142,8 @@ class DeviceModel::Pass {
     LayerHeads heads;
     heads.layer = index;
     heads.q = queries ? b_.q.data() : nullptr;
-    heads.k = b_.k.data();
-    heads.v = b_.v.data();
+    heads.k = swapped ? upper_out : lower_out;
+    heads.v = swapped ? lower_out : upper_out;
     heads.q_norm = layer.q_norm.data();
     heads.k_norm = layer.k_norm.data();
     heads.decode_out = b_.attn.data();
@@ -182,10 +189,7 @@ class DeviceModel::Pass {
     REPRISE_CUDA(rms_norm(range.x, norm.data(), config_.norm_eps, range.rows, config_.hidden,
                           b_.input.data(), stream_),
                  "a norm");
-    for (const Product& product : products) {
-      REPRISE_CHECK(multiply_wide(b_.input.data(), product, range.rows, type, false));
-    }
-    return {};
+    return multiply_wide(b_.input.data(), products, range.rows, type, false);
   }
 
   /// x += post_norm(input W^T) * residual_scale. Narrow rows: input, or activation(input) * up
@@ -206,7 +210,8 @@ class DeviceModel::Pass {
       from.activation = config_.activation;
       REPRISE_CHECK(multiply_narrow(from, {&product, 1}, range.rows, accumulate));
     } else {
-      REPRISE_CHECK(multiply_wide(wide_input, product, range.rows, GemmOut::kF32, accumulate));
+      REPRISE_CHECK(
+          multiply_wide(wide_input, {&product, 1}, range.rows, GemmOut::kF32, accumulate));
     }
     if (model_.communicator_ != nullptr) {
       const size_t size = size_t{range.rows} * config_.hidden;
@@ -240,11 +245,16 @@ class DeviceModel::Pass {
     return {};
   }
 
-  Status multiply_wide(const __nv_bfloat16* input, const Product& product, uint32_t rows,
+  /// products: up to three.
+  Status multiply_wide(const __nv_bfloat16* input, std::span<const Product> products, uint32_t rows,
                        GemmOut type, bool accumulate) {
-    return model_.gemm_->multiply({product.weight, input, rows, product.out, type,
-                                   product.weight->rows(), product.bias, accumulate},
-                                  stream_);
+    GemmArgs args[3];
+    for (size_t i = 0; i < products.size(); ++i) {
+      const Product& product = products[i];
+      args[i] = {product.weight,         input,        rows,      product.out, type,
+                 product.weight->rows(), product.bias, accumulate};
+    }
+    return model_.gemm_->multiply(std::span(args).first(products.size()), stream_);
   }
 
   /// The rest of the last layer, only for the rows whose logits are wanted, and their logits.
