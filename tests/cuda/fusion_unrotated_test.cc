@@ -107,22 +107,32 @@ TEST_F(CudaEngine, UnrotatedFusionStoresWhatWasStored) {
 }
 
 // Few rows are chosen, by rotated keys: those that are chosen where pages hold rotated ones.
+void check_choice(const std::string& scaling, uint32_t chunk) {
+  EngineOptions options = stored_options("bf16", scaling);
+  options.chunk = chunk;
+  Books books(options);
+  const PartedPrompt prompt = three_chunks();
+  books.add(prompt);
+  const double unrepaired = relative_distance(books.fused(prompt, "pie"), books.full(prompt));
+  for (const char* fusion : {"a3:ratio=0.3", "a3:ratio=0.3,layer=3,first=9", "a3-paper:ratio=0.3",
+                             "a3:ratio=0.3,scores=joint,layer=3", "cacheblend:ratio=0.3"}) {
+    const auto rotated = books.fused(prompt, fusion);
+    const FusionReport want = books.report;
+    const double off = relative_distance(books.fused(prompt, fusion, kFree), rotated);
+    std::printf("  %s: %.5f from rotated pages, pie %.5f from full prefill\n", fusion, off,
+                unrepaired);
+    EXPECT_LT(off, unrepaired / 3) << fusion << scaling;
+    EXPECT_EQ(books.report.recomputed_rows, want.recomputed_rows);
+    EXPECT_NEAR(books.report.mean_position, want.mean_position, 0.02);
+  }
+}
+
+// With blocks of 16 rows a question asks in parts.
 TEST_F(CudaEngine, UnrotatedFusionChoosesTheSameRows) {
-  for (const std::string scaling : {"", "yarn"}) {
-    Books books(stored_options("bf16", scaling));
-    const PartedPrompt prompt = three_chunks();
-    books.add(prompt);
-    const double unrepaired = relative_distance(books.fused(prompt, "pie"), books.full(prompt));
-    for (const char* fusion : {"a3:ratio=0.3", "a3:ratio=0.3,layer=3,first=9", "a3-paper:ratio=0.3",
-                               "cacheblend:ratio=0.3"}) {
-      const auto rotated = books.fused(prompt, fusion);
-      const FusionReport want = books.report;
-      const double off = relative_distance(books.fused(prompt, fusion, kFree), rotated);
-      std::printf("  %s: %.5f from rotated pages, pie %.5f from full prefill\n", fusion, off,
-                  unrepaired);
-      EXPECT_LT(off, unrepaired / 3) << fusion << scaling;
-      EXPECT_EQ(books.report.recomputed_rows, want.recomputed_rows);
-      EXPECT_NEAR(books.report.mean_position, want.mean_position, 0.02);
+  for (const char* scaling : {"", "yarn"}) {
+    for (const uint32_t chunk : {16u, 512u}) {
+      SCOPED_TRACE(scaling + std::to_string(chunk));
+      check_choice(scaling, chunk);
     }
   }
 }

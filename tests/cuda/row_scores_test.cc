@@ -227,6 +227,7 @@ void check_heads(const Shape& shape, uint32_t count, uint32_t rows, float soft_c
   args.soft_cap = soft_cap;
   args.workspace = workspace.get();
   args.scores = scores.get();
+  ASSERT_EQ(value_norms(args, nullptr), cudaSuccess);
   question.in_parts(args, shape, [&] { return head_scores(args, nullptr); });
   if (testing::Test::HasFatalFailure()) return;
   double largest = 1;

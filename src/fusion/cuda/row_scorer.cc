@@ -66,10 +66,18 @@ Status RowScorer::score_values(const LayerHeads& heads, cudaStream_t stream) con
 Status RowScorer::score_question(uint32_t layer, cudaStream_t stream) const {
   const Asking asks = {std::max(first_asking_, block_.first), block_.first + block_.count};
   if (asks.first >= asks.end) return {};
-  Held held = {parts_.kv, rows_.table(layer)};
+  Held held = {parts_.kv, rows_.table(layer),
+               static_cast<uint32_t>(rows_.positions()[asks.end - 1]) + 1};
   if (const PositionFreeKeys* free = rows_.unrotated(); free != nullptr) {
-    REPRISE_CHECK(parts_.executor.rotate(*free, {held.pages, keys()}, layer, stream));
-    held = {free->copies(), free->pages()};
+    if (layer == last_) {  // in others attend() did so
+      PositionFreeKeys::Source source = {held.pages, held.keys};
+      if (asks.first > first_asking_) {
+        source.first_page =
+            static_cast<uint32_t>(rows_.positions()[asks.first - 1]) / kernels::kPageTokens;
+      }
+      REPRISE_CHECK(parts_.executor.rotate(*free, source, layer, stream));
+    }
+    held = {free->copies(), free->pages(), held.keys};
   }
   return check_.score == RowScore::kJoint ? score_joint(held, asks, stream)
                                           : score_heads(held, asks, layer, stream);
@@ -84,7 +92,7 @@ void RowScorer::name_rows(const Held& held, const Asking& asks, Args& args) cons
            size_t{asks.first - block_.first} * config.n_head * config.head_dim;
   args.positions = rows_.device_positions() + asks.first;
   args.n_head = config.n_head;
-  args.keys = keys();
+  args.keys = held.keys;
   args.workspace = b_.workspace.data();
   args.scores = b_.scores.data();
 }
@@ -126,6 +134,7 @@ Status RowScorer::score_heads(const Held& held, const Asking& asks, uint32_t lay
   name_rows(held, asks, args);
   args.scale = kQueryUnit;
   args.soft_cap = parts_.computes.config().attention_soft_cap;
+  REPRISE_CUDA(value_norms(args, stream), kWhat);
   REPRISE_CHECK(in_parts(args, asks, [&]() -> Status {
     REPRISE_CUDA(head_scores(args, stream), kWhat);
     return {};
@@ -144,6 +153,7 @@ Result<std::vector<float>> RowScorer::scores() const {
   REPRISE_CUDA(cudaStreamSynchronize(parts_.stream), kWhat);
   if (by_rows) return scores_of(check_.candidates, rows_.positions(), all);
   std::vector<float> scores;
+  scores.reserve(check_.candidates.size());
   for (const int32_t at : check_.candidates) scores.push_back(all[static_cast<size_t>(at)]);
   return scores;
 }

@@ -40,6 +40,7 @@ class RowScorer : public DeviceAttentionOp {
   struct Held {
     kernels::cuda::PagedKv kv;
     const uint32_t* pages = nullptr;
+    uint32_t keys = 0;  // those that the last of the rows sees
   };
   template <class Args>
   void name_rows(const Held& held, const Asking& asks, Args& args) const;

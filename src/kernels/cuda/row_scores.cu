@@ -140,13 +140,17 @@ struct HeadRange {
   uint32_t first = 0, count = 0;
 };
 
-// [heads, rows, keys] logits, then [heads, rows] logs of their sums, then [n_kv_head, keys] norms.
+// [n_kv_head, keys] norms, then [heads, rows, keys] logits, then [heads, rows] logs of their sums.
 struct HeadRoom {
-  float *logits, *log_sums, *norms;
+  float *norms, *logits, *log_sums;
 };
 
 constexpr size_t kMostLogits = 16u << 20u;  // that are held at once
-constexpr uint32_t kRowTiles = kScoredRows / 16, kPagesOfBlock = kThreads / 32;
+constexpr uint32_t kRowTiles = kScoredRows / 16, kPagesOfBlock = 16;
+
+__host__ __device__ constexpr uint32_t row_tiles(uint32_t rows) { return (rows + 15) / 16; }
+// Rows of queries begin in different banks of shared memory.
+__host__ __device__ constexpr uint32_t query_stride(uint32_t head_dim) { return head_dim + 8; }
 
 uint32_t heads_at_once(uint32_t rows, uint32_t n_head, uint32_t keys) {
   const size_t of_head = size_t{rows} * keys;
@@ -154,16 +158,14 @@ uint32_t heads_at_once(uint32_t rows, uint32_t n_head, uint32_t keys) {
       std::clamp<size_t>(kMostLogits / std::max<size_t>(of_head, 1), 1, n_head));
 }
 
-// A warp has a page's keys and all rows, of one head.
-__global__ __launch_bounds__(kThreads) void head_logits_kernel(
-    const __grid_constant__ HeadScoresArgs a, HeadRange heads, float* logits) {
-  const uint32_t page = blockIdx.x * kPagesOfBlock + threadIdx.x / 32, lane = threadIdx.x % 32;
+// Keys of a page and all rows, of one head; a warp's. queries: [rows, stride] in shared memory.
+__device__ void page_logits(const HeadScoresArgs& a, uint32_t head, uint32_t page,
+                            const __nv_bfloat16* queries, uint32_t stride, float* logits) {
   const uint32_t key = page * kPageTokens, head_dim = a.kv.head_dim;
-  if (key >= a.keys) return;
-  const uint32_t head = heads.first + blockIdx.y, kv_head = head / (a.n_head / a.kv.n_kv_head);
-  const unsigned char* tile = key_tile(a.kv, a.pages[page], kv_head);
-  const uint32_t line = lane / 4, pair = lane % 4 * 2;  // of a fragment
+  const unsigned char* tile = key_tile(a.kv, a.pages[page], head / (a.n_head / a.kv.n_kv_head));
+  const uint32_t line = threadIdx.x % 32 / 4, pair = threadIdx.x % 4 * 2;  // of a fragment
   float sums[kRowTiles][2][4] = {};
+#pragma unroll 4
   for (uint32_t dim = 0; dim < head_dim; dim += 16) {
     uint32_t k[2][2];
 #pragma unroll
@@ -178,9 +180,8 @@ __global__ __launch_bounds__(kThreads) void head_logits_kernel(
       uint32_t q[4];
 #pragma unroll
       for (uint32_t i = 0; i < 4; ++i) {
-        const uint32_t row = min(t * 16 + i % 2 * 8 + line, a.rows - 1);
-        const size_t at = (size_t{row} * a.n_head + head) * head_dim + dim + i / 2 * 8 + pair;
-        q[i] = *reinterpret_cast<const uint32_t*>(a.q + at);
+        const uint32_t row = t * 16 + i % 2 * 8 + line;
+        q[i] = *reinterpret_cast<const uint32_t*>(queries + row * stride + dim + i / 2 * 8 + pair);
       }
       multiply<__nv_bfloat16>(sums[t][0], q, k[0]);
       multiply<__nv_bfloat16>(sums[t][1], q, k[1]);
@@ -194,7 +195,27 @@ __global__ __launch_bounds__(kThreads) void head_logits_kernel(
     float logit = sums[i / 8][i / 4 % 2][i % 4] * a.scale;
     if (a.soft_cap > 0.0f) logit = a.soft_cap * tanhf(logit / a.soft_cap);
     const bool seen = static_cast<int32_t>(at) <= a.positions[row];
-    logits[(size_t{blockIdx.y} * a.rows + row) * a.keys + at] = seen ? logit : -INFINITY;
+    logits[size_t{row} * a.keys + at] = seen ? logit : -INFINITY;
+  }
+}
+
+// A block has some pages of one head, and that head's queries in shared memory.
+__global__ __launch_bounds__(kThreads) void head_logits_kernel(
+    const __grid_constant__ HeadScoresArgs a, HeadRange heads, float* logits) {
+  extern __shared__ __align__(16) __nv_bfloat16 queries[];  // [rows in tiles, query_stride()]
+  const uint32_t head = heads.first + blockIdx.y, head_dim = a.kv.head_dim;
+  const uint32_t stride = query_stride(head_dim), chunks = head_dim / 8;
+  for (uint32_t i = threadIdx.x; i < row_tiles(a.rows) * 16 * chunks; i += kThreads) {
+    const uint32_t row = i / chunks, dim = i % chunks * 8;
+    const size_t at = (size_t{row} * a.n_head + head) * head_dim + dim;
+    *reinterpret_cast<uint4*>(queries + row * stride + dim) =
+        row < a.rows ? *reinterpret_cast<const uint4*>(a.q + at) : uint4{};
+  }
+  __syncthreads();
+  logits += size_t{blockIdx.y} * a.rows * a.keys;
+  for (uint32_t i = threadIdx.x / 32; i < kPagesOfBlock; i += kThreads / 32) {
+    const uint32_t page = blockIdx.x * kPagesOfBlock + i;
+    if (page * kPageTokens < a.keys) page_logits(a, head, page, queries, stride, logits);
   }
 }
 
@@ -283,21 +304,27 @@ size_t head_scores_workspace(uint32_t rows, uint32_t n_head, uint32_t n_kv_head,
   return logits + most * n_head + size_t{n_kv_head} * keys;
 }
 
+cudaError_t value_norms(const HeadScoresArgs& args, cudaStream_t stream) {
+  const dim3 blocks((args.keys + kSumThreads - 1) / kSumThreads, args.kv.n_kv_head);
+  value_norms_kernel<<<blocks, kSumThreads, 0, stream>>>(args, args.workspace);
+  return cudaGetLastError();
+}
+
 cudaError_t head_scores(const HeadScoresArgs& args, cudaStream_t stream) {
-  if (args.kv.head_dim % 16 != 0) return cudaErrorNotSupported;
+  if (args.kv.head_dim % 16 != 0 || args.kv.head_dim > 256) return cudaErrorNotSupported;
   if (args.rows == 0) return cudaSuccess;
   const uint32_t at_once = heads_at_once(args.rows, args.n_head, args.keys);
   HeadRoom room;
-  room.logits = args.workspace;
+  room.norms = args.workspace;
+  room.logits = room.norms + size_t{args.kv.n_kv_head} * args.keys;
   room.log_sums = room.logits + size_t{at_once} * args.rows * args.keys;
-  room.norms = room.log_sums + size_t{at_once} * args.rows;
-  const uint32_t blocks = (args.keys + kSumThreads - 1) / kSumThreads;
-  value_norms_kernel<<<dim3(blocks, args.kv.n_kv_head), kSumThreads, 0, stream>>>(args, room.norms);
   const uint32_t pages = (args.keys + kPageTokens - 1) / kPageTokens;
+  const size_t shared =
+      row_tiles(args.rows) * 16 * query_stride(args.kv.head_dim) * sizeof(__nv_bfloat16);
   for (HeadRange heads; heads.first < args.n_head; heads.first += heads.count) {
     heads.count = std::min(at_once, args.n_head - heads.first);
     const dim3 tiles((pages + kPagesOfBlock - 1) / kPagesOfBlock, heads.count);
-    head_logits_kernel<<<tiles, kThreads, 0, stream>>>(args, heads, room.logits);
+    head_logits_kernel<<<tiles, kThreads, shared, stream>>>(args, heads, room.logits);
     row_sums_kernel<<<heads.count * args.rows, kSumThreads, 0, stream>>>(room.logits, args.keys,
                                                                          room.log_sums);
     head_sums_kernel<<<(args.keys + 31) / 32, kSumThreads, 0, stream>>>(args, heads, room);

@@ -47,9 +47,12 @@ struct HeadScoresArgs {
 
 size_t head_scores_workspace(uint32_t rows, uint32_t n_head, uint32_t n_kv_head, uint32_t keys);
 
+/// Puts norms of values into the workspace, where head_scores() finds them: once before all rows
+/// that are held against the same keys.
+cudaError_t value_norms(const HeadScoresArgs& args, cudaStream_t stream);
 /// Adds to the score of every key its weights in the softmax of each row's logits by each head,
 /// times the norm of its value. Keys are multiplied in bf16. Devices that have some of the heads
-/// add scores up. head_dim: a multiple of 16, else cudaErrorNotSupported.
+/// add scores up. head_dim: a multiple of 16 up to 256, else cudaErrorNotSupported.
 cudaError_t head_scores(const HeadScoresArgs& args, cudaStream_t stream);
 
 struct ValueDeviationArgs {
