@@ -198,9 +198,8 @@ Status CpuFusedPass::check(std::span<const int32_t> positions, const RowCheck& c
       if (layer == chooses) keep(sums);
     };
   }
-  // A stage of its own: the pass that computes what was chosen counts from the start again.
   hooks.each = [&](uint32_t layer) {
-    return pace("choose", layer, 0, positions.size(), positions.size());
+    return pace(kChoosing, layer, 0, positions.size(), positions.size());
   };
   attention.set_hooks(std::move(hooks));
   attention.begin(positions);

@@ -32,14 +32,20 @@ int32_t packed_before(std::span<const int32_t> keys, int32_t position) {
 std::vector<ReadStep> read_steps(const FusedPrompt& prompt, const FewReads& few,
                                  std::span<const int32_t> positions) {
   std::vector<ReadStep> steps;
+  auto chosen = few.rows.begin();
+  auto chunk = prompt.chunks.begin();
+  int32_t first = 0, packed = 0, known = 0;  // of the chunk that ends at known
   for (uint32_t row = 0; row < positions.size(); ++row) {
-    ReadStep own = {row, 1, 0, 0};
-    if (std::ranges::binary_search(few.rows, positions[row])) {
-      const auto chunk =
-          std::ranges::upper_bound(prompt.chunks, positions[row], {}, &PromptChunk::end);
-      own.first = whole_pages(std::max(0, chunk->begin - static_cast<int32_t>(few.near)));
-      own.packed = packed_before(few.keys, own.first);
+    const int32_t at = positions[row];
+    while (chosen != few.rows.end() && *chosen < at) ++chosen;
+    const bool reads_few = chosen != few.rows.end() && *chosen == at;
+    if (reads_few && at >= known) {
+      while (chunk->end <= at) ++chunk;
+      known = chunk->end;
+      first = whole_pages(std::max(0, chunk->begin - static_cast<int32_t>(few.near)));
+      packed = packed_before(few.keys, first);
     }
+    const ReadStep own = {row, 1, reads_few ? packed : 0, reads_few ? first : 0};
     if (row > 0 && own.first == steps.back().first && own.packed == steps.back().packed) {
       ++steps.back().rows;
     } else {

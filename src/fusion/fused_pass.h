@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "fusion/fused_prompt.h"
@@ -13,6 +14,9 @@
 #include "reprise/progress.h"
 
 namespace reprise {
+
+/// The stage of progress in which rows are chosen: the pass that computes them starts again.
+inline constexpr std::string_view kChoosing = "choose";
 
 /// What loaded rows are scored by.
 enum class RowScore : uint8_t {
@@ -80,7 +84,7 @@ class FusedPass {
 /// A prompt, and where its KV goes; everything outlives the pass.
 struct FusedJob {
   const FusedPrompt& prompt;
-  SequenceKv& kv;  // with room for the whole prompt
+  SequenceKv& kv;  // with room for the whole prompt when rows are computed
   bool position_free = false;
   const ProgressFn& progress;
 };

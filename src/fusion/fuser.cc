@@ -132,6 +132,8 @@ Result<std::vector<const StoredChunk*>> Fuser::attempt(const FusedJob& job,
   const double waited = cost.wait_ms;
   const Plan plan = this->plan(job.prompt, method, exact);
   REPRISE_TRY(const auto pass, device_.begin(job, plan.loads));
+  // While the first blocks are on their way.
+  REPRISE_CHECK(reserve_in_memory(job.kv, static_cast<size_t>(job.prompt.end() - exact)));
   const auto selects = selector(method);
   Status status;
   FewReads chosen;
@@ -184,8 +186,6 @@ Result<Fused> Fuser::fuse(FusedPrompt prompt, const FusionMethod& method, Sequen
   Fused fused;
   const FusedJob job = {prompt, kv, position_free, progress};
   const int32_t exact = kv.length();
-  const auto rows = static_cast<size_t>(prompt.end() - exact);
-  REPRISE_CHECK(reserve_in_memory(kv, rows));
   while (true) {
     auto left = attempt(job, method, exact, fused);
     if (!left) {
@@ -197,7 +197,7 @@ Result<Fused> Fuser::fuse(FusedPrompt prompt, const FusionMethod& method, Sequen
       if (std::ranges::count(*left, chunk.stored) > 0) chunk.stored = nullptr;
     }
   }
-  kv.commit(rows);
+  kv.commit(static_cast<size_t>(prompt.end() - exact));
   fused.cost.total_ms = ms_since(start);
   return fused;
 }

@@ -21,6 +21,7 @@ uint32_t rank_of(float score) {
 }  // namespace
 
 std::vector<float> pooled(std::span<const float> scores, size_t count) {
+  if (count == 1) return {scores.begin(), scores.end()};
   const auto size = static_cast<std::ptrdiff_t>(scores.size());
   const auto before = static_cast<std::ptrdiff_t>((count - 1) / 2);
   const auto after = static_cast<std::ptrdiff_t>(count) - before;
@@ -84,16 +85,18 @@ std::vector<int32_t> best_positions(std::span<const float> scores,
   const auto millionths = static_cast<size_t>(std::lround(static_cast<double>(ratio) * 1e6));
   const size_t wanted = millionths * candidates.size() / 1'000'000;
   if (wanted >= candidates.size()) return {candidates.begin(), candidates.end()};
-  std::vector<uint64_t> ranks;
-  for (size_t i = 0; i < candidates.size(); ++i) {
-    ranks.push_back(uint64_t{rank_of(scores[i])} << 32 | i);
-  }
-  std::vector<uint64_t> order = ranks;
+  std::vector<uint32_t> ranks(candidates.size());
+  std::transform(scores.begin(), scores.begin() + static_cast<std::ptrdiff_t>(ranks.size()),
+                 ranks.begin(), rank_of);
+  std::vector<uint32_t> order = ranks;
   const auto first_left = order.begin() + static_cast<std::ptrdiff_t>(wanted);
   std::nth_element(order.begin(), first_left, order.end());
+  const uint32_t last = *first_left;  // of which some are chosen, the first ones
+  auto equal = std::count(order.begin(), first_left, last);
   std::vector<int32_t> chosen;
-  for (size_t i = 0; i < candidates.size(); ++i) {
-    if (ranks[i] < *first_left) chosen.push_back(candidates[i]);
+  chosen.reserve(wanted);
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    if (ranks[i] < last || (ranks[i] == last && equal-- > 0)) chosen.push_back(candidates[i]);
   }
   return chosen;
 }

@@ -309,6 +309,28 @@ TEST_F(CudaEngine, FusionComputesDamagedChunks) {
   EXPECT_LT(relative_distance(fused, full), bf16_tolerance(kLayers));
 }
 
+// Rows are chosen before any of the chunks' rows is computed.
+TEST_F(CudaEngine, FusionIsCancelledWhileRowsAreChosen) {
+  Books books(stored_options());
+  const PartedPrompt prompt = three_chunks();
+  books.add(prompt);
+  for (const char* fusion : {"a3:ratio=0.3", "cacheblend:ratio=0.3"}) {
+    const auto want = books.fused(prompt, fusion);
+    auto session = *books.engine->open();
+    uint64_t calls = 0, other = 0;
+    const auto cancelled = books.library->fuse(*session, prompt, fusion, [&](const Progress& at) {
+      if (at.stage == "prefill") ++other;
+      return at.stage != "choose" || ++calls < 2;
+    });
+    ASSERT_FALSE(cancelled);
+    EXPECT_EQ(cancelled.error().code, ErrorCode::kCancelled);
+    EXPECT_EQ(calls, 2u) << fusion;
+    EXPECT_EQ(other, 0u);
+    EXPECT_EQ(session->tokens().size(), 0u);
+    EXPECT_EQ(books.fused(prompt, fusion), want);
+  }
+}
+
 // Chunks that stay in page-locked memory are read once, however long that takes.
 TEST_F(CudaEngine, FusionComputesWhatIsSlowToRead) {
   const PartedPrompt prompt = three_chunks();

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <utility>
 
 #include "base/try.h"
 
@@ -32,17 +33,19 @@ CudaFusedPass::CudaFusedPass(FusionRanks& ranks, const FusedJob& job) : ranks_(r
   }
 }
 
+/// Not before pages have been reserved.
 Status CudaFusedPass::send_tables() {
-  return ranks_.calls.run([&](uint32_t rank) -> Status {
+  if (std::exchange(has_tables_, true)) return {};
+  const auto send = [&](uint32_t rank) -> Status {
     const DeviceModel& model = ranks_.parts[rank].computes;
-    FusionBuffers& own = ranks_.buffers[rank];
-    REPRISE_CHECK(own.logits.reserve(model.logits_room(1), kWhat));
+    REPRISE_CHECK(ranks_.buffers[rank].logits.reserve(model.logits_room(1), kWhat));
     return rows_[rank].send_tables(job_.kv, job_.position_free);
-  });
+  };
+  REPRISE_CHECK(ranks_.calls.run(send));
+  return loader_->begin_placing();
 }
 
 Status CudaFusedPass::start(std::vector<ChunkLoad> loads) {
-  REPRISE_CHECK(send_tables());
   const DeviceParts& first = ranks_.parts.front();
   REPRISE_CHECK(ranks_.host_logits.reserve(first.model.config().vocab, kWhat));
   for (uint32_t i = 0; i < ranks_.layers() && !job_.position_free; ++i) {
@@ -51,8 +54,7 @@ Status CudaFusedPass::start(std::vector<ChunkLoad> loads) {
   DeviceChunkLoader::Target target;
   for (uint32_t rank = 0; rank < ranks_.count(); ++rank) {
     const DeviceParts& parts = ranks_.parts[rank];
-    target.ranks.push_back({parts.kv, rows_[rank].tables(), rows_[rank].capacity(), parts.stream,
-                            &ranks_.buffers[rank].loads});
+    target.ranks.push_back({parts.kv, &rows_[rank], parts.stream, &ranks_.buffers[rank].loads});
   }
   target.layers = ranks_.layers();
   target.ropes = ropes_;
@@ -70,17 +72,16 @@ Status CudaFusedPass::start(std::vector<ChunkLoad> loads) {
 }
 
 /// Keeps the host two layers ahead of the devices, so that a cancel is noticed.
-Status CudaFusedPass::pace(uint32_t layer) {
+Status CudaFusedPass::pace(std::string_view stage, uint32_t layer) {
   REPRISE_CHECK(ranks_.mark(layer % 2));
-  const uint64_t rows = rows_.front().positions().size();
-  const uint64_t done = rows * (layer + 1) / ranks_.layers();
-  if (!job_.progress || rows == 0 || job_.progress({"prefill", done, rows, "tokens"})) return {};
+  const uint64_t rows = stage_rows_, done = rows * (layer + 1) / ranks_.layers();
+  if (!job_.progress || rows == 0 || job_.progress({stage, done, rows, "tokens"})) return {};
   return fail(ErrorCode::kCancelled, "cancelled in layer {} of {}", layer + 1, ranks_.layers());
 }
 
 /// Keys and values of layer 0 follow from the tokens, and are computed sooner than they are loaded.
 Status CudaFusedPass::store_first_layer(std::span<const int32_t> positions) {
-  REPRISE_CHECK(loader_->copy_ahead());
+  REPRISE_CHECK(send_tables());
   std::vector<int32_t> rest;  // that are not computed anyway
   std::ranges::set_difference(given_, positions, std::back_inserter(rest));
   given_.clear();
@@ -125,11 +126,11 @@ Status CudaFusedPass::score_layer(uint32_t layer, LayerPart part, std::span<RowS
   });
 }
 
-Status CudaFusedPass::run(uint32_t first_layer) {
+Status CudaFusedPass::run(uint32_t first_layer, std::string_view stage) {
   const uint32_t last = ranks_.layers() - 1;
   for (uint32_t layer = first_layer; layer < last; ++layer) {
     REPRISE_CHECK(run_layer(layer));
-    REPRISE_CHECK(pace(layer));
+    REPRISE_CHECK(pace(stage, layer));
   }
   REPRISE_CHECK(loader_->load_through(last));
   REPRISE_CHECK(ranks_.calls.enqueue([&](uint32_t rank) {
@@ -137,7 +138,7 @@ Status CudaFusedPass::run(uint32_t first_layer) {
     return rows_[rank].run(last, LayerPart::kStore,
                            [&](LayerRows::Block) -> DeviceAttentionOp& { return store; });
   }));
-  REPRISE_CHECK(pace(last));
+  REPRISE_CHECK(pace(stage, last));
   REPRISE_CHECK(take_logits());
   return finish();
 }
@@ -187,9 +188,10 @@ Status CudaFusedPass::begin_few(std::span<const int32_t> positions, const FewRea
 }
 
 Status CudaFusedPass::compute(std::span<const int32_t> positions, const FewReads* few) {
+  stage_rows_ = positions.size();
   REPRISE_CHECK(store_first_layer(positions));
   if (few != nullptr) REPRISE_CHECK(begin_few(positions, *few));
-  return run(0);
+  return run(0, "prefill");
 }
 
 Status CudaFusedPass::check(std::span<const int32_t> positions, const RowCheck& check,
@@ -197,6 +199,7 @@ Status CudaFusedPass::check(std::span<const int32_t> positions, const RowCheck& 
   const ModelConfig& config = ranks_.parts.front().computes.config();
   REPRISE_TRY(const std::vector<uint32_t> scored, check_layers(check, config, job_.prompt.end()));
   const uint32_t at = scored.back();
+  stage_rows_ = positions.size();
   REPRISE_CHECK(store_first_layer(positions));
   std::vector<RowScorer> scorers;  // [ranks]
   for (uint32_t rank = 0; rank < ranks_.count(); ++rank) {
@@ -210,13 +213,14 @@ Status CudaFusedPass::check(std::span<const int32_t> positions, const RowCheck& 
       REPRISE_CHECK(
           score_layer(layer, layer < at ? LayerPart::kWhole : LayerPart::kAttend, scorers));
     }
+    REPRISE_CHECK(pace(kChoosing, layer));
   }
   REPRISE_CHECK(ranks_.settle());
   REPRISE_TRY(const std::vector<float> scores, scorers.front().scores());
   const std::vector<int32_t> kept = choose(scores);
   if (kept.empty()) return {};
   REPRISE_CHECK(ranks_.calls.run([&](uint32_t rank) { return rows_[rank].keep(kept); }));
-  return run(at);
+  return run(at, kChoosing);
 }
 
 }  // namespace reprise

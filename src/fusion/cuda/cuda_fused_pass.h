@@ -36,14 +36,16 @@ class CudaFusedPass : public FusedPass {
   Status run_layer(uint32_t layer);
   /// scorers: [ranks]
   Status score_layer(uint32_t layer, LayerPart part, std::span<RowScorer> scorers);
-  Status run(uint32_t first_layer);
-  Status pace(uint32_t layer);
+  Status run(uint32_t first_layer, std::string_view stage);
+  Status pace(std::string_view stage, uint32_t layer);
   Status take_logits();
   Status finish();
 
   FusionRanks& ranks_;
   const FusedJob job_;
   std::vector<LayerRows> rows_;          // [ranks]
+  bool has_tables_ = false;              // rows_ do
+  uint64_t stage_rows_ = 0;              // of which progress tells
   std::optional<PackedKeys> packed_;     // with few_
   std::vector<FewAttention> few_;        // [ranks], or empty: every row reads all
   std::vector<const RopeTable*> ropes_;  // [n_layer] that loaded keys are rotated by, or none

@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "base/try.h"
+#include "fusion/cuda/layer_rows.h"
 #include "fusion/cuda/send.h"
 #include "kernels/cuda/heads.h"
 #include "kernels/cuda/place_rows.h"
@@ -17,6 +18,9 @@ using namespace kernels::cuda;
 constexpr std::string_view kWhat = "stored chunks";
 // Large enough for the bus, and for every thread to have a block; what is read ahead is bounded.
 constexpr size_t kPartBytes = size_t{64} << 20;
+// Copied before tables are: what is sent later waits for them on the bus.
+constexpr size_t kFirstParts = 2;
+static_assert(kFirstParts <= kLoadSlots);
 
 }  // namespace
 
@@ -39,8 +43,11 @@ Result<std::unique_ptr<DeviceChunkLoader>> DeviceChunkLoader::create(std::vector
   for (const ChunkLoad& load : made->loads_) {
     made->held_.push_back(made->target_.resident->hold(*load.chunk));
   }
+  made->all_read_ = std::ranges::all_of(
+      made->held_, [](const auto& entry) { return entry != nullptr && entry->complete; });
   REPRISE_CHECK(made->reserve());
   made->reader_ = std::make_unique<BlockReader>(made->read_plan(pool));
+  REPRISE_CHECK(made->copy_ahead(kFirstParts));
   const auto send = [&](const Rank& rank) -> Status {
     REPRISE_CHECK(made->send_rows(rank));
     return made->send_angles(rank);
@@ -183,8 +190,17 @@ Status DeviceChunkLoader::send_angles(const Rank& rank) const {
                              std::numeric_limits<int32_t>::max(), rope.cos_sin.data(), rank.stream),
                  "rotary angles");
   }
-  REPRISE_CHECK(b.ready.record(rank.stream));
-  return b.ready.hold(b.placing.get());
+  return {};
+}
+
+Status DeviceChunkLoader::begin_placing() {
+  if (loads_.empty()) return {};
+  const auto mark = [](const Rank& rank) -> Status {
+    REPRISE_CHECK(rank.buffers->ready.record(rank.stream));
+    return rank.buffers->ready.hold(rank.buffers->placing.get());
+  };
+  REPRISE_CHECK(each_rank(mark));
+  return copy_ahead(kLoadSlots);
 }
 
 Status DeviceChunkLoader::load_through(uint32_t layer) {
@@ -205,7 +221,7 @@ Status DeviceChunkLoader::load_part(uint32_t layer, size_t part) {
       [&](const Rank& rank) { return rank.buffers->events[nth].waits.record(rank.stream); }));
   if (parts_copied_ == nth) REPRISE_CHECK(copy_next());
   ++parts_done_;
-  return each_rank([&](const Rank& rank) -> Status {
+  const Status placed = each_rank([&](const Rank& rank) -> Status {
     LoadBuffers& b = *rank.buffers;
     LoadBuffers::Events& events = b.events[nth];
     const cudaStream_t placing = b.placing.get();
@@ -218,14 +234,14 @@ Status DeviceChunkLoader::load_part(uint32_t layer, size_t part) {
     REPRISE_CHECK(events.placed.hold(rank.stream));
     return events.arrived.record(rank.stream);
   });
+  return placed ? copy_ahead(kLoadSlots) : placed;
 }
 
-Status DeviceChunkLoader::copy_ahead() {
-  const bool read = std::ranges::all_of(
-      held_, [](const auto& entry) { return entry != nullptr && entry->complete; });
-  if (!read || first_read_ == target_.layers) return {};
-  const size_t parts = std::min(parts_.size(), kLoadSlots);
-  while (parts_copied_ < parts) REPRISE_CHECK(copy_next());
+Status DeviceChunkLoader::copy_ahead(size_t most_parts) {
+  if (!all_read_) return {};
+  const size_t all = (target_.layers - first_read_) * parts_.size();
+  const size_t end = std::min(all, parts_done_ + most_parts);
+  while (parts_copied_ < end) REPRISE_CHECK(copy_next());
   return {};
 }
 
@@ -271,7 +287,7 @@ Status DeviceChunkLoader::place(const Rank& rank, uint32_t layer, size_t part,
   }
   args.positions = b.places.data() + first;
   args.kv = rank.kv;
-  args.pages = rank.tables + size_t{layer} * rank.capacity;
+  args.pages = rank.rows->table(layer);
   REPRISE_CUDA(place_rows(args, b.placing.get()), kWhat);
   return {};
 }

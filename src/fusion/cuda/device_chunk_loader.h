@@ -48,15 +48,16 @@ struct LoadBuffers {
   std::deque<Events> events;
 };
 
+class LayerRows;
+
 class DeviceChunkLoader {
  public:
   /// A device's pages.
   struct Rank {
     kernels::cuda::PagedKv kv;
-    const uint32_t* tables = nullptr;  // [n_layer, capacity] of the sequence, on the device
-    uint32_t capacity = 0;
-    cudaStream_t stream = nullptr;   // of the passes
-    LoadBuffers* buffers = nullptr;  // of no other loader meanwhile
+    const LayerRows* rows = nullptr;  // has the tables of pages when begin_placing() is called
+    cudaStream_t stream = nullptr;    // of the passes
+    LoadBuffers* buffers = nullptr;   // of no other loader meanwhile
   };
   struct Target {
     std::vector<Rank> ranks;  // of devices 0, 1, ...
@@ -67,14 +68,16 @@ class DeviceChunkLoader {
     LoadSlots* slots = nullptr;               // of no other loader meanwhile
     double row_ms = 0;                        // as BlockReader::Plan
   };
-  /// The streams are idle when it goes. pool: nobody else's meanwhile.
+  /// Begins to read, and to copy where nothing has to be read first. The streams are idle when it
+  /// goes. pool: nobody else's meanwhile. Errors of copying: those of BlockReader::next.
   static Result<std::unique_ptr<DeviceChunkLoader>> create(std::vector<ChunkLoad> loads,
                                                            Target target, ThreadPool& pool);
   ~DeviceChunkLoader();
 
-  /// Begins to copy the first layer before it is asked for, where nothing has to be read first.
-  /// Errors: those of BlockReader::next.
-  Status copy_ahead();
+  /// Nothing is placed before what is enqueued on the passes' streams by now: pages that are
+  /// reserved, and their tables. To be called before load_through(). Errors: those of
+  /// BlockReader::next.
+  Status begin_placing();
   /// Has the stream wait until all layers up to this one are in the pages; itself waits until they
   /// are read. Errors: those of BlockReader::next.
   Status load_through(uint32_t layer);
@@ -95,6 +98,8 @@ class DeviceChunkLoader {
   Status send_angles(const Rank& rank) const;
   BlockReader::Plan read_plan(ThreadPool& pool);
   Status load_part(uint32_t layer, size_t part);
+  /// What is asked for next, up to so many parts, where nothing has to be read first.
+  Status copy_ahead(size_t most_parts);
   Status copy_next();
   Status copy_part(const Rank& rank, size_t nth, const std::byte* in_slot) const;
   Status place(const Rank& rank, uint32_t layer, size_t part, const std::byte* blocks) const;
@@ -109,6 +114,7 @@ class DeviceChunkLoader {
   size_t rows_ = 0;
   uint32_t placed_ = 0;                                       // layers, or passed over
   std::vector<std::shared_ptr<ResidentChunks::Entry>> held_;  // [loads] or null
+  bool all_read_ = false;                                     // all of them when it began
   uint32_t first_read_ = 0;                                   // layer
   size_t parts_copied_ = 0, parts_done_ = 0;
   uint64_t bytes_ = 0;
