@@ -45,6 +45,12 @@ std::string_view family(const TokenizerData& tokenizer, std::string_view archite
 Result<std::string> read_template(const std::string& path) {
   REPRISE_TRY(std::string source, read_text_file(path));
   if (!is_utf8(source)) return fail(ErrorCode::kBadString, "{}: not valid UTF-8", path);
+  if (source.find_first_not_of(" \t\r\n") == std::string::npos) {
+    return fail(
+        ErrorCode::kTemplateSyntax,
+        "{}: an empty template makes empty prompts of all messages; built-in formats are {}", path,
+        fmt::join(builtin_template_names(), ", "));
+  }
   if (const auto parsed = ChatTemplate::parse(source); !parsed) {
     return fail(parsed.error().code, "{}: {}", path, parsed.error().message);
   }

@@ -1,5 +1,7 @@
 #include "store/sqlite.h"
 
+#include <cerrno>
+#include <system_error>
 #include <utility>
 
 #include "base/try.h"
@@ -34,12 +36,15 @@ tl::unexpected<Error> sql_error(sqlite3* database, int code, const char* path = 
       break;
   }
   if (path == nullptr && database != nullptr) path = sqlite3_db_filename(database, "main");
+  const bool closed = (code & 0xff) == SQLITE_CANTOPEN && database != nullptr;
+  const int system = closed ? sqlite3_system_errno(database) : 0;
   // Who reads a chunk notes when, and waits for those who write.
-  const bool read_only = (code & 0xff) == SQLITE_READONLY;
+  const bool refused = (code & 0xff) == SQLITE_READONLY || system == EACCES || system == EPERM;
   return fail(
-      kind, "'{}': {}{}", path == nullptr ? "" : path,
+      kind, "'{}': {}{}{}", path == nullptr ? "" : path,
       database == nullptr ? sqlite3_errstr(code) : sqlite3_errmsg(database),
-      read_only ? "; a store is written even where it is only read: allow it, or copy it" : "");
+      system != 0 ? fmt::format(" ({})", std::generic_category().message(system)) : "",
+      refused ? "; a store is written even where it is only read: allow it, or copy it" : "");
 }
 
 }  // namespace

@@ -66,6 +66,12 @@ TEST(ChooseTemplate, AFileIsReadAndChecked) {
   EXPECT_EQ(broken.error().code, ErrorCode::kTemplateSyntax);
   EXPECT_NE(broken.error().message.find(path), std::string::npos);
   EXPECT_EQ(chosen("\xff").error().code, ErrorCode::kBadString);
+  for (const char* empty : {"", " \n"}) {
+    const auto nothing = chosen(empty);
+    ASSERT_FALSE(nothing);
+    EXPECT_EQ(nothing.error().code, ErrorCode::kTemplateSyntax);
+    EXPECT_NE(nothing.error().message.find("empty template"), std::string::npos);
+  }
 }
 
 TEST(ChooseTemplate, AnUnknownNameSaysWhichThereAre) {

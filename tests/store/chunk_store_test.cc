@@ -111,6 +111,7 @@ TEST(ChunkStore, AnIndexThatCannotBeOpenedIsNamed) {
   const auto store = ChunkStore::open(folder.file(""), true);
   ASSERT_FALSE(store);
   EXPECT_THAT(store.error().message, testing::HasSubstr("index.db': unable to open"));
+  EXPECT_THAT(store.error().message, testing::HasSubstr("(Is a directory)"));
 }
 
 // Looking for a store makes none.
