@@ -124,6 +124,8 @@ class Library {
   /// kContextExceeded where no prompt has room for it, kOutOfMemory, kInvalidArgument for a token
   /// outside the vocabulary and in a callback of a request; those of the store.
   Result<bool> add(std::string_view document, uint32_t part, std::span<const int32_t> tokens);
+  /// Chunks that made room for those that were added here, as the store's size is bounded.
+  uint64_t evicted() const;
   /// Chunks that have words of the query, best first. What turns out damaged is dropped, and
   /// take_warning() names it.
   Result<std::vector<Passage>> search(std::string_view query, size_t count);

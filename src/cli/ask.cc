@@ -36,7 +36,9 @@ class AskCommand : public Command {
     REPRISE_CHECK(check_text("QUESTION", question_));
     REPRISE_CHECK(check_texts(options_));
     REPRISE_CHECK(parse_fusion(fused_.fusion));
-    if (question_.empty()) return fail(ErrorCode::kEmptyPrompt, "what is the question?");
+    if (question_.find_first_not_of(" \t\r\n") == std::string::npos) {
+      return fail(ErrorCode::kEmptyPrompt, "what is the question?");
+    }
     REPRISE_TRY(Conversation conversation, Conversation::open(options_, console));
     REPRISE_TRY(Library library, Library::open(conversation.engine(), fused_.library, false));
     REPRISE_TRY(auto passages, library.search(question_, passages_));

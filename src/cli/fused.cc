@@ -33,8 +33,10 @@ std::string fusion_summary(const FusionReport& report) {
         report.slow_chunks, report.reading_ms / 1e3, report.computing_ms / 1e3);
   }
   if (report.missing_chunks > 0) {
-    text += fmt::format("; {} chunks are not in the store: `reprise store add` puts them there",
-                        report.missing_chunks);
+    text += fmt::format(
+        "; {} chunks are not in the store in the form asked for: `reprise store add` with the same "
+        "-m, --kv-type and --store-lead puts them there",
+        report.missing_chunks);
   }
   return text;
 }

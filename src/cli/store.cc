@@ -82,6 +82,7 @@ class StoreCommand : public Command {
     uint64_t added = 0, known = 0, tokens = 0;
     uint64_t outdated = 0;  // parts in the store that the files no longer have
     uint64_t evicted = 0;
+    bool stopped = false;
   };
 
   Status add(Console& console) {
@@ -94,13 +95,16 @@ class StoreCommand : public Command {
     REPRISE_TRY(Library library, Library::open(*engine, library_, true));
     std::vector<std::vector<Tokens>> documents;
     documents.reserve(texts.size());
-    for (const std::string& text : texts) documents.push_back(library.cut(text));
+    for (size_t i = 0; i < texts.size(); ++i) {
+      if (documents.emplace_back(library.cut(texts[i])).empty()) {
+        console.warn(fmt::format("{} has no text", words_[i + 1]));
+      }
+    }
     REPRISE_TRY(ChunkStore store, open());
     Added sum;
-    REPRISE_TRY(const auto before, store.list());
     REPRISE_CHECK(add_chunks(library, documents, sum, console));
     REPRISE_TRY(const auto after, store.list());
-    sum.evicted = evicted(before, after, sum.added);
+    sum.evicted = library.evicted();
     sum.outdated = outdated(store, *engine, after, documents);
     warn_of(library, console);
     return say_added(sum, console);
@@ -146,23 +150,9 @@ class StoreCommand : public Command {
       }
     }
     console.end_progress();
+    sum.stopped = !goes_on;
     if (!goes_on) console.stopped();
     return {};
-  }
-
-  // Chunks that the store's limit has cost. One that took another form takes the place of its row.
-  static uint64_t evicted(const std::vector<ChunkRow>& before, const std::vector<ChunkRow>& after,
-                          uint64_t added) {
-    std::map<std::pair<uint64_t, uint64_t>, const ChunkRow*> old;
-    for (const ChunkRow& row : before) old[{row.key.high, row.key.low}] = &row;
-    const auto is_replaced = [&](const ChunkRow& row) {
-      const auto there = old.find({row.key.high, row.key.low});
-      return there != old.end() &&
-             (there->second->id != row.id || there->second->place.bytes != row.place.bytes);
-    };
-    const uint64_t replaced = std::ranges::count_if(after, is_replaced);
-    const uint64_t expected = before.size() + added - replaced;
-    return expected - std::min<uint64_t>(expected, after.size());  // others may have added, too
   }
 
   Status say_added(const Added& sum, Console& console) const {
@@ -171,10 +161,13 @@ class StoreCommand : public Command {
                                  {"known", sum.known},
                                  {"tokens", sum.tokens},
                                  {"outdated", sum.outdated},
-                                 {"evicted", sum.evicted}});
+                                 {"evicted", sum.evicted},
+                                 {"stopped", sum.stopped}});
     }
-    std::string text = fmt::format("{}: {} chunks added, {} were there; {} tokens", library_.store,
-                                   sum.added, sum.known, grouped(sum.tokens));
+    std::string text =
+        fmt::format("{}: {}{} chunks added, {} were there; {} tokens", library_.store,
+                    sum.stopped ? "stopped before all was added; " : "", sum.added, sum.known,
+                    grouped(sum.tokens));
     if (sum.outdated > 0) {
       text += fmt::format("; {} of older versions are still there: `store rm` drops a document",
                           sum.outdated);

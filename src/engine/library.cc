@@ -275,6 +275,8 @@ Result<bool> Library::add(std::string_view document, uint32_t part,
                           impl_->codec);
 }
 
+uint64_t Library::evicted() const { return impl_->store.evicted(); }
+
 std::string Library::take_warning() { return impl_->store.take_warning(); }
 
 Result<std::vector<Passage>> Library::search(std::string_view query, size_t count) {

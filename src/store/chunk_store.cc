@@ -92,7 +92,7 @@ Result<ChunkStore> ChunkStore::open(const std::string& folder, bool create,
   if (!create) REPRISE_CHECK(check_folder(folder));
   REPRISE_TRY(ChunkIndex index, ChunkIndex::open(folder + "/index.db"));
   ChunkStore store(folder, std::move(index), limits);
-  REPRISE_CHECK(store.mended([&] { return store.prepare(); }));
+  REPRISE_CHECK(store.on_any_disk([&] { return store.prepare(); }));
   return store;
 }
 
@@ -177,7 +177,7 @@ Result<std::optional<StoredChunk>> ChunkStore::read(const ChunkRow& row) const {
 }
 
 Result<std::optional<StoredChunk>> ChunkStore::find(const ChunkRow& row) {
-  return mended([&] { return find_at(row); });
+  return on_any_disk([&] { return find_at(row); });
 }
 
 Result<std::optional<StoredChunk>> ChunkStore::find_at(const ChunkRow& row) {
@@ -218,7 +218,7 @@ Result<std::optional<StoredChunk>> ChunkStore::find_here(const ChunkIdentity& id
 
 Result<std::optional<StoredChunk>> ChunkStore::find(const ChunkIdentity& identity,
                                                     const ChunkTokens& tokens) {
-  REPRISE_TRY(auto here, mended([&] { return find_here(identity, tokens); }));
+  REPRISE_TRY(auto here, on_any_disk([&] { return find_here(identity, tokens); }));
   if (here || !remote_) return here;
   const auto fetched = remote_->fetch(identity, tokens);
   if (!fetched) return std::nullopt;
@@ -250,6 +250,7 @@ Result<bool> ChunkStore::write(const EncodedRecord& encoded, const ChunkIdentity
   // What it replaces is not to come back once it is removed.
   if (there && old) static_cast<void>(segments_.erase({&old->place, 1}));
   std::erase_if(dropped_, [&](const ChunkRow& row) { return row.key == record.key(); });
+  spare_.keep();
   return true;
 }
 
@@ -269,7 +270,7 @@ void ChunkStore::share(const StoredChunk& chunk) {
 }
 
 Status ChunkStore::remove(std::span<const ChunkRow> rows) {
-  return mended([&]() -> Status {
+  return on_any_disk([&]() -> Status {
     REPRISE_TRY(const WriterLock lock, WriterLock::take(folder_));
     REPRISE_CHECK(complete_index());
     std::vector<ChunkRow> current;
@@ -288,12 +289,12 @@ Status ChunkStore::remove(std::span<const ChunkRow> rows) {
 }
 
 Result<std::vector<ChunkRow>> ChunkStore::list() {
-  return mended([&] { return index_.all(); });
+  return on_any_disk([&] { return index_.all(); });
 }
 
 Result<std::vector<ChunkRow>> ChunkStore::search(const ChunkIdentity& identity,
                                                  std::string_view query, size_t count) {
-  return mended([&] { return index_.search(identity.hash(), query, count); });
+  return on_any_disk([&] { return index_.search(identity.hash(), query, count); });
 }
 
 Result<StoreStats> ChunkStore::stats() {

@@ -14,6 +14,7 @@
 #include "store/chunk_index.h"
 #include "store/remote_store.h"
 #include "store/segment.h"
+#include "store/spare_room.h"
 
 namespace reprise {
 
@@ -106,6 +107,7 @@ class ChunkStore {
   Result<uint64_t> collect(double min_live = 0.5);
 
   uint64_t damaged() const { return damaged_; }  // chunks that were dropped for it
+  uint64_t evicted() const { return evicted_; }  // chunks that made room for others
   uint64_t fetched() const { return fetched_; }  // chunks that came from the shared store
   /// What went wrong with the shared store since this was last asked, which chunks were dropped and
   /// not added again, and whether the index was damaged, in one line; empty: nothing.
@@ -113,7 +115,11 @@ class ChunkStore {
 
  private:
   ChunkStore(std::string folder, ChunkIndex index, const StoreLimits& limits)
-      : folder_(std::move(folder)), segments_(folder_), index_(std::move(index)), limits_(limits) {}
+      : folder_(std::move(folder)),
+        spare_(folder_),
+        segments_(folder_),
+        index_(std::move(index)),
+        limits_(limits) {}
   /// Makes a new or old index ready for use.
   Status prepare();
   /// An operation on the index, once more where that turned out damaged and could be made again.
@@ -127,6 +133,13 @@ class ChunkStore {
                   result.error().message, made.error().message);
     }
     return operation();
+  }
+  /// One that a full disk is not to stop, since it adds nothing: mended(), once more with the spare
+  /// room.
+  template <class Operation>
+  std::invoke_result_t<Operation> on_any_disk(const Operation& operation) {
+    auto result = mended(operation);
+    return result || !spare_.give() ? std::move(result) : mended(operation);
   }
   /// Makes a damaged index again, unless another process has by now.
   Status mend();
@@ -156,12 +169,13 @@ class ChunkStore {
   Status flush_use();
 
   std::string folder_;
+  SpareRoom spare_;  // goes after the index, which needs it until it is closed
   Segments segments_;
   ChunkIndex index_;
   StoreLimits limits_;
   std::vector<int64_t> used_;  // found since the last flush_use()
   int64_t used_since_ = 0;     // the first of them, in seconds since 1970
-  uint64_t damaged_ = 0, fetched_ = 0;
+  uint64_t damaged_ = 0, evicted_ = 0, fetched_ = 0;
   std::vector<ChunkRow> dropped_;  // damaged, since take_warning()
   bool mended_ = false;            // the index, since take_warning()
   std::optional<RemoteStore> remote_;

@@ -18,7 +18,7 @@ uint64_t sum(const std::map<uint32_t, uint64_t>& sizes) {
 }  // namespace
 
 Result<std::vector<ChunkRow>> ChunkStore::verify() {
-  REPRISE_CHECK(mended([&] { return index_.check(); }));
+  REPRISE_CHECK(on_any_disk([&] { return index_.check(); }));
   std::vector<ChunkRow> bad;
   REPRISE_TRY(const auto rows, list());
   for (const ChunkRow& row : rows) {
@@ -122,12 +122,13 @@ Status ChunkStore::collect_segment(uint32_t segment, double min_live, const Ids&
     for (size_t i = moves.size(); i-- > 0;) segments_.undo(moves[i].second);
     return status;
   }
+  evicted_ += static_cast<uint64_t>(dropped);
   std::for_each(gone.begin() + dropped, gone.end(), [&](const ChunkRow& row) { note_damage(row); });
   return segments_.remove(segment);
 }
 
 Result<uint64_t> ChunkStore::collect(double min_live) {
-  return mended([&] { return collect_all(min_live); });
+  return on_any_disk([&] { return collect_all(min_live); });
 }
 
 Result<uint64_t> ChunkStore::collect_all(double min_live) {

@@ -36,10 +36,11 @@ tl::unexpected<Error> sql_error(sqlite3* database, int code, const char* path = 
       break;
   }
   if (path == nullptr && database != nullptr) path = sqlite3_db_filename(database, "main");
-  const bool closed = (code & 0xff) == SQLITE_CANTOPEN && database != nullptr;
-  const int system = closed ? sqlite3_system_errno(database) : 0;
+  const int primary = code & 0xff;
+  const bool asked = database != nullptr && (primary == SQLITE_CANTOPEN || primary == SQLITE_IOERR);
+  const int system = asked ? sqlite3_system_errno(database) : 0;
   // Who reads a chunk notes when, and waits for those who write.
-  const bool refused = (code & 0xff) == SQLITE_READONLY || system == EACCES || system == EPERM;
+  const bool refused = primary == SQLITE_READONLY || system == EACCES || system == EPERM;
   return fail(
       kind, "'{}': {}{}{}", path == nullptr ? "" : path,
       database == nullptr ? sqlite3_errstr(code) : sqlite3_errmsg(database),

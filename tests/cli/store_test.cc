@@ -157,6 +157,15 @@ TEST_F(StoreTest, SaysWhatIsLeftOfOlderVersions) {
   EXPECT_EQ(listed.size(), chunks + changed["added"].get<size_t>());
 }
 
+TEST_F(StoreTest, TellsOfFilesWithoutText) {
+  const std::string empty = folder_.write("empty.txt", "");
+  const Outcome added = run(in_store({"store", "add", files_[0], empty, "--json"}));
+  EXPECT_EQ(added.code, 0);
+  EXPECT_THAT(added.err, HasSubstr(empty + " has no text"));
+  EXPECT_GT(added.json()["added"], 0);
+  EXPECT_EQ(added.json()["stopped"], false);
+}
+
 TEST_F(StoreTest, SaysWhatItsLimitHasCost) {
   std::vector<std::string> arguments = {"store", "add", files_[0], "--store-size", "1M"};
   const Outcome told = run(in_store(arguments));

@@ -1,0 +1,96 @@
+// A store on a disk without room: a file system in memory of few megabytes, where one may be
+// mounted.
+#include <sys/mount.h>
+
+#include <fstream>
+
+#include "store/store_testing.h"
+
+namespace reprise {
+namespace {
+
+class FullDisk : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (::mount("tmpfs", folder_.file("").c_str(), "tmpfs", 0, "size=8m") != 0) {
+      GTEST_SKIP() << "nothing may be mounted here";
+    }
+    mounted_ = true;
+  }
+  ~FullDisk() override {
+    if (mounted_) ::umount2(folder_.file("").c_str(), MNT_DETACH);
+  }
+  void fill() const {
+    std::ofstream file(folder_.file("filler"), std::ios::binary);
+    const std::vector<char> block(4096, 'x');
+    while (file.write(block.data(), 4096).flush()) {
+    }
+  }
+  uint64_t room() const { return std::filesystem::space(folder_.file("")).available; }
+
+  const TemporaryFolder folder_;
+  bool mounted_ = false;
+};
+
+TEST_F(FullDisk, WhatIsThereIsFoundListedAndRemoved) {
+  const std::string path = folder_.file("store");
+  {
+    ChunkStore store = open_store(path);
+    for (uint32_t n = 0; n < 20; ++n) ASSERT_TRUE(add_chunk(store, n).value());
+  }
+  fill();
+  ASSERT_EQ(room(), 0u);
+  for (const bool empty : {false, true}) {
+    auto store = ChunkStore::open(path, false);
+    ASSERT_TRUE(store) << store.error().message;
+    EXPECT_EQ(store->list()->size(), empty ? 0u : 20u);
+    if (empty) break;
+    for (uint32_t n = 0; n < 20; ++n) EXPECT_EQ(look_up(*store, n), Found::kRight);
+    EXPECT_TRUE(store->verify()->empty());
+    EXPECT_TRUE(store->remove(*store->list()));
+    const auto freed = store->collect(1.0);
+    ASSERT_TRUE(freed) << freed.error().message;
+    EXPECT_GT(*freed, 0u);
+  }
+  EXPECT_EQ(std::filesystem::file_size(path + "/spare"), SpareRoom::kBytes);
+}
+
+TEST_F(FullDisk, NothingIsAddedAndNothingLost) {
+  const std::string path = folder_.file("store");
+  {
+    ChunkStore store = open_store(path);
+    ASSERT_TRUE(add_chunk(store, 1).value());
+    fill();
+    const auto added = add_chunk(store, 2);
+    ASSERT_FALSE(added);
+    EXPECT_THAT(added.error().message, testing::HasSubstr("No space left on device"));
+    EXPECT_EQ(look_up(store, 1), Found::kRight);
+  }
+  std::filesystem::remove(folder_.file("filler"));
+  ChunkStore store = open_store(path);
+  EXPECT_EQ(look_up(store, 1), Found::kRight);
+  EXPECT_EQ(look_up(store, 2), Found::kMissing);
+  EXPECT_TRUE(add_chunk(store, 2).value());
+}
+
+// Two that have it open: one gave the room up, and takes it back when it ends.
+TEST_F(FullDisk, TheRoomIsTakenBack) {
+  const std::string path = folder_.file("store");
+  {
+    ChunkStore store = open_store(path);
+    ASSERT_TRUE(add_chunk(store, 1).value());
+  }
+  fill();
+  {
+    auto store = ChunkStore::open(path, false);
+    ASSERT_TRUE(store);
+    EXPECT_EQ(look_up(*store, 1), Found::kRight);
+    EXPECT_FALSE(std::filesystem::exists(path + "/spare"));
+    ChunkStore moved = std::move(*store);
+    EXPECT_EQ(look_up(moved, 1), Found::kRight);
+  }
+  EXPECT_EQ(std::filesystem::file_size(path + "/spare"), SpareRoom::kBytes);
+}
+
+}  // namespace
+}  // namespace reprise
