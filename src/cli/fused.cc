@@ -34,8 +34,8 @@ std::string fusion_summary(const FusionReport& report) {
   }
   if (report.missing_chunks > 0) {
     text += fmt::format(
-        "; {} chunks are not in the store in the form asked for: `reprise store add` with the same "
-        "-m, --kv-type and --store-lead puts them there",
+        "; {} chunks are not in the store in the form asked for (model, --kv-type, --store-lead, "
+        "--chunk-tokens): `reprise store add` with the same options puts them there",
         report.missing_chunks);
   }
   return text;

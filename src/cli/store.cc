@@ -150,7 +150,7 @@ class StoreCommand : public Command {
       }
     }
     console.end_progress();
-    sum.stopped = !goes_on;
+    sum.stopped = !goes_on && sum.tokens < total;
     if (!goes_on) console.stopped();
     return {};
   }

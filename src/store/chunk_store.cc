@@ -93,6 +93,7 @@ Result<ChunkStore> ChunkStore::open(const std::string& folder, bool create,
   REPRISE_TRY(ChunkIndex index, ChunkIndex::open(folder + "/index.db"));
   ChunkStore store(folder, std::move(index), limits);
   REPRISE_CHECK(store.on_any_disk([&] { return store.prepare(); }));
+  if (!store.spare_.given()) store.spare_.keep();
   return store;
 }
 
@@ -192,8 +193,9 @@ Result<std::optional<StoredChunk>> ChunkStore::find_at(const ChunkRow& row) {
 }
 
 Status ChunkStore::drop(const ChunkRow& row) {
+  REPRISE_CHECK(index_.erase_there(row));
   note_damage(row);
-  return index_.erase_there(row);
+  return {};
 }
 
 void ChunkStore::note_damage(const ChunkRow& row) {
@@ -240,6 +242,11 @@ Result<bool> ChunkStore::write(const EncodedRecord& encoded, const ChunkIdentity
   record.source = encoded.source;
   const uint64_t bytes = record.header.record_bytes;
   REPRISE_CHECK(make_room(bytes));
+  if (spare_.given() && !spare_.keep()) {
+    return fail(ErrorCode::kFileUnwritable,
+                "'{}': No space left on device; free room there, or lower the store's size limit",
+                folder_);
+  }
   REPRISE_TRY(const auto old, index_.find(record.key()));  // that may have moved or dropped it
   REPRISE_TRY(const RecordPlace place, segments_.append(encoded.parts(), bytes, segment_limit()));
   const Status indexed = index_.insert(record, place, now_seconds());
@@ -250,7 +257,6 @@ Result<bool> ChunkStore::write(const EncodedRecord& encoded, const ChunkIdentity
   // What it replaces is not to come back once it is removed.
   if (there && old) static_cast<void>(segments_.erase({&old->place, 1}));
   std::erase_if(dropped_, [&](const ChunkRow& row) { return row.key == record.key(); });
-  spare_.keep();
   return true;
 }
 
@@ -270,11 +276,11 @@ void ChunkStore::share(const StoredChunk& chunk) {
 }
 
 Status ChunkStore::remove(std::span<const ChunkRow> rows) {
+  std::vector<RecordPlace> places;  // also of those that a first attempt took out of the index
   return on_any_disk([&]() -> Status {
     REPRISE_TRY(const WriterLock lock, WriterLock::take(folder_));
     REPRISE_CHECK(complete_index());
     std::vector<ChunkRow> current;
-    std::vector<RecordPlace> places;
     for (const ChunkRow& row : rows) {
       REPRISE_TRY(const auto now, index_.find(row.key));
       // A collection may have moved it, a new index numbered it anew; else it was added since.

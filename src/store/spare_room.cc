@@ -9,13 +9,16 @@
 
 namespace reprise {
 
-void SpareRoom::keep() {
-  given_ = false;
+bool SpareRoom::keep() {
   std::error_code none;
-  if (std::filesystem::file_size(path_, none) == kBytes) return;
-  const FileHandle file(::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
-  if (file.fd() >= 0 && ::posix_fallocate(file.fd(), 0, kBytes) == 0) return;
-  ::unlink(path_.c_str());
+  bool there = std::filesystem::file_size(path_, none) == kBytes;
+  if (!there) {
+    const FileHandle file(::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+    there = file.fd() >= 0 && ::posix_fallocate(file.fd(), 0, kBytes) == 0;
+    if (!there) ::unlink(path_.c_str());
+  }
+  given_ = given_ && !there;
+  return there;
 }
 
 bool SpareRoom::give() {

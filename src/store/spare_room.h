@@ -21,10 +21,12 @@ class SpareRoom {
     if (given_) keep();
   }
 
-  /// Reserves it where there is none, and where there is room.
-  void keep();
+  /// Reserves it where there is none, and where there is room. Whether it is there.
+  bool keep();
   /// Whether the disk was full, and has room now.
   bool give();
+  /// Nothing else is to be written into it.
+  bool given() const { return given_; }
 
  private:
   std::string path_;

@@ -55,6 +55,34 @@ TEST_F(FullDisk, WhatIsThereIsFoundListedAndRemoved) {
   EXPECT_EQ(std::filesystem::file_size(path + "/spare"), SpareRoom::kBytes);
 }
 
+// A chunk that would fit into the room that was given up.
+TEST_F(FullDisk, NothingIsAddedIntoTheSpareRoom) {
+  const std::string path = folder_.file("store");
+  {
+    ChunkStore store = open_store(path);
+    ASSERT_TRUE(add_chunk(store, 1).value());
+  }
+  fill();
+  {
+    ChunkStore store = open_store(path);
+    const auto added = add_chunk(store, 2);
+    ASSERT_FALSE(added);
+    EXPECT_THAT(added.error().message, testing::HasSubstr("No space left on device"));
+    std::filesystem::remove(folder_.file("filler"));
+    EXPECT_TRUE(add_chunk(store, 2).value());
+  }
+  EXPECT_EQ(std::filesystem::file_size(path + "/spare"), SpareRoom::kBytes);
+}
+
+// Stores of earlier versions have none.
+TEST_F(FullDisk, RoomIsMadeWhenAStoreIsOpened) {
+  const std::string path = folder_.file("store");
+  open_store(path);
+  std::filesystem::remove(path + "/spare");
+  EXPECT_TRUE(open_store(path).list());
+  EXPECT_EQ(std::filesystem::file_size(path + "/spare"), SpareRoom::kBytes);
+}
+
 TEST_F(FullDisk, NothingIsAddedAndNothingLost) {
   const std::string path = folder_.file("store");
   {
@@ -73,7 +101,7 @@ TEST_F(FullDisk, NothingIsAddedAndNothingLost) {
   EXPECT_TRUE(add_chunk(store, 2).value());
 }
 
-// Two that have it open: one gave the room up, and takes it back when it ends.
+// When whoever gave it up ends, also where that was moved meanwhile.
 TEST_F(FullDisk, TheRoomIsTakenBack) {
   const std::string path = folder_.file("store");
   {
