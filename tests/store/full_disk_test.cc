@@ -26,6 +26,15 @@ class FullDisk : public testing::Test {
     while (file.write(block.data(), 4096).flush()) {
     }
   }
+  // A store of so many chunks, and a disk that is full beside it.
+  std::string full_store(uint32_t chunks) const {
+    {
+      ChunkStore store = open_store(folder_.file("store"));
+      for (uint32_t n = 1; n <= chunks; ++n) EXPECT_TRUE(add_chunk(store, n).value());
+    }
+    fill();
+    return folder_.file("store");
+  }
   uint64_t room() const { return std::filesystem::space(folder_.file("")).available; }
 
   const TemporaryFolder folder_;
@@ -33,19 +42,14 @@ class FullDisk : public testing::Test {
 };
 
 TEST_F(FullDisk, WhatIsThereIsFoundListedAndRemoved) {
-  const std::string path = folder_.file("store");
-  {
-    ChunkStore store = open_store(path);
-    for (uint32_t n = 0; n < 20; ++n) ASSERT_TRUE(add_chunk(store, n).value());
-  }
-  fill();
+  const std::string path = full_store(20);
   ASSERT_EQ(room(), 0u);
   for (const bool empty : {false, true}) {
     auto store = ChunkStore::open(path, false);
     ASSERT_TRUE(store) << store.error().message;
     EXPECT_EQ(store->list()->size(), empty ? 0u : 20u);
     if (empty) break;
-    for (uint32_t n = 0; n < 20; ++n) EXPECT_EQ(look_up(*store, n), Found::kRight);
+    for (uint32_t n = 1; n <= 20; ++n) EXPECT_EQ(look_up(*store, n), Found::kRight);
     EXPECT_TRUE(store->verify()->empty());
     EXPECT_TRUE(store->remove(*store->list()));
     const auto freed = store->collect(1.0);
@@ -57,12 +61,7 @@ TEST_F(FullDisk, WhatIsThereIsFoundListedAndRemoved) {
 
 // A chunk that would fit into the room that was given up.
 TEST_F(FullDisk, NothingIsAddedIntoTheSpareRoom) {
-  const std::string path = folder_.file("store");
-  {
-    ChunkStore store = open_store(path);
-    ASSERT_TRUE(add_chunk(store, 1).value());
-  }
-  fill();
+  const std::string path = full_store(1);
   {
     ChunkStore store = open_store(path);
     const auto added = add_chunk(store, 2);
@@ -103,12 +102,7 @@ TEST_F(FullDisk, NothingIsAddedAndNothingLost) {
 
 // When whoever gave it up ends, also where that was moved meanwhile.
 TEST_F(FullDisk, TheRoomIsTakenBack) {
-  const std::string path = folder_.file("store");
-  {
-    ChunkStore store = open_store(path);
-    ASSERT_TRUE(add_chunk(store, 1).value());
-  }
-  fill();
+  const std::string path = full_store(1);
   {
     auto store = ChunkStore::open(path, false);
     ASSERT_TRUE(store);
