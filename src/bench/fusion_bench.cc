@@ -92,7 +92,8 @@ class FusionBench {
 Status FusionBench::start() {
   EngineOptions options = plan_.engine;
   const uint32_t longest = *std::max_element(plan_.contexts.begin(), plan_.contexts.end());
-  options.ctx = std::max(options.ctx, longest + 2);
+  // A chunk is read behind a passage, which a short context has no room for.
+  options.ctx = std::max({options.ctx, longest + 2, 2 * kChunkTokens});
   options.prefix_cache = false;  // every prompt is computed, or loaded
   REPRISE_CHECK(validate(options));
   REPRISE_TRY(engine_, Engine::load(options, progress_.within()));
@@ -118,7 +119,8 @@ Status FusionBench::run() {
   }
   for (const uint32_t context : plan_.contexts) {
     if (context < kLeastContext) {
-      return fail(ErrorCode::kInvalidArgument, "--measure fusion needs contexts of {} tokens",
+      return fail(ErrorCode::kInvalidArgument,
+                  "--context: --measure fusion needs contexts of at least {} tokens",
                   kLeastContext);
     }
   }

@@ -30,6 +30,7 @@ class BenchCommand : public Command {
   reprise bench --json > bench.json)";
   }
   void declare(FlagSet& flags) override {
+    flags_ = &flags;
     visit_options(plan_.engine, flags);
     visit_options(plan_.bench, flags);
     flags.add({"context", "context lengths, separated by commas", "tokens"}, contexts_);
@@ -47,6 +48,8 @@ class BenchCommand : public Command {
               plan_.store_codec);
   }
   Status run(Console& console) override {
+    if (plan_.bench.measure == "fusion" && !flags_->typed("context") && contexts_ == kContexts)
+      contexts_ = kFusionContexts;
     REPRISE_TRY(plan_.contexts, parse_list({"context", "", "tokens", 1, 1 << 24}, contexts_));
     if (plan_.contexts.empty())
       return fail(ErrorCode::kInvalidArgument, "--context: give lengths, as 128,2K");
@@ -78,7 +81,9 @@ class BenchCommand : public Command {
 
  private:
   BenchPlan plan_;
-  std::string contexts_ = "128,2K,8K";
+  static constexpr const char *kContexts = "128,2K,8K", *kFusionContexts = "2K,8K";
+  const FlagSet* flags_ = nullptr;
+  std::string contexts_ = kContexts;
   std::vector<std::string> policies_, fusions_;
 };
 

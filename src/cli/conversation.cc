@@ -40,12 +40,14 @@ Result<std::string> Conversation::restore_note(const std::string& path) {
   return note;
 }
 
-Status Conversation::restore(const std::string& path) {
+Result<bool> Conversation::restore(const std::string& path) {
   const auto note = restore_note(path);
-  if (note || note.error().code == ErrorCode::kFileNotFound) return {};
+  if (note || note.error().code == ErrorCode::kFileNotFound) return true;
   if (note.error().code == ErrorCode::kCancelled) return tl::unexpected(note.error());
-  console_->warn(fmt::format("{}; everything is read again", note.error().message));
-  return {};
+  const bool stays = note.error().code == ErrorCode::kSessionMismatch;
+  console_->warn(fmt::format("{}; everything is read again{}", note.error().message,
+                             stays ? " and not saved, the file stays as it is" : ""));
+  return !stays;
 }
 
 Result<std::vector<Message>> Conversation::resume(const std::string& path) {

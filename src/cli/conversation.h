@@ -26,8 +26,9 @@ class Conversation {
   Session& session() { return *session_; }
 
   /// Takes up what a session file holds. A file that is absent or cannot be used leaves the
-  /// conversation empty, with a remark; kCancelled on Ctrl-C.
-  Status restore(const std::string& path);
+  /// conversation empty, with a remark; kCancelled on Ctrl-C. Whether it may be replaced: one that
+  /// other settings left may not.
+  Result<bool> restore(const std::string& path);
   /// The same, and returns its messages, also those of a file whose KV cannot be used. Where they
   /// cannot be read either the error is returned: the file should not be replaced.
   Result<std::vector<Message>> resume(const std::string& path);

@@ -51,9 +51,10 @@ class RunCommand : public Command {
     REPRISE_TRY(const std::string text, read_prompt());
     options_.engine.kv_type_of = options_.session;
     REPRISE_TRY(Conversation conversation, Conversation::open(options_, console));
-    if (!options_.session.empty()) {
-      REPRISE_CHECK(conversation.restore(options_.session));
-      warn_of_talk(options_.session, console);
+    bool saves = !options_.session.empty();
+    if (saves) {
+      REPRISE_TRY(saves, conversation.restore(options_.session));
+      if (saves) warn_of_talk(options_.session, console);
     }
 
     std::vector<Message> messages;
@@ -74,7 +75,7 @@ class RunCommand : public Command {
       messages.push_back({"assistant", answer->text});
     }
     const bool read = answer || !conversation.session().tokens().empty();
-    if (!options_.session.empty() && (answer || stopped || untold) && read)
+    if (saves && (answer || stopped || untold) && read)
       REPRISE_CHECK(conversation.save(options_.session, raw_ ? std::vector<Message>() : messages));
     if (!answer) return tl::unexpected(answer.error());
     return shown;

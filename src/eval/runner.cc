@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <memory>
-#include <set>
 #include <utility>
 
 #include "base/nearest.h"
@@ -18,6 +17,7 @@
 #include "eval/run/run_log.h"
 #include "eval/run/scope.h"
 #include "eval/run/summary.h"
+#include "eval/tasks/prompt_size.h"
 #include "eval/trajectory.h"
 
 namespace reprise::eval {
@@ -47,7 +47,6 @@ class Runner {
   Status load_tasks();
   Status load_task(const TaskEntry& entry, const TaskContext& context);
   TaskContext task_context() const;
-  std::vector<uint32_t> reading_lengths() const;
   Status declare_runs();
   Status run_task(const LoadedTask& task);
   Status run_sample(std::string_view task, const Sample& sample);
@@ -69,6 +68,8 @@ class Runner {
   std::vector<std::string> policies_;
   std::unique_ptr<Engine> engine_;
   std::vector<LoadedTask> tasks_;
+  // Of texts. Shorter ones first: what was read for one is the beginning of the next.
+  std::vector<uint32_t> reading_lengths_;
   std::vector<RunRecord> runs_;  // of policies_
   std::unique_ptr<RunLog> log_;
   std::unique_ptr<PromptLog> prompts_;
@@ -150,19 +151,13 @@ Status Runner::load_task(const TaskEntry& entry, const TaskContext& context) {
   if (!entry.takes_lengths && !plan_.lengths.empty())
     report_.notes.push_back(
         fmt::format("{}: prompts have lengths of their own, --lengths is not used", entry.name));
-  const size_t readings = data.documents.size() * reading_lengths().size();
+  if (!data.documents.empty()) {
+    REPRISE_TRY(reading_lengths_, prompt_lengths(context, {}));
+  }
+  const size_t readings = data.documents.size() * reading_lengths_.size();
   total_ += (data.samples.size() + readings) * policies_.size();
   tasks_.push_back({&entry, std::move(data)});
   return {};
-}
-
-// Shorter ones first: what was read for one is the beginning of the next.
-std::vector<uint32_t> Runner::reading_lengths() const {
-  const uint32_t context = engine_->info().context;
-  std::set<uint32_t> lengths;
-  for (const uint32_t length : plan_.lengths) lengths.insert(std::min(length, context));
-  if (lengths.empty()) lengths.insert(context);
-  return {lengths.begin(), lengths.end()};
 }
 
 Status Runner::declare_runs() {
@@ -182,7 +177,7 @@ Status Runner::declare_runs() {
   for (const LoadedTask& task : tasks_) {
     std::string hash = task_identity(task.data);
     if (!task.data.documents.empty())
-      hash += fmt::format("-{}x{}", fmt::join(reading_lengths(), ","), plan_.eval.steps);
+      hash += fmt::format("-{}x{}", fmt::join(reading_lengths_, ","), plan_.eval.steps);
     run.data.emplace_back(task.entry->name, std::move(hash));
   }
   for (const std::string& policy : policies_) {
@@ -231,7 +226,7 @@ Status Runner::run_sample(std::string_view task, const Sample& sample) {
 }
 
 Status Runner::run_document(const TaskEntry& task, const Document& document) {
-  const std::vector<uint32_t> lengths = reading_lengths();
+  const std::vector<uint32_t>& lengths = reading_lengths_;
   Reading reading;
   reading.tokens = engine_->tokenize(document.text);
   size_t read = 0;  // a length that the text does not have adds nothing to the one before

@@ -266,6 +266,10 @@ Result<Settings> join_runs(std::span<const RunFile> files, const JoinOptions& op
       if (std::find(settings.tasks.begin(), settings.tasks.end(), sample.task) ==
           settings.tasks.end())
         settings.tasks.push_back(sample.task);
+  if (settings.tasks.empty())
+    return fail(
+        ErrorCode::kInvalidArgument,
+        "nothing to compare: the runs have no samples yet; `reprise eval --resume` goes on");
   return settings;
 }
 

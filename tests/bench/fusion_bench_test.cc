@@ -51,6 +51,14 @@ TEST(FusionBench, RowsSayWhereChunksCameFromAndInWhichForm) {
   }
 }
 
+TEST(FusionBench, TheLeastContextHasRoomForChunks) {
+  BenchPlan plan = fusion_plan("none");
+  plan.contexts = {560};
+  plan.engine.ctx = 0;
+  const auto report = run_bench(plan);
+  EXPECT_TRUE(report) << report.error().message;
+}
+
 TEST(FusionBench, WhatCannotBeMeasuredIsSaid) {
   BenchPlan brief = fusion_plan("none"), two = fusion_plan("none"), other = fusion_plan("lz4");
   brief.contexts = {500};

@@ -99,6 +99,27 @@ TEST_F(SessionTest, DamageCostsReadingAgainOrNothing) {
   EXPECT_EQ(bytes(), broken);
 }
 
+TEST_F(SessionTest, RunLeavesWhatOtherSettingsSaved) {
+  const std::string document = folder_.write("doc.txt", "Bees dance.");
+  const std::vector<std::string> policy = {"--policy", "streaming:sink=4,window=64"};
+  const auto ask = [&](const std::vector<std::string>& options) {
+    std::vector<std::string> arguments = {"run", "-f", document, "-p", "Why?", "-n", "4"};
+    arguments.insert(arguments.end(), options.begin(), options.end());
+    return with_session(arguments);
+  };
+  ASSERT_EQ(ask(policy).code, 0);
+  const std::string saved = bytes();
+  for (const auto& setting : std::vector<std::vector<std::string>>{{}, {"--precision", "f32"}}) {
+    const Outcome other = ask(setting);
+    EXPECT_EQ(other.code, 0) << other.err;
+    EXPECT_THAT(other.err, HasSubstr("read again and not saved, the file stays as it is"));
+    EXPECT_EQ(bytes(), saved);
+  }
+  const Outcome same = ask(policy);
+  EXPECT_THAT(same.err, Not(HasSubstr("read again")));
+  EXPECT_GT(same.json()["counters"]["reused_tokens"], 10);
+}
+
 TEST_F(SessionTest, AnIndexIsNotReplacedWithoutAWord) {
   const std::string document = folder_.write("doc.txt", "Bees dance.");
   ASSERT_EQ(with_session({"index", document, "--policy", "full"}).code, 0);

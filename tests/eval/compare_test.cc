@@ -274,6 +274,14 @@ TEST(Compare, BooksOfTextsAreNoSubtasks) {
   EXPECT_NE(score_of(answers.all[0].find("t")->scored("kl_p95"), 1).mean, sum / 8);
 }
 
+TEST(Compare, RunsWithoutSamplesAreRefused) {
+  RunFile file = readings("full", 1, 1);
+  file.samples.clear();
+  const auto settings = join_runs({&file, 1}, {});
+  ASSERT_FALSE(settings);
+  EXPECT_THAT(settings.error().message, testing::HasSubstr("no samples yet"));
+}
+
 TEST(Compare, DominatedSettings) {
   const Comparison comparison = compared({
       scored("full", std::vector<double>(5, 0.9), 1000),

@@ -337,6 +337,16 @@ TEST_F(RunnerTest, LengthsReadTheBeginningsOfTexts) {
   EXPECT_THAT(ids, testing::ElementsAre("d0@100", "d0@200", "d1@100", "d1@200"));
 }
 
+TEST_F(RunnerTest, LengthsBeyondTheContextAreRefused) {
+  EvalPlan lengths = plan("a", {"texts"});
+  lengths.lengths = {100, 3000};
+  lengths.engine.ctx = 2000;
+  const auto report = run_eval(lengths);
+  ASSERT_FALSE(report);
+  EXPECT_EQ(report.error().code, ErrorCode::kContextExceeded);
+  EXPECT_THAT(report.error().message, HasSubstr("length 3000 does not fit"));
+}
+
 TEST_F(RunnerTest, LengthsThatATextDoesNotHaveAreNotReadAgain) {
   EvalPlan lengths = plan("a", {"texts"});
   lengths.lengths = {200, 500, 1000};  // the texts have 300 tokens
