@@ -55,6 +55,7 @@ class Chat {
   bool must_save() const;
   Status end_session();
   Status save_session();
+  Status leave_for(const std::string& path);
   Status resume(const std::string& path);
   void note_restored(const std::string& path);
 
@@ -77,12 +78,14 @@ class Chat {
   std::vector<Message> messages_;
   std::string resumed_;   // messages of the session file, packed
   std::string kept_;      // those that /save wrote last
+  std::string loaded_;    // those that /load read last
   FileStamp stamp_;       // of that file, as it was read or saved last
   std::string document_;  // goes before the next question
   std::optional<Answer> last_;
   nlohmann::ordered_json turns_ = nlohmann::ordered_json::array();
   bool done_ = false;
   bool failed_ = false;  // saving, when the talk had ended
+  bool other_ = false;   // the session file holds another talk than the one that was loaded
 };
 
 std::span<const Chat::SlashCommand> Chat::slash_commands() {
@@ -255,6 +258,7 @@ bool Chat::talked(const std::vector<Message>& messages) {
 // more than none.
 bool Chat::must_save() const {
   if (options_.session.empty()) return false;
+  if (other_) return talked() && pack_messages(messages_) != loaded_;
   if (!conversation_.session().tokens().empty()) return true;
   if (pack_messages(messages_) == resumed_) return false;
   return talked() || talked(unpack_messages(resumed_));
@@ -267,19 +271,36 @@ Status Chat::end_session() {
   return must_save() && !elsewhere ? save_session() : Status();
 }
 
-// What another program saved meanwhile, as a talk in another window, is not lost.
+// What another program saved meanwhile, as a talk in another window, is not lost, nor is the
+// file's own talk where another was loaded.
 Status Chat::save_session() {
   std::string path = options_.session;
-  if (std::filesystem::exists(path) && file_stamp(path) != stamp_) {
+  if (std::filesystem::exists(path) && (other_ || file_stamp(path) != stamp_)) {
     for (int i = 2; std::filesystem::exists(path); ++i) {
       path = fmt::format("{}.{}", options_.session, i);
     }
-    console_.warn(
-        fmt::format("{} was written by another program meanwhile and stays as it is; "
-                    "this talk goes to {}",
-                    options_.session, path));
+    console_.warn(fmt::format(
+        "{} {} and stays as it is; this talk goes to {}", options_.session,
+        other_ ? "holds another talk" : "was written by another program meanwhile", path));
   }
   return conversation_.save(path, messages_);
+}
+
+// Saves the talk at hand before that of a file takes its place; not where the talk goes back to
+// what its own file holds.
+Status Chat::leave_for(const std::string& path) {
+  const std::string& own = options_.session;
+  std::error_code absent;
+  const bool same = std::filesystem::equivalent(path, own, absent);
+  const bool back = same && !other_, changed = other_ || pack_messages(messages_) != resumed_;
+  if (!back && changed && must_save()) {
+    const bool unchanged = file_stamp(own) == stamp_;
+    REPRISE_CHECK(save_session());
+    if (unchanged) stamp_ = file_stamp(own);
+  }
+  const auto there = read_messages(own);
+  other_ = !same && there && talked(*there);
+  return {};
 }
 
 // What a session file is to hold of messages that were taken back: nothing. What is left of the
@@ -355,7 +376,9 @@ Status Chat::load(const std::string& path) {
     return fail(ErrorCode::kFileNotFound, "{}: there is no such file", path);
   if (there && !talked(*there))
     return fail(ErrorCode::kSessionMismatch, "{} holds no conversation", path);
+  if (!options_.session.empty()) REPRISE_CHECK(leave_for(path));
   REPRISE_CHECK(resume(path));
+  loaded_ = pack_messages(messages_);
   note_restored(path);
   return {};
 }

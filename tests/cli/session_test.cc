@@ -120,6 +120,32 @@ TEST_F(SessionTest, RunLeavesWhatOtherSettingsSaved) {
   EXPECT_GT(same.json()["counters"]["reused_tokens"], 10);
 }
 
+TEST_F(SessionTest, LoadingAnotherTalkLeavesTheFilesOwn) {
+  said(chat("My name is Bob.\n"));
+  const std::string other = folder_.file("other.kv"), second = session_ + ".2";
+  std::filesystem::rename(session_, other);
+  const auto ann = said(chat("My name is Ann.\n"));
+  const std::string load = "/load " + other + "\n";
+
+  EXPECT_EQ(said(chat(load)).size(), 2u);
+  EXPECT_EQ(said(chat("")), ann);
+  EXPECT_FALSE(std::filesystem::exists(second)) << "nothing was asked";
+
+  const Outcome asked = chat("And then?\n" + load + "And mine?\n");
+  EXPECT_THAT(asked.err, HasSubstr("holds another talk and stays as it is"));
+  const auto own = said(chat(""));
+  ASSERT_EQ(own.size(), 4u) << "with what was said before";
+  EXPECT_EQ(own[0], ann[0]);
+  std::filesystem::rename(second, session_);
+  const auto loaded = said(chat(""));
+  ASSERT_EQ(loaded.size(), 4u);
+  EXPECT_EQ(loaded[0]["content"], "My name is Bob.");
+
+  const std::string reload = "/load " + session_ + "\n";
+  EXPECT_EQ(said(chat("Dropped\n" + reload)).size(), 4u) << "back to what the file holds";
+  EXPECT_EQ(said(chat("")), loaded);
+}
+
 TEST_F(SessionTest, AnIndexIsNotReplacedWithoutAWord) {
   const std::string document = folder_.write("doc.txt", "Bees dance.");
   ASSERT_EQ(with_session({"index", document, "--policy", "full"}).code, 0);
